@@ -1,7 +1,7 @@
-//! What a cluster leaves on the machine: nothing, whichever way it ends.
+//! The leftovers of a cluster on the machine: none, however it ends.
 //!
-//! Each trial starts this program again as a cluster with one node and a Pod, ends it, and looks for
-//! processes, mounts, control groups and files.
+//! Each test starts this program again as a cluster with one node and a Pod, ends it, and searches
+//! for processes, mounts, control groups and files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -23,11 +23,11 @@ use tests::real_cluster::enclosure::{self, Enclosure, Place};
 use tests::real_cluster::{Built, Plan, RealCluster, missing};
 use tests::trial::trial;
 
-/// The first argument of a program that is to be a cluster; the second says how it is to go.
+/// The first argument of a program that acts as a cluster; the second says how it ends.
 const BE_A_CLUSTER: &str = "be-a-cluster";
-/// What it prints when its Pod runs.
+/// The output of that program when its Pod runs.
 const RUNNING: &str = "the pod runs";
-/// How long a start may take, and the end of everything. Either takes some ten seconds.
+/// The deadline of the start, and of the end of everything. Either takes some ten seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 const POD: &str = r#"{
@@ -35,29 +35,28 @@ const POD: &str = r#"{
     "spec": {"containers": [{"name": "anyone", "image": "registry.test/pause:3.10.2"}]}
 }"#;
 
-/// How a cluster goes.
+/// How a cluster ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
     /// It ends with its input.
     Ends,
-    /// It runs until somebody ends it.
+    /// It runs until it is killed.
     Stays,
-    /// It does not start: an image that it is to have is not there.
+    /// It fails to start because an image is missing.
     Fails,
 }
 
-/// A cluster whose Pod runs.
+/// A cluster with a running Pod.
 #[derive(Debug)]
 struct Cluster {
-    /// Outside.
+    /// The process outside the enclosure.
     maker: Process,
     /// The first process inside.
     first: u32,
     traces: Traces,
 }
 
-/// By what it is seen that something of a cluster is left: what its folder and its control groups are
-/// called.
+/// The name of a cluster's folder and control groups, by which its leftovers are recognized.
 #[derive(Debug)]
 struct Traces(String);
 
@@ -78,7 +77,7 @@ fn main() -> Result<ExitCode> {
     build_programs()?;
     Built::cluster()?;
     let arguments = Arguments {
-        // A cluster is work for the whole machine.
+        // A cluster uses the whole machine.
         test_threads: Some(1),
         ..arguments
     };
@@ -119,7 +118,7 @@ fn first_process_killed() -> Result<()> {
     cluster.traces.expect_gone()
 }
 
-/// Nobody can do anything after a SIGKILL; processes end all the same.
+/// A process cannot handle SIGKILL; all other processes must end anyway.
 fn maker_killed() -> Result<()> {
     let mut cluster = Cluster::start(Course::Stays)?;
     kill(cluster.maker.id(), Signal::KILL)?;
@@ -146,7 +145,7 @@ fn fails() -> Result<()> {
     traces.expect_gone()
 }
 
-/// What this program does when it is started again: outside, and then inside.
+/// Acts as a cluster in the restarted program: first outside, and then inside the enclosure.
 fn be_a_cluster(course: Course) -> Result<ExitCode> {
     let enclosure = match enclosure::enter()? {
         Place::Inside(enclosure) => enclosure,
@@ -159,7 +158,7 @@ fn be_a_cluster(course: Course) -> Result<ExitCode> {
     let plan = Plan { nodes: 1, images };
     let cluster = RealCluster::start(&plan, &enclosure, &|_| {})?;
     let control_plane = cluster.control_plane();
-    // Pods are refused until their service account has been made.
+    // Pods are rejected until their service account exists.
     wait_for("a pod to be taken", DEADLINE, || {
         Ok(control_plane.apply(POD).ok())
     })?;
@@ -182,7 +181,7 @@ fn be_a_cluster(course: Course) -> Result<ExitCode> {
 fn begin(course: Course) -> Result<Process> {
     let mut command = Command::new(env::current_exe().context("failed to find this program")?);
     command.args([BE_A_CLUSTER, &format!("{course:?}")]);
-    // One of them fails on purpose.
+    // One of the tests fails on purpose.
     command.env("RUST_BACKTRACE", "0");
     Process::start("a cluster", command)
 }
@@ -206,7 +205,7 @@ impl FromStr for Course {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Returns when its Pod runs.
+    /// Starts a cluster; returns when its Pod runs.
     fn start(course: Course) -> Result<Cluster> {
         let mut maker = begin(course)?;
         maker.wait_for_line(RUNNING, DEADLINE)?;
@@ -214,7 +213,8 @@ impl Cluster {
         let processes = wait_for("all processes to be seen whose they are", DEADLINE, || {
             let processes = observe_descendants(maker.id())?;
             let known = traces.observe_processes()?;
-            // Those of kubectl come and go, and one that is about to end does not say whose it was.
+            // Processes of kubectl are short-lived, and one that is ending no longer shows its
+            // cluster.
             let mut unknown = processes.difference(&known);
             let all_known = !unknown.any(|process| exists(*process));
             Ok(all_known.then_some(processes))
@@ -251,8 +251,8 @@ impl Traces {
         })
     }
 
-    /// A namespace that no process is in and that has no name is none. The names they had were
-    /// mounts in one of them.
+    /// Asserts that nothing is left. A namespace without processes and names does not exist; the
+    /// names were mounts in one of the namespaces.
     fn expect_gone(&self) -> Result<()> {
         self.wait_for_no_process()?;
         let mounts = self.observe_mounts()?;
@@ -263,14 +263,14 @@ impl Traces {
         Ok(())
     }
 
-    /// Processes that have the folder in their environment, which all inside inherit but containers,
-    /// or that are in the control groups, where containers are.
+    /// Returns the processes with the folder in their environment, which all processes inside
+    /// except containers inherit, or in the control groups, which contain the containers.
     fn observe_processes(&self) -> Result<BTreeSet<u32>> {
         let mut all: BTreeSet<u32> = observe_processes()?.into_keys().collect();
         all.retain(|process| {
             let mut files = ["environ", "cgroup"].into_iter();
             files.any(|file| {
-                // One that has ended meanwhile has neither.
+                // Both are empty for a process that has ended meanwhile.
                 let content = fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
                 String::from_utf8_lossy(&content).contains(&self.0)
             })
@@ -278,7 +278,7 @@ impl Traces {
         Ok(all)
     }
 
-    /// Mounts that this process sees below the folder.
+    /// Returns the mounts below the folder in this process's mount namespace.
     fn observe_mounts(&self) -> Result<Vec<String>> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("failed to list mounts")?;
         let ours = mounts.lines().filter(|line| line.contains(&self.0));
@@ -292,7 +292,7 @@ fn kill(process: u32, signal: Signal) -> Result<()> {
     kill_process(process, signal).context("failed to send a signal")
 }
 
-/// All processes of the machine, each with its parent.
+/// Returns all processes of the machine, each with its parent.
 fn observe_processes() -> Result<BTreeMap<u32, u32>> {
     let mut processes = BTreeMap::new();
     for entry in fs::read_dir("/proc").context("failed to list processes")? {
@@ -300,7 +300,7 @@ fn observe_processes() -> Result<BTreeMap<u32, u32>> {
         let Some(process) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // One that has ended meanwhile is none.
+        // Skip processes that have ended meanwhile.
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         let parent = status
             .lines()
@@ -312,8 +312,8 @@ fn observe_processes() -> Result<BTreeMap<u32, u32>> {
     Ok(processes)
 }
 
-/// Everything that a process has started, and so on. Orphans in a process namespace are its first
-/// process's.
+/// Returns all descendants of a process. Orphans in a PID namespace become children of its first
+/// process.
 fn observe_descendants(process: u32) -> Result<BTreeSet<u32>> {
     let all = observe_processes()?;
     let mut found = BTreeSet::new();
@@ -329,7 +329,7 @@ fn observe_descendants(process: u32) -> Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// Whether a process is the first of a namespace that is one below ours.
+/// Whether a process is the first of a PID namespace directly below this one.
 fn is_first(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let ids = status

@@ -1,4 +1,4 @@
-//! What stands in `examples` works.
+//! Checks that the manifests in `examples` work.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn the_demo_renders_and_nothing_of_it_is_rejected() -> Result<()> {
     );
     ensure!(output.status.success(), "{}: {complaints}", output.status);
     ensure!(complaints.is_empty(), "it complains: {complaints}");
-    // What cannot be honoured is a comment before the tables.
+    // Unsupported settings are listed as comments before the tables.
     let remarks: Vec<&str> = printed.lines().filter(|l| l.starts_with('#')).collect();
     ensure!(
         remarks.is_empty(),

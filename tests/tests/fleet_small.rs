@@ -1,4 +1,4 @@
-//! What `make fleet` measures, with as few nodes as there can be waves of.
+//! The measurement of `make fleet` with the fewest nodes that still form all waves.
 
 use std::time::Duration;
 

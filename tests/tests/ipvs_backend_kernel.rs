@@ -1,6 +1,6 @@
 //! The table and the virtual servers of mode ipvs in a real kernel.
 //!
-//! Where the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
+//! If the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
 
 use std::path::Path;
 
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Why there is no IPVS to test.
+/// Returns why IPVS cannot be tested; `None` if it can.
 fn find_ipvs() -> Result<Option<String>> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["ipvs"])?;
@@ -75,7 +75,7 @@ fn open(namespace: &Namespace) -> Result<[Ipvs; 2]> {
     Ok(namespace.enter(|| backend_ipvs::open(Path::new("/proc/sys")))??)
 }
 
-/// One that has something in every map.
+/// Returns a dataplane with elements in every map.
 fn rich() -> Result<Dataplane> {
     richest(&Family::ALL.map(Ipvs::detached), Rules::elements)
 }
@@ -95,7 +95,7 @@ fn nft_lists_the_table(namespace: &Namespace) -> Result<()> {
                         .with_context(|| transaction.to_string())?;
                 }
                 Step::Timeouts(_) => {}
-                // As if they had gone again.
+                // As if they had been removed again.
                 Step::Delivery(_) => held.replay(&Step::Delivery(Presence::Absent))?,
                 Step::Servers(operations) => {
                     let keys = operations.iter().filter_map(|operation| match operation {
@@ -150,7 +150,7 @@ fn delivers_marked_packets(namespace: &Namespace) -> Result<()> {
         (Family::Ipv6, "-6", "fd00:96::10"),
     ] {
         ensure!(socket.observe(family, &DELIVERY)? == Presence::Absent);
-        // The second time there is nothing to do.
+        // The second commit has nothing to do.
         for _ in 0..2 {
             socket.commit(family, &DELIVERY)?;
             ensure!(socket.observe(family, &DELIVERY)? == Presence::Whole);
@@ -180,7 +180,7 @@ fn delivers_marked_packets(namespace: &Namespace) -> Result<()> {
         socket.commit(family, &DELIVERY)?;
         ensure!(socket.observe(family, &DELIVERY)? == Presence::Whole);
 
-        // The second time there is nothing left.
+        // The second removal finds nothing.
         for _ in 0..2 {
             socket.commit_removal(family, &DELIVERY)?;
             ensure!(socket.observe(family, &DELIVERY)? == Presence::Absent);

@@ -1,6 +1,7 @@
-//! Virtual servers in a real kernel: what is committed is what it lists, whoever else has some.
+//! Virtual servers in a real kernel: the kernel lists what was committed, next to virtual servers
+//! of other programs.
 //!
-//! Where the kernel has no IPVS, every test counts as skipped; `kernel_rig` runs them on Linux 6.1.
+//! If the kernel has no IPVS, every test counts as skipped; `kernel_rig` runs them on Linux 6.1.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -18,9 +19,9 @@ use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::trial::trial;
 
 const RANGE: MarkRange = MarkRange::new(0x5340_0000, 20).expect("the low bits are 0");
-/// Of somebody else.
+/// The range of another program.
 const ELSEWHERE: MarkRange = MarkRange::new(0x0010_0000, 20).expect("the low bits are 0");
-/// All that Linux 6.1 has.
+/// All schedulers of Linux 6.1.
 const SCHEDULERS: [&str; 14] = [
     "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "mh", "sed", "nq", "fo", "ovf", "twos",
 ];
@@ -76,7 +77,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Whether IPVS is there after a look and was not before; `None` where it was there before.
+/// Whether a read loads IPVS; `None` if it was already loaded.
 fn looking_loads_something() -> Result<Option<bool>> {
     if is_loaded() {
         return Ok(None);
@@ -88,13 +89,14 @@ fn looking_loads_something() -> Result<Option<bool>> {
     Ok(Some(is_loaded()))
 }
 
-/// IPVS has this file in every network namespace.
+/// IPVS creates this file in every network namespace.
 fn is_loaded() -> bool {
     Path::new("/proc/net/ip_vs").exists()
 }
 
-/// Why there is no IPVS to test. Asks for every scheduler, one after the other: of two who load a
-/// module at the same time, the rig's busybox tells one that it is there before it is.
+/// Returns why IPVS cannot be tested; `None` if it can. Requests every scheduler one after another:
+/// if two processes load a module concurrently, the rig's busybox reports it to one of them as
+/// loaded before it is.
 fn find_ipvs() -> Result<Option<String>> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["ipvs"])?;
@@ -158,7 +160,7 @@ fn add_destination(key: VirtualServerKey, last: u8, weight: u32) -> Operation {
     }
 }
 
-/// What is behind a virtual server, without its connections.
+/// Returns the destinations of a virtual server without their connections.
 fn behind(found: &Destinations) -> Vec<(SocketAddr, Destination)> {
     found
         .iter()
@@ -244,7 +246,7 @@ fn others(namespace: &Namespace) -> Result<()> {
     let remove = |key| Operation::RemoveVirtualServer { key };
     socket.commit(&all.into_iter().map(remove).collect::<Vec<_>>())?;
     for family in FAMILIES {
-        // Not even on purpose.
+        // Even an explicit request fails.
         let their_key = VirtualServerKey { family, mark };
         let outcome = socket.commit(&[Operation::RemoveVirtualServer { key: their_key }]);
         ensure!(
@@ -350,7 +352,7 @@ fn scheduler(namespace: &Namespace) -> Result<()> {
         for name in SCHEDULERS {
             let support = socket.check_scheduler(family, &scheduler_name(name)?)?;
             println!("{family:?} {name}: {support:?}");
-            // All but the newest are in every kernel that has modules for IPVS at all.
+            // All but the newest exist in every kernel that has modules for IPVS at all.
             ensure!(
                 name == "twos" || support == SchedulerSupport::Present,
                 "{name}"
@@ -371,11 +373,11 @@ fn scheduler(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Also where one was cut short, which leaves the virtual server that it made.
+/// Also after an interrupted check, which leaves its virtual server behind.
 fn check(namespace: &Namespace) -> Result<()> {
     let mut socket = open(namespace)?;
     let rr = scheduler_name("rr")?;
-    // In a range twice as long, the last mark of this one has a number.
+    // In a range twice as long, the last mark of this range has a valid number.
     let wider = MarkRange::new(0x5340_0000, 21).context("the low bits are 0")?;
     let mut before = namespace.enter(|| IpvsSocket::open(wider))??;
     let mark = wider.mark((1 << 20) - 1).context("beyond the range")?;

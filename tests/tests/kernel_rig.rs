@@ -1,7 +1,8 @@
-//! The tests that ask a kernel, on those of Debian: emulated machines, see `tests/kernel-rig`.
+//! Runs the tests that use a kernel on Debian kernels in emulated machines, see `tests/kernel-rig`.
 //!
-//! What a kernel holds and where packets go is always run on Linux 6.1; the other targets, the scenarios
-//! that are the same on any kernel, and other kernels, only with `SIGNPOST_KERNELS='5.10 6.1 6.12'`.
+//! The tests of the kernel's state and of packets always run on Linux 6.1. Other targets, scenarios
+//! that do not depend on the kernel, and other kernels run only with `SIGNPOST_KERNELS='5.10 6.1
+//! 6.12'`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,22 +15,23 @@ use libtest_mimic::{Arguments, Trial};
 use tests::kernel_rig::{Ended, KernelRig, Machine, prepare, run_in_rig, test_program};
 use tests::trial::trial;
 
-/// Far more than it takes alone on two processors: the machine is emulated, and others want them too.
+/// Far more than needed on two idle processors: the machine is emulated, and other tests run
+/// concurrently.
 const DEADLINE: Duration = Duration::from_secs(1200);
-/// Long enough for the machine to start, not for what is run then.
+/// Long enough for the machine to boot, but not for the command.
 const TOO_SHORT: Duration = Duration::from_secs(15);
 
-/// The kernel of which a selection is always run.
+/// The kernel on which a selection always runs.
 const SELECTED: &str = "6.1";
 
-/// The test targets that are always run.
+/// The test targets that always run.
 const ALWAYS: [&str; 3] = [
     "nftables_kernel",
     "scenarios_nftables_kernel",
     "ipvs_kernel",
 ];
 
-/// Scenarios about what is read, compiled and rendered, which is the same on any kernel.
+/// Scenarios about parsing, compiling and rendering, which do not depend on the kernel.
 const NOT_ABOUT_THE_KERNEL: [&str; 10] = [
     "bad-input",
     "draining",
@@ -43,15 +45,15 @@ const NOT_ABOUT_THE_KERNEL: [&str; 10] = [
     "zones",
 ];
 
-/// Tests of the other targets that bound the share of a processor, which an emulated one exceeds.
+/// Tests of other targets that limit the processor time, which an emulated machine exceeds.
 const ABOUT_SPEED: [&str; 1] = ["t38_somebody_who_does_not_stop_is_not_answered_every_time"];
 
-/// How much is run on a kernel.
+/// The extent of the tests on a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// What takes some seven minutes beside other programs.
+    /// A selection that takes some seven minutes next to other programs.
     Selection,
-    /// Everything.
+    /// All tests.
     All,
 }
 
@@ -85,7 +87,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// All other test targets that ask a kernel, which is what their names end with.
+/// Returns all other test targets that use a kernel, recognized by the end of their names.
 fn others() -> Result<BTreeSet<String>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut targets = BTreeSet::new();
@@ -179,7 +181,7 @@ impl Kernel {
         run_in_rig(machine, name, deadline, command)
     }
 
-    /// Runs a test target of this package without the tests in `skipped`; at least one has to pass.
+    /// Runs a test target of this package without the tests in `skipped`; at least one must pass.
     fn run(&self, target: &str, skipped: &[&str]) -> Result<Ended> {
         let mut command = vec![test_program(target)?.into_os_string()];
         for name in skipped {
@@ -196,7 +198,7 @@ impl Kernel {
             Extent::All => &[],
         };
         let ended = self.run(ALWAYS[1], skipped)?;
-        // These kernels have SCTP: it is here that its packets are really sent.
+        // These kernels support SCTP, so its packets must really have been sent here.
         let unasked = ended.lines.iter().find(|line| {
             line.contains("NOT ASKED") && line.contains("/sctp") || line.contains("SKIPPED")
         });
@@ -204,7 +206,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes `nft_hash` away first, and keeps the kernel from loading it again.
+    /// Runs a test after unloading `nft_hash` and preventing the kernel from loading it again.
     fn without_hashes(&self) -> Result<()> {
         let test = test_program("without_nft_hash")?.display().to_string();
         let script = r#"echo /bin/false >/proc/sys/kernel/modprobe && busybox rmmod nft_hash &&
@@ -227,7 +229,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A test of the tests: a machine that fails, hangs or writes does not pass for one that did well.
+    /// Tests the rig itself: it must detect a machine that fails, hangs or writes.
     fn rig_itself(&self) -> Result<()> {
         let name = format!("written-inside-{}", self.series);
         let written = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);

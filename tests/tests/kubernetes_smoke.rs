@@ -1,5 +1,5 @@
-//! Ten of Kubernetes' own conformance tests, on two nodes with Signpost as its chart installs it. All
-//! that are about Services: `make e2e`, whose results are in `docs/conformance.md`.
+//! Ten of Kubernetes' own conformance tests, on two nodes with Signpost installed by its chart.
+//! `make e2e` runs all tests about Services, with the results in `docs/conformance.md`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ use tests::real_cluster::images::{self, Ours};
 use tests::real_cluster::{Built, Plan, RealCluster, helm, missing_for_ours};
 use tests::shared::Shared;
 
-/// How many at a time: they wait more than they work.
+/// The number of concurrent tests: they mostly wait.
 const PROCESSES: u8 = 5;
 
-/// Groups and names. Those that take seconds.
+/// The groups and names of the tests. Each takes seconds.
 const TESTS: [(&str, &str); 10] = [
     (
         "[sig-network] API Server",
@@ -65,7 +65,7 @@ const TESTS: [(&str, &str); 10] = [
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // The first waits for all.
+    // The first test waits for all others.
     arguments.test_threads = Some(1);
     if let Some(problem) = missing_for_ours()? {
         println!("SKIPPED: Kubernetes' own tests: {problem}");
@@ -87,12 +87,12 @@ fn main() -> Result<ExitCode> {
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());
-    // Before the enclosure ends, which takes along what this does not end.
+    // Before the enclosure ends, which kills everything that is left.
     drop(shared);
     Ok(conclusion.exit_code())
 }
 
-/// Runs all of them at once, on a cluster that has ended when this returns.
+/// Runs all tests concurrently, on a cluster that has ended when this returns.
 fn run_all() -> Result<Report> {
     let Place::Inside(enclosure) = enclosure::enter()? else {
         bail!("a cluster starts in an enclosure");

@@ -1,4 +1,4 @@
-//! The test network does what other tests take for granted.
+//! Checks the properties of the test network on which other tests rely.
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use tests::network::{
 use tests::trial::trial;
 
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How long silence is listened to.
+/// How long to wait before no answer counts as silence.
 const SILENCE: Duration = Duration::from_millis(300);
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
@@ -60,7 +60,8 @@ fn main() -> Result<()> {
         ),
     ];
     let mut arguments = Arguments::from_args();
-    // One sweeps up what another may just be making under the name of a process that has ended.
+    // Serial, because one test removes leftovers that another may just be creating under the name
+    // of an ended process.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -163,7 +164,7 @@ fn a_server_that_stops_shows_as_refusals() -> Result<()> {
     ensure!(seen == Outcome::Refused, "after the server stopped: {seen}");
     let end = Instant::now() + DEADLINE;
     let _server = loop {
-        // The address is free once the last connection of the server before is.
+        // The address is free once the last connection of the previous server has ended.
         match start_server(topology.pod(1, 5)?, "web-again", &[to]) {
             Ok(server) => break server,
             Err(error) if Instant::now() > end => return Err(error),
@@ -186,7 +187,7 @@ fn a_connection_that_comes_through_by_being_sent_again_is_counted_as_lost() -> R
     let to = SocketAddr::new(addresses::pod_address(1, 5, Family::Ipv4), 8080);
     let inside = topology.pod(1, 5)?;
     let _server = start_server(inside, "web", &[to])?;
-    // The first packet of every other connection: its second is taken.
+    // The first packet of every other connection is lost, and its second arrives.
     for line in [
         "add table ip lossy",
         "add chain ip lossy input { type filter hook input priority 0; }",
@@ -247,7 +248,7 @@ fn leftovers_of_a_killed_process_are_swept() -> Result<()> {
     Ok(())
 }
 
-/// Starts a server and asks it with both protocols.
+/// Starts a server and connects to it with both protocols.
 fn expect_answers(
     server_in: &Namespace,
     server: IpAddr,

@@ -1,4 +1,4 @@
-//! What is committed is what a real kernel then holds, and nothing else changes.
+//! A real kernel holds what was committed, and nothing else changes.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,14 +19,14 @@ use tests::programmed::{generated_clusters, program, richest};
 use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
-/// How many generated clusters follow each other in one kernel.
+/// The number of generated clusters programmed one after another in one kernel.
 const CLUSTERS: usize = 60;
-/// Which of them nft lists: every one whose number this divides.
+/// nft lists the clusters whose number is a multiple of this.
 const LISTED: usize = 10;
 
 type Test = fn(&Namespace) -> Result<()>;
 
-/// Damage that only kernels from 5.13 on allow.
+/// Damage that only kernels since 5.13 allow.
 const CATCH_ALL: &str = "add element ip signpost service-chains { * : drop }";
 
 fn main() -> Result<()> {
@@ -86,7 +86,8 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
 }
 
-/// One that has something in every map. Found once: an emulated machine takes half a minute.
+/// Returns a dataplane with elements in every map. Computed once: an emulated machine takes half a
+/// minute.
 fn rich() -> Result<Dataplane> {
     static RICH: Mutex<Option<Dataplane>> = Mutex::new(None);
     let mut rich = RICH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +136,7 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
         for (backend, believed) in backends.iter_mut().zip(&mut believed) {
             *believed = program(backend, &cluster.compile(), believed)?;
         }
-        // An emulated machine takes three seconds to list one.
+        // An emulated machine takes three seconds to list a cluster.
         if number % LISTED == 0 {
             listed = namespace.nft(&["list", "ruleset"])?;
         }
@@ -203,7 +204,7 @@ fn quiet_is_told_from_change(namespace: &Namespace) -> Result<()> {
     for (backend, _) in &mut families {
         backend.observe()?;
     }
-    // Our own commits, in either family, are no drift.
+    // Signpost's own commits in either family are not drift.
     let (first, believed) = &mut families[0];
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     *believed = program(first, &empty, believed)?;
@@ -240,7 +241,7 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         "flush map ip signpost service-chains".to_owned(),
         format!("delete element ip signpost endpoints {{ {endpoint} }}"),
         "add element ip signpost services { 203.0.113.99 . tcp . 1 : 7 . 0x1 }".to_owned(),
-        // Neither is an element that we could have made: one without a key, one that goes on.
+        // These are not valid elements of Signpost either: one without a key, one that continues.
         CATCH_ALL.to_owned(),
         "add element ip signpost service-chains { 0x8 : continue }".to_owned(),
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
@@ -276,7 +277,7 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// The first element of a map, as nft prints it.
+/// Returns the first element of a map as nft prints it.
 fn some_element(namespace: &Namespace, map: &str) -> Result<String> {
     let listed = namespace.nft(&["list", "map", "ip", "signpost", map])?;
     let (_, elements) = listed
@@ -293,7 +294,7 @@ fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
     let element = some_element(namespace, "services")?;
     let key = element.split(" : ").next().context("it has a key")?;
     namespace.nft(&[&format!("delete element ip signpost services {{ {key} }}")])?;
-    // Believing what is not so, it deletes what is not there.
+    // With an outdated observed state, the change deletes an element that does not exist.
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     let before = namespace.nft(&["list", "ruleset"])?;
     let rules = backend.render(&empty, believed);
@@ -309,7 +310,7 @@ fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel would refuse it says at the operation, and nothing of what it would take shows.
+/// The kernel reports a rejection at the operation, and changes nothing even if it would accept it.
 fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
     let mut socket = namespace.enter(Socket::open)??;
     let before = socket.observe_generation()?;
@@ -326,7 +327,7 @@ fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
     let mut transaction = Transaction::new(nf_tables::Family::Ipv6, "probe".into());
     transaction.operations = vec![Operation::AddTable, chain(HookPoint::Prerouting)];
     socket.check(&transaction)?;
-    // No kernel has such a chain: connections that pass on have been translated by then.
+    // No kernel supports this chain: forwarded connections have been translated before this hook.
     transaction.operations = vec![Operation::AddTable, chain(HookPoint::Forward)];
     let Err(CommitError::Refused { at, source }) = socket.check(&transaction) else {
         anyhow::bail!("the kernel would take it");
@@ -338,13 +339,13 @@ fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
     );
     ensure!(socket.observe_generation()? == before, "a generation began");
     ensure!(namespace.nft(&["list", "ruleset"])?.is_empty());
-    // It goes on from there.
+    // The socket can still be used.
     transaction.operations = vec![Operation::AddTable, Operation::DeleteTable];
     Ok(socket.commit(&transaction)?)
 }
 
-/// Failure story T25: kubernetes#142068, where one rule the kernel would not take left a node
-/// without any.
+/// Failure story T25: kubernetes#142068, where one rule that the kernel rejected left a node
+/// without any rules.
 fn one_refused_service(namespace: &Namespace) -> Result<()> {
     let mut dataplane = Dataplane::default();
     for number in 1..=40 {
@@ -360,7 +361,7 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
         dataplane.set(rules.into());
     }
     let [ipv4, _] = open(namespace)?;
-    // Everything but the refusal is the real kernel's.
+    // Everything but the rejection is done by the real kernel.
     let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
     let mut family = Domain::new(Faulty::refusing(ipv4, bad));
     let round = family.round(&dataplane, Reason::Startup, &SystemClock);
@@ -384,13 +385,13 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// The command that a person gives.
+/// Runs the cleanup command.
 fn cleanup_command(namespace: &Namespace) -> Result<()> {
     namespace.nft(&["add table inet theirs"])?;
     drop(program_all(namespace, &rich()?)?);
     for _ in 0..2 {
         let agent = binaries::find("signpost-agent")?;
-        // Not that of the machine.
+        // Separate from the machine's state.
         let state = tempfile::tempdir()?;
         let mut command = namespace.command(agent);
         command.args(["cleanup", "--state"]).arg(state.path());
@@ -416,7 +417,7 @@ fn removal_leaves_nothing_and_can_be_repeated(namespace: &Namespace) -> Result<(
     Ok(())
 }
 
-/// No commit may hold the kernel's lock for long: others change rules on this node too.
+/// No commit may hold the kernel's lock for long: other programs change rules on this node too.
 fn bounded_transactions(namespace: &Namespace) -> Result<()> {
     let mut dataplane = Dataplane::default();
     for number in 0..4_000_u16 {

@@ -1,5 +1,5 @@
-//! Addresses come to a node and go: whoever connects to a node port there is served from then on, and
-//! no longer than that.
+//! Addresses of a node are added and removed: connections to a node port at an address are served
+//! from its addition until its removal.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ use tests::trial::trial;
 
 /// How long the agent may take to start.
 const PROMPTLY: Duration = Duration::from_secs(30);
-/// How long until an address that has come or gone shows in the rules. Who asks for addresses every
-/// two seconds does not manage that [`TIMES`] in a row.
+/// How soon a change of addresses must show in the rules. An agent that polled addresses every two
+/// seconds could not manage this [`TIMES`] in a row.
 const AT_ONCE: Duration = Duration::from_millis(1500);
 const TIMES: u8 = 5;
 
@@ -85,21 +85,22 @@ fn change_address(node: &Namespace, change: &str, address: IpAddr) -> Result<()>
     ))
 }
 
-/// Whether node ports are there at an address.
+/// Whether node ports are accepted at an address.
 fn accepts(node: &Namespace, family: Family, address: IpAddr) -> bool {
     let family = match family {
         Family::Ipv4 => "ip",
         Family::Ipv6 => "ip6",
     };
     let listed = node.nft(&["list", "set", family, "signpost", "nodeport-addresses"]);
-    // There is no such set as long as there is no such address.
+    // The set does not exist while it would be empty.
     listed.is_ok_and(|set| {
         let mut words = set.split([' ', ',', '\n', '\t']);
         words.any(|word| word == address.to_string())
     })
 }
 
-/// A node, a Service with a node port, and a profile by which it is there on some of its addresses.
+/// Returns a Node, a Service with a node port, and a profile that accepts it at some of the node's
+/// addresses.
 fn manifests() -> String {
     let [ipv4, ipv6] = Family::ALL.map(|family| addresses::cluster_ip(10, family));
     let [node_ipv4, node_ipv6] = Family::ALL.map(|family| addresses::node_address(1, family));

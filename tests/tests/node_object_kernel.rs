@@ -1,6 +1,6 @@
-//! The object of a Node goes, comes back bare and is completed some time later, as where a cloud
-//! provider creates it again, and an agent starts meanwhile: connections to node ports go on all the
-//! while, in both mechanisms.
+//! The object of a Node is deleted, recreated without addresses and completed some time later, as
+//! by a cloud provider, and an agent restarts meanwhile: connections to node ports continue all the
+//! time, with both mechanisms.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ const POD: u8 = 5;
 const CLIENT: u8 = 2;
 const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
-/// Between two connections of a client.
+/// The interval between two connections of a client.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 fn main() -> Result<()> {
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
         trial(&name, move || comes_back_bare(mode))
     });
     let mut arguments = Arguments::from_args();
-    // Clients count what they miss.
+    // The clients measure failures.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials.into()).exit();
 }
@@ -98,7 +98,7 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         ))?;
         ensure!(deleted == 0.0, "{deleted} flows of {family} were deleted");
     }
-    // T118: one that starts now has never seen the addresses.
+    // T118: a new agent has never seen the addresses.
     agent.kill()?;
     agent = LoneAgent::start(&workplace)?;
     agent.wait_until_ready()?;
@@ -118,7 +118,8 @@ fn comes_back_bare(mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// A Service that was written after the object is served: so the object's state has reached the kernel.
+/// Waits until a Service written after the object is served, which proves that the object's state
+/// has reached the kernel.
 fn wait_for_round(
     agent: &LoneAgent,
     outside: &Namespace,
@@ -149,8 +150,8 @@ fn wait_for_round(
     })
 }
 
-/// From outside to a node port in each family: one new connection after the other, and datagrams
-/// of one flow.
+/// Starts clients outside for a node port in each family: consecutive new connections, and one UDP
+/// flow.
 fn clients(outside: &Namespace) -> Result<Vec<(String, Traffic)>> {
     let mut clients = Vec::new();
     for family in Family::ALL {
@@ -168,7 +169,7 @@ fn clients(outside: &Namespace) -> Result<Vec<(String, Traffic)>> {
     Ok(clients)
 }
 
-/// Puts `object` in the place of what `name` held, at once.
+/// Replaces the content of the file `name` by `object` atomically.
 fn write_object(folder: &Path, directory: &Path, name: &str, object: &Value) -> Result<()> {
     let new = folder.join("new");
     fs::write(&new, serde_json::to_string_pretty(object)?)?;

@@ -1,4 +1,4 @@
-//! The real agent in mode iptables, whose rules somebody changes.
+//! The real agent in mode iptables while other programs change its rules.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use xtables::Variant;
 use crate::agent::{AT_ONCE, UNNAMED_PROGRAM, expect_repair};
 use crate::node::{Node, Place, Setting, program};
 
-/// How often a table is flushed until it works: iptables-nft-restore lists the chains, and the kernel
-/// refuses all of its transaction (`CHAIN_DEL failed`) where the agent has mended rules in between.
+/// How often to retry flushing a table: iptables-nft-restore lists the chains, and the kernel
+/// rejects its whole transaction (`CHAIN_DEL failed`) if the agent has repaired rules in between.
 const TRIES: usize = 5;
-/// How often others change their rules, who have nothing to do with ours.
+/// How often other programs change unrelated rules.
 const CHANGES: u16 = 50;
-/// More would be held back, of what is repaired within ten seconds.
+/// The number of repairs in a row within ten seconds that are not delayed.
 const IN_A_ROW: usize = 4;
 
-/// Something that somebody does to the rules of one family: the arguments of `iptables`.
+/// A change of another program to the rules of one family: the arguments of `iptables`.
 type Damage = (Family, String);
 
-/// How the agent names who changed the rules: the kernel says which program it was in the variant
-/// nf_tables only.
+/// Returns the agent's text for the program that changed the rules: the kernel names it only in
+/// variant nf_tables.
 fn culprit(variant: Variant, program: &'static str) -> &'static str {
     match variant {
         Variant::NfTables => program,
@@ -31,13 +31,13 @@ fn culprit(variant: Variant, program: &'static str) -> &'static str {
     }
 }
 
-/// Failure story T30 (spatiumddi#382): everything of everybody is flushed.
+/// Failure story T30 (spatiumddi#382): the rules of all programs are flushed.
 pub(crate) fn flushed_rulesets_are_repaired(variant: Variant) -> Result<()> {
     let node = Node::start(Place::Iptables(variant))?;
     let drifts = node.agent.metric("signpost_drift_total")?;
     let damage = match variant {
         Variant::NfTables => "nft flush ruleset".to_owned(),
-        // A chain that was repaired meanwhile does not go, and whoever flushes does not care.
+        // A chain that was repaired meanwhile cannot be deleted; a flushing program ignores that.
         Variant::Legacy => in_every_table(|family, table| {
             let program = program(variant, family, "");
             let wait = format!("{program} --wait -t {table}");
@@ -49,7 +49,7 @@ pub(crate) fn flushed_rulesets_are_repaired(variant: Variant) -> Result<()> {
     ensure!(node.answers()?, "no answer");
     let counted = node.agent.metric("signpost_drift_total")? - drifts;
     match variant {
-        // It is one transaction.
+        // The flush is one transaction.
         Variant::NfTables => ensure!(counted == 2.0, "{counted} repairs"),
         Variant::Legacy => ensure!((2.0..=4.0).contains(&counted), "{counted} repairs"),
     }
@@ -58,9 +58,9 @@ pub(crate) fn flushed_rulesets_are_repaired(variant: Variant) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T31 (rke2#10469, k3s#7542): what firewalld does to iptables when it reloads and
-/// `FlushAllOnReload` is set, without firewalld: it feeds these lines to `iptables-restore`, table by
-/// table (`build_flush_rules` and `set_rules` of its ipXtables.py).
+/// Failure story T31 (rke2#10469, k3s#7542): the effect of a firewalld reload with
+/// `FlushAllOnReload` on iptables, without firewalld. It passes these lines to `iptables-restore`,
+/// table by table (`build_flush_rules` and `set_rules` of its ipXtables.py).
 pub(crate) fn a_firewalls_reload_is_repaired(variant: Variant) -> Result<()> {
     let node = Node::start(Place::Iptables(variant))?;
     let drifts = node.agent.metric("signpost_drift_total")?;
@@ -71,7 +71,7 @@ pub(crate) fn a_firewalls_reload_is_repaired(variant: Variant) -> Result<()> {
         format!("{tries}; ")
     });
     node.shell(&reload)?;
-    // ip6tables-nft-restore, in the kernel's fifteen letters.
+    // ip6tables-nft-restore, truncated to the kernel's fifteen characters.
     let named = culprit(variant, "ip6tables-nft-r (process ");
     expect_repair(&node, &reload, drifts, named)?;
     ensure!(node.answers()?, "no answer");
@@ -110,7 +110,7 @@ pub(crate) fn every_damage_is_repaired_at_once(variant: Variant) -> Result<()> {
     }
 }
 
-/// Everything that shows at once.
+/// Returns the changes that are noticed at once.
 fn damages(node: &Node, variant: Variant) -> Result<Vec<Damage>> {
     let (ipv4, ipv6) = (Family::Ipv4, Family::Ipv6);
     let Found { leaf, service, .. } = find(node, variant, ipv4)?;
@@ -131,13 +131,13 @@ fn damages(node: &Node, variant: Variant) -> Result<Vec<Damage>> {
     Ok(damages)
 }
 
-/// The way to a Service of the example.
+/// The chains of a Service of the example.
 struct Found {
-    /// The chain of the tree that has its rule.
+    /// The chain of the address tree that contains its rule.
     leaf: String,
     /// The chain that chooses an endpoint.
     service: String,
-    /// Its rules, as they are added.
+    /// Its rules in the form of `iptables -A`.
     rules: Vec<String>,
 }
 
@@ -160,8 +160,8 @@ fn find(node: &Node, variant: Variant, family: Family) -> Result<Found> {
     })
 }
 
-/// Puts another target in the place of that of an endpoint. Both are written with the same number of
-/// rules and bytes.
+/// Returns a change that replaces the target of one endpoint. The number of rules and bytes stays
+/// the same.
 fn redirection(node: &Node, variant: Variant, family: Family) -> Result<String> {
     let Found { service, rules, .. } = find(node, variant, family)?;
     let mut targets = rules.iter().zip(1..).filter_map(|(rule, number)| {
@@ -174,8 +174,9 @@ fn redirection(node: &Node, variant: Variant, family: Family) -> Result<String> 
     ))
 }
 
-/// Failure story T32 in legacy tables, where another rule of the same length does not show in what
-/// the kernel says of a table: it is found where tables are compared, every `syncPeriod`.
+/// Failure story T32 in legacy tables, where replacing a rule by another one of the same length
+/// does not show in the kernel's information about a table: it is found by the comparison every
+/// `syncPeriod`.
 pub(crate) fn what_does_not_show_is_found_every_sync_period() -> Result<()> {
     let (variant, family) = (Variant::Legacy, Family::Ipv4);
     let node = Node::start_with(&Setting {
@@ -196,8 +197,8 @@ pub(crate) fn what_does_not_show_is_found_every_sync_period() -> Result<()> {
     Ok(())
 }
 
-/// Others who have rules in the same tables and change them all the time, as a CNI does for host
-/// ports: ours are not written again, and theirs are as they left them.
+/// Other programs continuously change their rules in the same tables, as a CNI plugin does for host
+/// ports: Signpost's rules are not written again, and the other programs' rules stay unchanged.
 pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> {
     let node = Node::start(Place::Iptables(variant))?;
     let family = Family::Ipv4;
@@ -222,7 +223,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
         ))?;
         change("-t filter -I FORWARD -d 10.0.1.9 -j ACCEPT")?;
         match number % 3 {
-            // What goes out of the kernel's own chains might have been ours.
+            // A rule removed from one of the kernel's own chains could have been Signpost's.
             0 => change("-t filter -D FORWARD -d 10.0.1.9 -j ACCEPT")?,
             1 => {
                 change(&format!("-t nat -D {jump}"))?;
@@ -239,7 +240,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
     ensure!(commits == 0.0, "{commits} commits:\n{}", node.rounds()?);
     let rules = node.agent.metric("signpost_elements_written_total")? - written;
     ensure!(rules == 0.0, "{rules} rules were written");
-    // Once this is repaired, all that came before it has been heard.
+    // Once this damage is repaired, the agent has received all earlier notifications.
     let Found { service, .. } = find(&node, variant, family)?;
     let damage = format!("-t nat -F {service}");
     node.iptables(variant, family, &damage)?;
@@ -255,8 +256,9 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
     Ok(())
 }
 
-/// Failure story T36 (cilium#28260, kube-router#1069): somebody has left rules in the other variant.
-/// Ours are where more of others are, it is said, and it is said no more once the leftovers are gone.
+/// Failure story T36 (cilium#28260, kube-router#1069): another program has left rules in the other
+/// variant. Signpost uses the variant with more rules of other programs, reports the split, and
+/// stops reporting it once the leftovers are gone.
 pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Result<()> {
     let other = match variant {
         Variant::NfTables => Variant::Legacy,
@@ -298,8 +300,7 @@ pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Res
     })
 }
 
-/// Ours leave iptables and come back: whoever listened there before does not stay, and somebody listens
-/// anew.
+/// The mode leaves iptables and returns: the earlier listener must end, and a new one must start.
 pub(crate) fn who_comes_back_is_listened_for_again() -> Result<()> {
     let place = Place::Iptables(Variant::NfTables);
     let node = Node::start(place)?;

@@ -1,7 +1,8 @@
-//! A kernel that will not have our table of one family: the other one is served, and the node is healthy.
+//! A kernel that rejects Signpost's table of one family: the other family is served, and the node
+//! is healthy.
 //!
-//! No kernel forgets a module while it runs that something uses. What stands for one is a table that somebody
-//! else owns: it is never ours to write, and that is learned by the first attempt.
+//! No kernel unloads a module that is in use. A table owned by another process stands in for a
+//! missing module: Signpost can never write it, and learns this from its first attempt.
 
 use std::fs;
 use std::io::Write;
@@ -18,13 +19,13 @@ use tests::network::{Namespace, Network};
 use crate::manifests;
 use crate::node::{PROMPTLY, Place, Setting};
 
-/// Where load balancers ask.
+/// The address of the health check for load balancers.
 const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
-/// The table, which goes with who owns it.
+/// The command for the table, which is removed with its owner.
 const OWNED: &str = "add table ip6 signpost { flags owner; }\n";
 
-/// What a node has that was booted with IPv6 and switched it off, and every network namespace of it; on a kernel
-/// that was booted without IPv6, just that. No address of that family can be had, not even `::1`.
+/// A node on which IPv6 was switched off after the boot, in every network namespace, or on a kernel
+/// booted without IPv6. No IPv6 address is available, not even `::1`.
 pub(crate) fn ipv6_switched_off() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
@@ -73,7 +74,7 @@ pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
         })
     };
     let said = expect(IPV6_PROGRAMMED, "False", "KernelUnsupported")?.message;
-    // The kernel has everything, which is what it was asked when it refused.
+    // The kernel has all features, which Signpost checked after the rejection.
     ensure!(
         said.contains("not permitted") && !said.contains("lacks"),
         "{said}"
@@ -81,7 +82,7 @@ pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
     expect(IPV4_PROGRAMMED, "True", "FamilyProgrammed")?;
     let answer = node.get(HEALTHZ, PROMPTLY)?;
     ensure!(answer.status() == 200, "{answer:?}");
-    // The node has an address of that family and Services that want it.
+    // The node has an IPv6 address and Services with that family.
     expect(READY, "False", "PartiallyProgrammed")?;
     let status = agent.status()?.context("it was written")?;
     let mut named = status.rejections.first.iter();
@@ -90,7 +91,7 @@ pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
     });
     ensure!(shop.is_some(), "{:?}", status.rejections);
     ensure!(status.applied_hash.is_some(), "a rollout would wait for it");
-    // What is tried at each check is said once.
+    // The attempts at every periodic check are logged once.
     let log = fs::read_to_string(folder.path().join("agent.log"))?;
     let warnings = log
         .lines()
@@ -105,7 +106,7 @@ pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
     Ok(())
 }
 
-/// Somebody who owns our table of IPv6, until this is dropped.
+/// A process that owns Signpost's IPv6 table until it is dropped.
 struct Owner(Child);
 
 impl Owner {
@@ -130,7 +131,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // An error is that it has ended already.
+        // An error means that the process has already ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -1,4 +1,4 @@
-//! The real agent in mode iptables, variant legacy, while somebody keeps the lock.
+//! The real agent in mode iptables, variant legacy, while another process holds the lock.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -21,21 +21,21 @@ use xtables::Variant;
 use crate::families::{kernel, services};
 use crate::node::{Node, Place, SERVING, server};
 
-/// How often somebody waits in vain for five seconds and a little, until twenty are over.
+/// The number of failed waits, of a little more than five seconds each, in twenty seconds.
 const ATTEMPTS: f64 = 4.0;
-/// How long that may take.
+/// How long they may take together.
 const A_WHILE: Duration = Duration::from_secs(40);
-/// How soon a change is made once the lock is free. That it is the release that is noticed, and not the
-/// next attempt that finds it, is what [`a_release_is_noticed`] is for.
+/// How soon a change is made once the lock is free. That the agent notices the release itself, and
+/// not only at its next attempt, is tested by [`a_release_is_noticed`].
 const RIGHT_AFTER: Duration = Duration::from_secs(10);
-/// How long an answer to one datagram is waited for, or one about health.
+/// The timeout of an answer to a datagram or to a health check.
 const AN_ANSWER: Duration = Duration::from_secs(5);
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(20);
-/// How many changes have failed, as kube-proxy calls it.
+/// kube-proxy's metric for failed changes.
 const FAILURES: &str = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
 
-/// Another process that has the lock.
+/// Another process that holds the lock.
 struct Holder(Process);
 
 // === impl Holder ===
@@ -44,14 +44,14 @@ impl Holder {
     fn start(lock: &Path) -> Result<Holder> {
         let mut command = Command::new("flock");
         command.arg(lock);
-        // It ends with its input, should this test not end it.
+        // The process ends with its input if this test does not end it.
         command.args(["sh", "-c", "echo held && exec cat"]);
         let mut process = Process::start("flock", command).context("install util-linux")?;
         process.wait_for_line("held", Duration::from_secs(5))?;
         Ok(Holder(process))
     }
 
-    /// Lets go, and says when.
+    /// Releases the lock; returns when.
     fn release(self) -> Result<Instant> {
         let released = Instant::now();
         self.0.finish(Duration::from_secs(5))?;
@@ -59,9 +59,9 @@ impl Holder {
     }
 }
 
-/// Failure story T37 (kubernetes#105742, amazon-vpc-cni-k8s#2948): another process has the lock for
-/// twenty seconds. It is named, everybody is served as before, the family that has nothing to write
-/// is well, and what waits is written right after.
+/// Failure story T37 (kubernetes#105742, amazon-vpc-cni-k8s#2948): another process holds the lock
+/// for twenty seconds. The agent names it, all clients are served as before, the family with
+/// nothing to write is healthy, and the pending changes are written right after the release.
 pub(crate) fn a_lock_held_for_long() -> Result<()> {
     let node = Node::start(Place::Iptables(Variant::Legacy))?;
     let ways = [node.way(Family::Ipv4)?, node.way(Family::Ipv6)?];
@@ -87,7 +87,7 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     wait_for("it to be tried again and again", A_WHILE, || {
         Ok((node.agent.metric(FAILURES)? >= ATTEMPTS).then_some(()))
     })?;
-    // Load balancers go by the update that is late, for two sync periods.
+    // The health check for load balancers fails only after an update is late by two sync periods.
     let health = "http://127.0.0.1:10256/healthz";
     let answer = node.namespace()?.get(health, AN_ANSWER)?;
     ensure!(answer.status().is_success(), "{}", answer.into_body());
@@ -116,8 +116,8 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T19 (kubernetes#112604): one commit fails, and with it what was to be done after
-/// it: a client of UDP that keeps its port is still led away from the endpoint that went.
+/// Failure story T19 (kubernetes#112604): one commit fails, and the cleanup after it must still
+/// happen: a UDP client that keeps its port is moved away from the removed endpoint.
 pub(crate) fn one_commit_that_fails() -> Result<()> {
     let node = Node::start(Place::Iptables(Variant::Legacy))?;
     let client = open_client(node.asking()?)?;
@@ -142,15 +142,15 @@ pub(crate) fn one_commit_that_fails() -> Result<()> {
     })?;
     let (after, since) = (released.elapsed(), began.elapsed());
     println!("    moved {after:.0?} after the release, {since:.1?} after the change");
-    // Counted when the whole connection tracking table has been looked at.
+    // The removal is counted after the whole conntrack table has been read.
     wait_for("the removal to be counted", RIGHT_AFTER, || {
         Ok((node.agent.metric(deleted)? > before).then_some(()))
     })?;
     node.agent.wait_until_ready()
 }
 
-/// The same story, without an agent: after a minute attempts are seconds apart, so that it is not left
-/// to them to find the lock free. It is told once, and of the family that waits for it.
+/// The same story without an agent: after a minute the attempts are seconds apart, so they alone
+/// would find the free lock too late. The wait is reported once, for the family that waits.
 pub(crate) fn a_release_is_noticed() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let folder = TempDir::new()?;
@@ -181,7 +181,7 @@ pub(crate) fn a_release_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// A client of UDP with one source port for all its life.
+/// Opens a UDP client with a permanent source port.
 fn open_client(inside: &Namespace) -> Result<UdpSocket> {
     let destination = SocketAddr::new(addresses::cluster_ip(53, Family::Ipv4), 53);
     let socket = inside.enter(|| -> std::io::Result<UdpSocket> {
@@ -193,7 +193,7 @@ fn open_client(inside: &Namespace) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The server that answers, if one does.
+/// Returns the server that answers, if any.
 fn ask(client: &UdpSocket) -> Option<String> {
     let mut buffer = [0; 256];
     client.send(b"who is there?").ok()?;

@@ -1,4 +1,5 @@
-//! Somebody else changes our rules in a real kernel: it is heard, told and repaired.
+//! Another program changes Signpost's rules in a real kernel: the change is noticed, reported and
+//! repaired.
 
 mod agent;
 mod families;
@@ -19,7 +20,7 @@ use xtables::Variant;
 type Test = fn() -> Result<()>;
 type TestOfVariant = fn(Variant) -> Result<()>;
 
-/// In mode iptables, for each variant.
+/// The tests of mode iptables, for each variant.
 const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
     (
         "t30_a_flushed_ruleset_is_repaired_at_once",
@@ -60,7 +61,7 @@ const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let mut arguments = Arguments::from_args();
-    // What is repaired within a second is measured; one test at a time leaves it that second.
+    // The tests check that repairs take less than a second, which requires a serial run.
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 20] = [
         ("others_are_told_from_us", families::others_are_told_from_us),

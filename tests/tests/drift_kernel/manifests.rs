@@ -1,4 +1,4 @@
-//! What the agent is told: the example with more Services, in a mode.
+//! The manifests of the agent: the example with more Services, in one mode.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,17 +11,17 @@ use testkit::address_plan as addresses;
 
 use crate::node::{Place, SERVING, Setting};
 
-/// What it is made of.
+/// The folder of the example.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
-/// How many Services there are beside those of the example: enough for a tree of iptables to branch.
+/// The number of additional Services: enough for branches in the address tree of iptables.
 const OTHERS: u8 = 40;
 
-/// Where they are.
+/// Returns the folder of the manifests.
 pub(crate) fn folder(inside: &Path) -> PathBuf {
     inside.join("manifests")
 }
 
-/// The example as `setting` has it, with more Services.
+/// Writes the example with the mode of `setting` and more Services.
 pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
     let copy = folder(inside);
     fs::create_dir(&copy)?;
@@ -46,7 +46,7 @@ pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// What the profile and the node call it.
+/// Returns the mode for a place.
 pub(crate) fn mode(place: Place) -> Mode {
     match place {
         Place::Nftables => Mode::Nftables,
@@ -54,7 +54,7 @@ pub(crate) fn mode(place: Place) -> Mode {
     }
 }
 
-/// Has the profile ask for the mode of another place.
+/// Changes the mode in the profile to that of another place.
 pub(crate) fn commit_mode(inside: &Path, place: Place) -> Result<()> {
     let profile = folder(inside).join("profile.yaml");
     let text = fs::read_to_string(&profile)?;
@@ -67,7 +67,7 @@ pub(crate) fn commit_mode(inside: &Path, place: Place) -> Result<()> {
     Ok(fs::rename(new, profile)?)
 }
 
-/// Services at addresses beside that of the example.
+/// Returns the additional Services.
 fn others() -> Result<String> {
     let mut text = String::new();
     for number in 0..OTHERS {

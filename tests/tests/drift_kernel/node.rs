@@ -1,4 +1,4 @@
-//! One node: the real agent on a directory of manifests, pods that serve, a pod that asks.
+//! A node: the real agent with a directory of manifests, serving pods, and a client pod.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -18,16 +18,16 @@ use xtables::Variant;
 
 use crate::manifests;
 
-/// The pods that serve, the ports they serve on, and the pod that asks.
+/// The serving pods, their ports, and the client pod.
 pub(crate) const SERVING: [u8; 3] = [5, 6, 7];
 const SERVED: [u16; 2] = [8080, 5353];
 const ASKING: u8 = 9;
-/// What the names of our chains of iptables begin with.
+/// The prefix of the names of Signpost's iptables chains.
 const OURS: &str = "SIGNPOST-";
-/// How long the agent may take for anything that is not about drift.
+/// The deadline for everything that is not about drift.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
 
-/// The node. Everything ends when this is dropped, the agent first.
+/// The node. Everything ends on drop, the agent first.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) agent: LoneAgent,
@@ -38,40 +38,40 @@ pub(crate) struct Node {
     topology: Topology,
     workplace: Workplace,
     place: Place,
-    /// What the kernel holds when nobody disturbs it.
+    /// The rules in the kernel before any damage.
     undisturbed: Vec<String>,
 }
 
-/// Where ours are.
+/// The place of Signpost's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Tables of our own.
+    /// Signpost's own tables.
     Nftables,
     /// Chains in tables of iptables.
     Iptables(Variant),
 }
 
-/// What a node is like before the agent starts, and what that is told.
+/// The state of a node before the agent starts, and the agent's configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// Where ours are to be.
+    /// The desired place of the rules.
     pub(crate) place: Place,
-    /// How much time lies between two looks that nobody prompts.
+    /// The interval between two periodic checks.
     pub(crate) sync_period: &'static str,
-    /// How many rules others have in each variant of iptables.
+    /// The number of rules of other programs in each variant of iptables.
     pub(crate) others: Vec<(Variant, u8)>,
 }
 
 // === impl Node ===
 
 impl Node {
-    /// A node on which nobody looks at the kernel without being prompted, for an hour.
+    /// Starts a node without periodic checks for an hour.
     pub(crate) fn start(place: Place) -> Result<Node> {
         Node::start_with(&Setting {
             place,
             sync_period: "1h",
             others: match place {
-                // Ours go where others are.
+                // Signpost uses the variant of the other programs.
                 Place::Iptables(Variant::Legacy) => vec![(Variant::Legacy, 1)],
                 Place::Iptables(Variant::NfTables) | Place::Nftables => Vec::new(),
             },
@@ -128,7 +128,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Has the profile ask for another place; returns once the agent listens there, and nowhere else.
+    /// Switches the profile to another place; returns once the agent listens there and only there.
     pub(crate) fn switch_to(&self, place: Place) -> Result<()> {
         manifests::commit_mode(&self.workplace.folder, place)?;
         self.agent.wait_for("the other mode", |agent| {
@@ -138,23 +138,22 @@ impl Node {
         })
     }
 
-    /// Where the agent runs, what it follows and where it writes.
+    /// Returns the environment of the agent.
     pub(crate) fn workplace(&self) -> &Workplace {
         &self.workplace
     }
 
-    /// The network namespace of the node.
+    /// Returns the network namespace of the node.
     pub(crate) fn namespace(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// Changes the kernel's rules as a person does.
+    /// Changes the kernel's rules with `nft`.
     pub(crate) fn nft(&self, command: &str) -> Result<String> {
         self.namespace()?.nft(&[command])
     }
 
-    /// Runs `iptables` with arguments as a shell splits them. It waits for the lock that the agent
-    /// takes.
+    /// Runs `iptables` with arguments that the shell splits. It waits for the agent's lock.
     pub(crate) fn iptables(
         &self,
         variant: Variant,
@@ -164,17 +163,17 @@ impl Node {
         iptables(&self.workplace, variant, family, arguments)
     }
 
-    /// The same with a line of a shell.
+    /// Runs a line of shell.
     pub(crate) fn shell(&self, line: &str) -> Result<String> {
         shell(&self.workplace, line)
     }
 
-    /// What `iptables-save` prints of tables nat and filter, without what changes by itself.
+    /// Returns the output of `iptables-save` for tables nat and filter, without counters.
     pub(crate) fn saved(&self, variant: Variant, family: Family) -> Result<Vec<String>> {
         let save = program(variant, family, "-save");
         let mut lines = Vec::new();
         for table in ["nat", "filter"] {
-            // A table that is not there is listed as nothing.
+            // A table that does not exist is listed as empty.
             let saved = self.shell(&format!("{save} -t {table}"));
             let saved = saved.unwrap_or_default();
             let kept = saved.lines().filter(|line| line.starts_with(['-', ':']));
@@ -184,19 +183,19 @@ impl Node {
         Ok(lines)
     }
 
-    /// What of that is not ours.
+    /// Returns the part of that output without Signpost's rules.
     pub(crate) fn saved_of_others(&self, variant: Variant, family: Family) -> Result<Vec<String>> {
         let mut lines = self.saved(variant, family)?;
         lines.retain(|line| !line.contains(OURS));
         Ok(lines)
     }
 
-    /// The lock that the agent takes.
+    /// Returns the agent's lock.
     pub(crate) fn lock(&self) -> PathBuf {
         self.workplace.xtables_lock()
     }
 
-    /// Takes a pod's address of one family out of the endpoints in a file of the example.
+    /// Removes a pod's address of one family from the endpoints in a file of the example.
     pub(crate) fn take_out(&self, file: &str, address: IpAddr) -> Result<()> {
         let manifest = manifests::folder(&self.workplace.folder).join(file);
         let text = fs::read_to_string(&manifest)?;
@@ -211,7 +210,7 @@ impl Node {
         fs::rename(new, manifest).context("failed to write a manifest")
     }
 
-    /// The way of the pod that asks to the Service.
+    /// Returns the way from the client pod to the Service.
     pub(crate) fn way(&self, family: Family) -> Result<Way> {
         Ok(Way {
             from: "a pod".to_owned(),
@@ -221,17 +220,17 @@ impl Node {
         })
     }
 
-    /// The pod that asks.
+    /// Returns the client pod.
     pub(crate) fn asking(&self) -> Result<&Namespace> {
         self.topology.pod(1, ASKING)
     }
 
-    /// Whether the kernel holds what it did before anybody disturbed it.
+    /// Whether the kernel holds the same rules as before any damage.
     pub(crate) fn is_as_before(&self) -> Result<bool> {
         Ok(self.listed()? == self.undisturbed)
     }
 
-    /// Whether the Service answers, in both families.
+    /// Whether the Service answers in both families.
     pub(crate) fn answers(&self) -> Result<bool> {
         for family in Family::ALL {
             let question = Probe {
@@ -248,19 +247,19 @@ impl Node {
         Ok(true)
     }
 
-    /// Status and message of a condition.
+    /// Returns the status and the message of a condition.
     pub(crate) fn condition(&self, kind: &str) -> Result<(String, String)> {
         let found = self.agent.condition(kind)?;
         let found = found.with_context(|| format!("there is no condition {kind}"))?;
         Ok((found.status, found.message))
     }
 
-    /// The rounds of late.
+    /// Returns the recent rounds.
     pub(crate) fn rounds(&self) -> Result<String> {
         self.agent.get("/debug/rounds")
     }
 
-    /// Everything that is ours, without an order of which nothing depends.
+    /// Lists all of Signpost's rules, sorted where the order has no meaning.
     fn listed(&self) -> Result<Vec<String>> {
         match self.place {
             Place::Nftables => self.listed_nftables(),
@@ -271,7 +270,7 @@ impl Node {
     fn listed_nftables(&self) -> Result<Vec<String>> {
         let mut parts = Vec::new();
         for family in ["ip", "ip6"] {
-            // A table that is not there is listed as nothing.
+            // A table that does not exist is listed as empty.
             let listed = self.nft(&format!("list table {family} signpost"));
             let listed = listed.unwrap_or_default();
             let pieces = listed.split(['\n', ',', '{', '}']).map(str::trim);
@@ -287,7 +286,7 @@ impl Node {
             lines.extend(self.saved(variant, family)?);
         }
         lines.retain(|line| line.contains(OURS));
-        // Chains may be in any order, rules in a chain may not.
+        // The order of chains has no meaning, the order of rules in a chain has.
         lines.sort_by_cached_key(|line| {
             let place = line.split(' ').take(4).map(str::to_owned);
             place.collect::<Vec<_>>()
@@ -296,12 +295,12 @@ impl Node {
     }
 }
 
-/// The name of the server in a pod.
+/// Returns the name of the server in a pod.
 pub(crate) fn server(pod: u8) -> String {
     format!("web-{pod}")
 }
 
-/// A program of iptables: `suffix` is empty, `-save` or `-restore`.
+/// Returns the name of an iptables program: `suffix` is empty, `-save` or `-restore`.
 pub(crate) fn program(variant: Variant, family: Family, suffix: &str) -> String {
     let family = match family {
         Family::Ipv4 => "iptables",
@@ -335,7 +334,7 @@ fn shell(workplace: &Workplace, line: &str) -> Result<String> {
 }
 
 fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
-    // Having joined, it looks once in each family for what it has not heard.
+    // After it has subscribed, the agent checks each family once for changes that it has missed.
     agent.wait_for("the agent to listen", |agent| {
         let looked = agent.get("/debug/rounds").unwrap_or_default();
         let told = agent.condition(RULES_CONTESTED)?.is_some();
@@ -344,7 +343,8 @@ fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
     })
 }
 
-/// How many sockets listen there: one to nf_tables, and one more to iptables in there.
+/// Returns the number of sockets that listen: one to nf_tables, and another one to iptables in
+/// variant nf_tables.
 fn sockets(place: Place) -> usize {
     match place {
         Place::Iptables(Variant::NfTables) => 2,
@@ -352,7 +352,7 @@ fn sockets(place: Place) -> usize {
     }
 }
 
-/// How many sockets in the agent's network namespace listen to nf_tables.
+/// Returns the number of sockets in the agent's network namespace that listen to nf_tables.
 fn listening_sockets(agent: &LoneAgent) -> Result<usize> {
     let process = agent.process_id();
     let sockets = fs::read_to_string(format!("/proc/{process}/net/netlink"))?;

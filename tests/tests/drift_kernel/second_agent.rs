@@ -1,5 +1,5 @@
-//! A second agent on the node: it waits for the end of the first, and whoever writes what the agent holds is
-//! named by its program.
+//! A second agent on the node waits for the end of the first. A thread that writes the agent's
+//! rules is reported by the name of its program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,17 +24,17 @@ use crate::agent::{AT_ONCE, expect_repair};
 use crate::manifests;
 use crate::node::{Node, PROMPTLY, Place, Setting};
 
-/// How often each client asks.
+/// The interval of each client's requests.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// The name that one agent on a node has.
+/// The name of the abstract socket of which each node has one.
 const NAME: &str = "signpost-agent";
-/// A user that no agent runs as.
+/// A user ID that no agent has.
 const NOBODY: u32 = 65534;
-/// What an agent calls the thread that writes.
+/// The name of the agent's writing thread.
 const WRITER: &str = "reconciler";
 
-/// Failure story T83, with connections all along: the first agent is killed, the second is told to end,
-/// and each time the other one goes on.
+/// Failure story T83, with continuous connections: the first agent is killed, the second is
+/// stopped, and each time the other one takes over.
 pub(crate) fn it_waits_and_takes_over(place: Place) -> Result<()> {
     let mut node = Node::start(place)?;
     let ways = Family::ALL.map(|family| node.way(family));
@@ -50,7 +50,7 @@ pub(crate) fn it_waits_and_takes_over(place: Place) -> Result<()> {
     let agent = start_waiting(&second, node.agent.process_id())?;
     expect_idle(&agent, folder.path())?;
     ensure!(node.is_as_before()?, "it has written rules");
-    // Killed, the first one says goodbye to nobody.
+    // A killed agent cannot notify the other one.
     std::mem::replace(&mut node.agent, agent).kill()?;
     expect_takeover(&node)?;
 
@@ -67,7 +67,7 @@ pub(crate) fn it_waits_and_takes_over(place: Place) -> Result<()> {
     connections.finish_unharmed()
 }
 
-/// Starts an agent beside the one that is `process`, and waits until it says so.
+/// Starts an agent next to the one with ID `process`, and waits until it reports that it waits.
 fn start_waiting(workplace: &Workplace, process: u32) -> Result<LoneAgent> {
     let before = fs::read_to_string(workplace.folder.join("agent.log"));
     let before = before.unwrap_or_default().len();
@@ -82,12 +82,12 @@ fn start_waiting(workplace: &Workplace, process: u32) -> Result<LoneAgent> {
     Ok(agent)
 }
 
-/// Whoever waits listens nowhere and has written nothing but its log.
+/// Fails if a waiting agent listens anywhere or has written anything but its log.
 fn expect_idle(agent: &LoneAgent, folder: &Path) -> Result<()> {
     let process = agent.process_id();
     let mut open = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // One of its descriptors may be closed by now.
+        // One of its descriptors may have been closed meanwhile.
         let link = fs::read_link(entry?.path()).unwrap_or_default();
         let link = link.to_string_lossy().into_owned();
         let inode = link
@@ -109,7 +109,7 @@ fn expect_idle(agent: &LoneAgent, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the agent that has waited serves.
+/// Waits until the waiting agent serves.
 fn expect_takeover(node: &Node) -> Result<()> {
     let began = Instant::now();
     let agent = &node.agent;
@@ -122,7 +122,7 @@ fn expect_takeover(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whoever may make sockets on the node can make the one that agents meet at.
+/// Any process that can create sockets on the node can create the one that agents use as a lock.
 pub(crate) fn somebody_elses_socket() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
@@ -152,7 +152,7 @@ pub(crate) fn somebody_elses_socket() -> Result<()> {
     Ok(())
 }
 
-/// An agent from before the lock writes from a thread, which is what the kernel tells.
+/// Agents from before the lock write from a thread, and the kernel reports the thread's name.
 pub(crate) fn a_thread_is_named_by_its_program() -> Result<()> {
     let node = Node::start(Place::Nftables)?;
     let program = fs::read_to_string("/proc/self/comm")?;
@@ -166,7 +166,7 @@ pub(crate) fn a_thread_is_named_by_its_program() -> Result<()> {
         let mut damage = Transaction::new(nf_tables::Family::Ipv4, "signpost".into());
         damage.operations = vec![Operation::AddTable, Operation::DeleteTable];
         socket.commit(&damage)?;
-        // What has ended is told as the kernel tells it.
+        // For a process that has ended, only the kernel's information is available.
         let _ = until_named.recv();
         Ok(())
     })?;

@@ -1,4 +1,4 @@
-//! Endpoints that change while connections are made.
+//! Endpoints change while connections are made.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use dataplane::Protocol;
 use tests::cluster::shop::{Readiness, SPARE, WEB, by_hand_address};
 use tests::cluster::{Cluster, DEADLINE};
 
-/// How many times everything happens.
+/// The number of repetitions.
 const ROUNDS: u32 = 3;
 
-/// Servers go on answering whatever is said of their Pods, as a server that drains does: a
-/// connection fails only when it goes nowhere.
+/// Servers keep answering independently of their Pods' state, like servers that drain: a connection
+/// fails only if it is forwarded nowhere.
 pub(crate) fn endpoints_come_and_go(cluster: &mut Cluster) -> Result<()> {
     let [_, unready, deleted, _] = WEB;
     let served_by = |names: &[&str]| cluster.wait_until_served_by(names, DEADLINE);
@@ -53,14 +53,16 @@ fn move_between_slices(cluster: &Cluster) -> Result<()> {
     apply("a", &[one, two])?;
     apply("b", &[two, three])?;
     served_by(&["web-1", "web-2", "web-3"])?;
-    // Moves from the first to the second, which is written before and after in turn.
+    // Move an endpoint from the first slice to the second, which is written before or after it in
+    // turn.
     apply("a", &[two])?;
     apply("b", &[one, two, three])?;
     served_by(&["web-1", "web-2", "web-3"])?;
     apply("a", &[one, two])?;
     apply("b", &[three])?;
     served_by(&["web-1", "web-2", "web-3"])?;
-    // Gone from one of two that have it, it is still there; gone from both, it is not.
+    // Removed from one of two slices that have it, the endpoint stays; removed from both, it is
+    // gone.
     apply("b", &[two])?;
     served_by(&["web-1", "web-2"])?;
     apply("a", &[one])?;

@@ -1,8 +1,8 @@
-//! The main job, end to end: somebody applies a ProxyProfile, and connections reach Pods on every
-//! node, whatever stops, starts, comes or goes meanwhile.
+//! End to end: a user applies a ProxyProfile, and connections reach Pods on every node while
+//! components stop, start, join or leave.
 //!
-//! One cluster for all trials, in their order; each begins with everything as it was written, so
-//! that each can also run alone.
+//! All tests share one cluster and run in order; each starts from the original state, so that each
+//! can also run alone.
 
 mod changes;
 mod nodes;
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     build_programs()?;
     enter_private_namespaces()?;
     let mut arguments = Arguments::from_args();
-    // The trials are one story.
+    // The tests depend on their order.
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 22] = [
         (
@@ -116,13 +116,13 @@ fn main() -> Result<()> {
     let trials =
         tests.map(|(name, test)| shared.trial(name, move |cluster| run_settled(cluster, test)));
     let conclusion = libtest_mimic::run(&arguments, trials.into());
-    // An exit drops nothing.
+    // `exit` drops nothing.
     drop(shared);
     conclusion.exit();
 }
 
-/// Runs a test on the cluster as it is when nothing is going on. A trial that panicked has left
-/// behind what every trial begins with putting right.
+/// Runs a test on the cluster in its idle state. Every test restores that state first, so a test
+/// that panicked may leave anything behind.
 fn run_settled(cluster: &mut Cluster, test: Test) -> Result<()> {
     let started = Instant::now();
     let outcome = cluster

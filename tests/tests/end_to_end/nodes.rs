@@ -1,4 +1,4 @@
-//! Nodes and their agents: what one may write, what it says at first, how it comes and goes.
+//! Nodes and their agents: permissions, the first report, joining and leaving.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
         })
     };
     let folder = tempfile::tempdir()?;
-    // As the agent writes it, but for the result: that stays what the agent has written.
+    // Written as by the agent, but without the result, which stays as the agent wrote it.
     let apply_status = |node: &str| {
         let status = json!({
             "apiVersion": "signpost.dev/v1alpha1",
@@ -72,7 +72,8 @@ pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What `kubectl events` tells of an agent, which writes it with its own permissions.
+/// Checks the output of `kubectl events` for an agent, which writes Events with its own
+/// permissions.
 pub(crate) fn events(cluster: &mut Cluster) -> Result<()> {
     for node in NODES {
         let name = format!("node-{node}");
@@ -97,7 +98,7 @@ pub(crate) fn events(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Whatever a program watches and writes, it does so over one connection to the API server.
+/// Each program uses a single connection to the API server for all of its watches and writes.
 pub(crate) fn connections(cluster: &mut Cluster) -> Result<()> {
     let server = cluster.control_plane().address();
     let agents = cluster.agent_ids().into_iter();
@@ -106,7 +107,7 @@ pub(crate) fn connections(cluster: &mut Cluster) -> Result<()> {
         .collect();
     programs.push(("the operator".to_owned(), cluster.operator_id()?));
     for (program, id) in programs {
-        // While there is none yet, each of several requests begins one, and the first is kept.
+        // Concurrent first requests each open a connection, and only the first is kept.
         wait_for(
             &format!("one connection to the API server from {program}"),
             DEADLINE,
@@ -117,7 +118,7 @@ pub(crate) fn connections(cluster: &mut Cluster) -> Result<()> {
 }
 
 pub(crate) fn never_synced(cluster: &mut Cluster) -> Result<()> {
-    // Nobody listens there, and a connection is refused at once.
+    // Nothing listens on this port, so connections are refused at once.
     let kubeconfig = fs::read_to_string(cluster.kubeconfig_of_agent(1)?)?;
     let served = cluster.control_plane().address().to_string();
     let elsewhere = kubeconfig.replace(&served, &format!("{CONTROL_ADDRESS}:1"));
@@ -133,7 +134,7 @@ pub(crate) fn never_synced(cluster: &mut Cluster) -> Result<()> {
     ] {
         wait_for(&format!("/readyz to name the {missing}"), DEADLINE, || {
             agent.ensure_runs()?;
-            // Until it listens, asking fails.
+            // The request fails until the agent listens.
             let Ok((code, answer)) = cluster.ask_agent(NEWCOMER, "/readyz") else {
                 return Ok(None);
             };
@@ -188,7 +189,7 @@ pub(crate) fn join_and_leave(cluster: &mut Cluster) -> Result<()> {
         left == NODES.map(|number| format!("node-{number}")) && proxies.values().all(is_node_ready)
     })?;
     cluster.wait_until_ready(DEADLINE)?;
-    // It serves until it is told otherwise, as a node does that the API server has forgotten.
+    // The agent keeps serving until it is reconfigured, as on a node that the API server has lost.
     agent.ensure_runs()?;
     let way = (Protocol::Tcp, node_port_address(NEWCOMER, Family::Ipv4));
     cluster.wait_for_servers(cluster.topology().outside()?, way, &all, DEADLINE)

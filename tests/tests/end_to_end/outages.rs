@@ -1,4 +1,4 @@
-//! The API server is away: from one node, or from all.
+//! The API server is unreachable from one node, or from all.
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -9,20 +9,21 @@ use testkit::address_plan as addresses;
 use tests::cluster::shop::{Readiness, WEB, by_hand_address};
 use tests::cluster::{Cluster, DEADLINE};
 
-/// How long the API server is away, in seconds; a person who works on this test may want less.
+/// The duration of the outage in seconds; shorter values are useful during work on this test.
 const OUTAGE: &str = "SIGNPOST_API_OUTAGE";
 const OUTAGE_BY_DEFAULT: Duration = Duration::from_secs(60);
-/// How long a node is cut off: longer than what a network repairs unnoticed.
+/// How long a node is cut off: longer than the network can hide by retransmission.
 const CUT_OFF: Duration = Duration::from_secs(10);
-/// How soon a change arrives that was made while an agent could not hear it.
+/// How soon an agent applies a change made while it was cut off.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-/// How soon the controllers of Kubernetes make an EndpointSlice of a change after the API server
-/// was away: they wait up to a minute before they ask again.
+/// How soon the controllers of Kubernetes process a change after an outage of the API server: they
+/// wait up to a minute before they retry.
 pub(crate) const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(120);
 /// The node that is cut off.
 const NODE: u8 = 2;
 
-/// The Service `by-hand` answers on these nodes from these servers alone, within this time.
+/// Waits until exactly these servers answer for the Service `by-hand` on these nodes, within this
+/// time.
 fn expect_by_hand(
     cluster: &Cluster,
     nodes: &[u8],
@@ -35,15 +36,15 @@ fn expect_by_hand(
     })
 }
 
-/// Whether the way from the API server to a node is there.
+/// Whether the API server can reach a node.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Open,
     Cut,
 }
 
-/// Opens or cuts the way from the API server to a node, where the API server is: packets of
-/// clients of the node go on.
+/// Opens or blocks the path from the API server to a node, in the API server's namespace: the
+/// node's other traffic continues.
 fn set_way(cluster: &Cluster, way: Way) -> Result<()> {
     let action = match way {
         Way::Open => "del",
@@ -94,7 +95,7 @@ pub(crate) fn api_server(cluster: &mut Cluster) -> Result<()> {
 
     cluster.control_plane_mut().stop_api_server();
     cluster.look_on(outage)?;
-    // What is known goes on to be served, to new clients as well, by nodes that are ready for them.
+    // Nodes must keep serving the last known state, also to new clients, and stay ready.
     let ready = cluster
         .nodes()
         .map(|node| Ok(cluster.ask_agent(node, "/readyz")?.0));
@@ -120,7 +121,7 @@ pub(crate) fn api_server(cluster: &mut Cluster) -> Result<()> {
         "    a change made {made:.1?} after the API server was back arrived {:.1?} after it",
         back.elapsed() - made
     );
-    // What is made of Pods takes the controllers too.
+    // Changes derived from Pods also need the controllers.
     for (readiness, ready) in [
         (Readiness::NotReady, &[one, three, four][..]),
         (Readiness::Ready, &[one, two, three, four]),

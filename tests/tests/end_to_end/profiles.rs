@@ -1,4 +1,4 @@
-//! Profiles: applied, edited, refused, rivalling.
+//! Profiles: applied, edited, rejected, conflicting.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use tests::cluster::shop::{Readiness, WEB};
 use tests::cluster::{Cluster, DEADLINE, NODES};
 use tests::network::Process;
 
-/// How long nobody may change their mind.
+/// How long the decision must stay stable.
 const STABLE: Duration = Duration::from_secs(5);
 
 const RIVAL: &str = "
@@ -26,9 +26,9 @@ metadata: {name: rival}
 spec: {priority: 500, syncPeriod: 31s, rollout: {minReady: 0s}}
 ";
 
-/// It has been, before every trial; this is what a person sees of it.
+/// The profile has been applied before every test; this checks what a user sees.
 pub(crate) fn applied(cluster: &mut Cluster) -> Result<()> {
-    // What nodes find when they start was nobody's change: latency comes with the first.
+    // The initial objects are not a change. Latency exists only after the first change.
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.set_readiness(WEB[1], Readiness::Ready)?;
     let profile = cluster.wait_for_profile("default", "a sync latency", DEADLINE, |profile| {
@@ -152,7 +152,7 @@ pub(crate) fn refused(cluster: &mut Cluster) -> Result<()> {
         let (_, said) = refusal
             .split_once(&format!("{name:?} is invalid:"))
             .with_context(|| format!("{name} was not refused:\n{refusal}"))?;
-        // What is said of the next one is not said of this one.
+        // Cut off the message about the next object.
         let said = said.split("\" is invalid:").next().unwrap_or_default();
         ensure!(
             said.contains(message.as_str()),
@@ -224,7 +224,7 @@ pub(crate) fn rivals(cluster: &mut Cluster) -> Result<()> {
         .kubectl(&["delete", "proxyprofile", "rival"]);
     outcome?;
     gone?;
-    // Nobody is left to rival with.
+    // The conflicting profile is gone.
     cluster.wait_until_ready(DEADLINE)?;
     wait_until_decided_by(cluster, "default")
 }
@@ -256,7 +256,7 @@ fn meet(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Whether a profile says this about others that select the same nodes.
+/// Whether a profile reports this about others that select the same nodes.
 fn conflict(profile: &ProxyProfile, status: Status, reason: &str) -> bool {
     let reasons = [SAME_PRIORITY, OVERRIDDEN];
     let reason = reasons.into_iter().find(|known| known.name == reason);
@@ -287,7 +287,7 @@ fn wait_until_decided_by(cluster: &Cluster, profile: &str) -> Result<()> {
     decided.map(drop)
 }
 
-/// The profiles that decided for any node at any moment of a while.
+/// Returns all profiles that decided for any node at any time during a period.
 fn watch_deciders(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let kubeconfig = cluster.control_plane().kubeconfig("admin")?;
     let mut command = cluster.control_plane().kubectl_command(&kubeconfig);
@@ -299,7 +299,7 @@ fn watch_deciders(cluster: &Cluster) -> Result<BTreeSet<String>> {
         deciders.insert(watch.next_line(DEADLINE)?.trim().to_owned());
     }
     let end = Instant::now() + STABLE;
-    // That nothing more comes is the best that can happen.
+    // No further line is the best result.
     while let Ok(line) = watch.next_line(end.saturating_duration_since(Instant::now())) {
         deciders.insert(line.trim().to_owned());
     }

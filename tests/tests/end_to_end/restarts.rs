@@ -1,4 +1,4 @@
-//! Programs of ours that end and start again.
+//! Signpost's programs end and restart.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use crate::outages::CONTROLLERS_ARE_BACK_WITHIN;
 
 /// The node whose agent is killed.
 const NODE: u8 = 2;
-/// How soon a profile and a NodeProxy say that an agent is gone.
+/// How soon a profile and a NodeProxy report that an agent is gone.
 const NOTICED_WITHIN: Duration = Duration::from_secs(120);
 
 pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
@@ -36,7 +36,7 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     flows.go_on()?;
     cluster.start_agent(NODE)?;
     wait_for("the new agent to be ready", DEADLINE, || {
-        // Until it listens, asking fails.
+        // The request fails until the agent listens.
         Ok(cluster
             .ask_agent(NODE, "/readyz")
             .ok()
@@ -58,13 +58,13 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     let seen = monitor.finish()?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
     flows.go_on()?;
-    // And it does write when something changes. A UDP flow of web-2 is sent elsewhere then.
+    // The new agent writes when something changes. It also moves a UDP flow of web-2.
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
     clients.finish_unharmed()
 }
 
-/// It is not started again until that is seen.
+/// Restarts the agent only after its silence is reported.
 pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
     let name = format!("node-{NODE}");
     cluster.wait_for_node_proxies("all agents to have Leases", DEADLINE, |proxies| {
@@ -96,7 +96,7 @@ pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
     cluster.wait_until_ready(DEADLINE).map(drop)
 }
 
-/// SIGTERM: the process ends well, and what it programmed stays as it is.
+/// SIGTERM: the process exits successfully, and its rules stay.
 pub(crate) fn stopped_agent(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.topology().node(NODE)?.clone();
     let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
@@ -112,13 +112,13 @@ pub(crate) fn stopped_agent(cluster: &mut Cluster) -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// What it cannot read it does not take for absent. It knows its configuration from its disk.
+/// An agent must not treat unreadable objects as absent. It loads its configuration from disk.
 pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.topology().node(NODE)?.clone();
     let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
     let clients = cluster.start_clients(Duration::from_millis(10))?;
     let mut monitor = Monitor::start(&node)?;
-    // Its token is from before, as that of a Pod that is started again is.
+    // The token was issued earlier, as for a Pod that is restarted.
     let kubeconfig = cluster.kubeconfig_of_agent(NODE)?;
     cluster.control_plane_mut().stop_api_server();
     let restarted = cluster.take_agent(NODE).and_then(|agent| {
@@ -153,7 +153,7 @@ pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Connections that were made before, and stay with the server they were made to.
+/// Established connections, which must stay with their server.
 #[derive(Debug)]
 struct Flows {
     tcp: TcpStream,
@@ -174,7 +174,7 @@ impl Flows {
             tcp.set_read_timeout(Some(DEADLINE))?;
             Ok((tcp, udp))
         })??;
-        // It says who it is, once.
+        // The server sends its name once.
         let mut greeting = [0; 128];
         ensure!(
             tcp.read(&mut greeting)? > 0,
@@ -184,8 +184,8 @@ impl Flows {
         Ok(Flows { tcp, udp, server })
     }
 
-    /// Fails when one of them has ended or is another server's. The kernel forgets a UDP flow in which
-    /// nothing is said for half a minute, and later only if something was said after its first two
+    /// Fails if a flow has ended or has moved to another server. The kernel removes a UDP flow
+    /// after half a minute without packets, and later only if packets were sent after its first two
     /// seconds.
     fn go_on(&mut self) -> Result<()> {
         let question = b"still there?";
@@ -208,7 +208,7 @@ impl Flows {
     }
 }
 
-/// The name of the server that a flow reaches.
+/// Returns the name of the server that a flow reaches.
 fn ask_udp(socket: &UdpSocket) -> Result<String> {
     socket.send(b"who is there?")?;
     let mut answer = [0; 256];
@@ -217,7 +217,7 @@ fn ask_udp(socket: &UdpSocket) -> Result<String> {
     Ok(answer.split(' ').next().unwrap_or_default().to_owned())
 }
 
-/// Everything anybody changes in the rules of a node.
+/// Monitors all changes in the rules of a node.
 #[derive(Debug)]
 struct Monitor {
     node: Namespace,
@@ -227,7 +227,8 @@ struct Monitor {
 // === impl Monitor ===
 
 impl Monitor {
-    /// Returns once it hears of changes, of which it has then heard the first: one of ours.
+    /// Starts monitoring; returns once the monitor has reported a first change, which this makes
+    /// itself.
     fn start(node: &Namespace) -> Result<Monitor> {
         let mut command = node.command("stdbuf");
         command.args(["--output=L", "nft", "monitor"]);
@@ -245,18 +246,19 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// What has changed since, without what it changed itself.
+    /// Returns the changes since the start, without the monitor's own.
     fn finish(&mut self) -> Result<Vec<String>> {
         self.change("ends")?;
         let lines = self.lines_until("ends")?;
-        // Every transaction comes with a line about its number.
+        // Every transaction adds a line with its generation number.
         Ok(lines
             .into_iter()
             .filter(|line| !line.starts_with("# new generation"))
             .collect())
     }
 
-    /// Adds a table of another family than ours, and removes it: to add what is there is no change.
+    /// Adds and removes a table of a family that Signpost does not use: adding an existing table
+    /// would be no change.
     fn change(&self, name: &str) -> Result<()> {
         let table = format!("test-{name}");
         for action in ["add", "delete"] {
@@ -271,7 +273,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// The lines before that of one's own change, those of earlier own changes left out.
+    /// Returns the lines before that of the monitor's own change, without earlier own changes.
     fn lines_until(&mut self, name: &str) -> Result<Vec<String>> {
         let wanted = format!("test-{name}");
         let mut lines = Vec::new();
@@ -287,7 +289,7 @@ impl Monitor {
     }
 }
 
-/// What the operator writes of a node's object, and what shows that it has written.
+/// The parts of a node's object that the operator writes, and the proof of a write.
 #[derive(Debug, PartialEq)]
 struct Written {
     uid: Option<String>,
@@ -322,8 +324,8 @@ pub(crate) fn operator(cluster: &mut Cluster) -> Result<()> {
     cluster.stop_operator()?;
     cluster.start_operator()?;
     cluster.wait_for_leader()?;
-    // That it has looked at everything, and written what it wants, shows in its answers to changes
-    // that no node has to hear of, one after the other.
+    // The operator's reactions to changes without effect on nodes prove that it has evaluated
+    // everything and written its changes.
     for priority in [501, 500] {
         cluster.patch_profile("default", &json!({"priority": priority}))?;
         cluster.wait_until_ready(DEADLINE)?;
@@ -353,7 +355,7 @@ pub(crate) fn rollout(cluster: &mut Cluster) -> Result<()> {
         "    the operator was killed when {at_death} of {} nodes were changed",
         seen.len()
     );
-    // Nobody is lost without it.
+    // All agents keep running without the operator.
     cluster.ensure_agents_run()?;
     cluster.start_operator()?;
     cluster.wait_until_ready(DEADLINE)?;

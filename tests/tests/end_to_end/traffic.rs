@@ -1,4 +1,4 @@
-//! Connections from everywhere to everything.
+//! Connections between all places.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -33,7 +33,7 @@ pub(crate) fn everywhere(cluster: &mut Cluster) -> Result<()> {
             }
         }
     }
-    // Where Pods find the API server, with an endpoint that is no Pod.
+    // The Service of the API server, whose endpoint is not a Pod.
     let api_server = SocketAddr::new(addresses::cluster_ip(1, Family::Ipv4), 443);
     for node in nodes {
         let connected = cluster

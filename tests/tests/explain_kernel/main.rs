@@ -1,4 +1,4 @@
-//! `signpost-agent explain` and `trace` ask the real agent about a real kernel.
+//! `signpost-agent explain` and `trace` query the real agent about a real kernel.
 
 mod stage;
 
@@ -14,7 +14,7 @@ use xtables::Variant;
 
 use stage::{SECOND_ENDPOINT, Stage};
 
-/// How long repairs may go on being too fast to be seen, and answers to differ.
+/// How long repairs may be too fast to be observed, and answers may differ.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Test = fn(&Stage) -> Result<()>;
@@ -58,8 +58,8 @@ fn contains_all(text: &str, wanted: &[&str]) -> Result<()> {
 
 fn explain_reads_the_kernel(stage: &Stage) -> Result<()> {
     let text = wait_for("the same answer at /debug", PATIENCE, || {
-        // A round between the two questions shows in the second answer: there is one right after the
-        // agent was ready.
+        // A round between the two requests changes the second answer: one follows directly after
+        // the agent becomes ready.
         let text = stage.agent.ask(&["explain", "demo/web:http"])?;
         let at_agent = stage.agent.get("/debug/services/demo/web:http")?;
         Ok((at_agent == text).then_some(text))
@@ -88,7 +88,7 @@ fn explain_reads_the_kernel(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// The agent repairs at once, but not for somebody who does the same again and again.
+/// The agent repairs damage at once, but delays the repair of repeated damage.
 fn a_missing_element_is_named(stage: &Stage) -> Result<()> {
     let missing =
         format!("! missing in the kernel: endpoints {{ {SECOND_ENDPOINT} : 10.0.1.6 . 8080 }}\n");
@@ -123,7 +123,7 @@ fn trace_follows_the_kernels_rules(stage: &Stage) -> Result<()> {
         ensure!(text.contains("! they do not agree\n") != agrees, "{text}");
         Ok((!agrees).then_some(text))
     })?;
-    // Whoever draws the slot that is gone is given the first one.
+    // Connections that draw the missing slot are sent to the first one.
     let taken = "the rules in the kernel: 10.0.1.5:8080 x2, 10.0.1.7:8080\n";
     contains_all(&misled, &[taken])
 }
@@ -194,8 +194,9 @@ fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Beside a kube-proxy that has the port, its "404 page not found" said that there is no such Service.
-/// What answers probes has no `/debug` either. The agent's socket does not depend on ports.
+/// Next to a kube-proxy that holds the port, its "404 page not found" was taken to mean that the
+/// Service does not exist. The probe server has no `/debug` either. The agent's socket does not
+/// depend on ports.
 fn somebody_elses_answer(stage: &Stage) -> Result<()> {
     let arguments = [
         "explain",
@@ -213,7 +214,7 @@ fn somebody_elses_answer(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What an archive for a bug report is made of.
+/// The parts of an archive for a bug report.
 fn everything_is_shown(stage: &Stage) -> Result<()> {
     for (part, words) in [
         (

@@ -1,4 +1,4 @@
-//! An agent in a namespace of its own, that follows the example.
+//! An agent in a separate namespace with the manifests of the example.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Network};
 use xtables::Variant;
 
-/// What the agent follows.
+/// The agent's manifests.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
 
-/// How long the agent may take for anything it is waited for.
+/// The deadline of waits for the agent.
 const PROMPTLY: Duration = Duration::from_secs(20);
 
 /// The key of an endpoint of Service `demo/web`.
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
     pub(crate) agent: LoneAgent,
     node: Namespace,
     folder: TempDir,
-    // Goes last: whatever else holds the namespace only holds its name.
+    // Dropped last: the other fields hold only the name of the namespace.
     #[expect(dead_code, reason = "held for the sake of its end")]
     network: Network,
 }
@@ -38,7 +38,7 @@ impl Stage {
         Stage::follow(|_, _| Ok(EXAMPLE.into()))
     }
 
-    /// The same in mode iptables, on a node where somebody else uses this variant.
+    /// The same in mode iptables, on a node where another program uses this variant.
     pub(crate) fn build_with_iptables(variant: Variant) -> Result<Stage> {
         Stage::follow(|folder, node| {
             let rule = ["-A", "INPUT", "-i", "lo", "-j", "ACCEPT"];
@@ -55,7 +55,7 @@ impl Stage {
         })
     }
 
-    /// An agent that follows the manifests that `prepare` makes, or knows.
+    /// Starts an agent with the manifests in the folder that `prepare` returns.
     fn follow(prepare: impl FnOnce(&Path, &Namespace) -> Result<PathBuf>) -> Result<Stage> {
         let mut network = Network::new()?;
         let [node] = network.add_namespaces(["node-1"])?;
@@ -77,21 +77,20 @@ impl Stage {
         })
     }
 
-    /// Takes an element out of the kernel that the agent has put there, unless it is gone from the
-    /// last time.
+    /// Deletes one of the agent's elements from the kernel, unless it is already missing.
     pub(crate) fn delete_second_endpoint(&self) {
         let command = format!("delete element ip signpost endpoints {{ {SECOND_ENDPOINT} }}");
         let _ = self.node.nft(&[&command]);
     }
 
-    /// Empties a chain of IPv4's table nat.
+    /// Flushes a chain of IPv4's table nat.
     pub(crate) fn flush(&self, variant: Variant, chain: &str) -> Result<()> {
         let arguments = ["-t", "nat", "-F", chain];
         run_iptables(&self.node, self.folder.path(), variant, &arguments)
     }
 }
 
-/// Runs the program of `variant`, under the lock of the agent that has `folder`.
+/// Runs the program of `variant` with the lock of the agent in `folder`.
 fn run_iptables(
     node: &Namespace,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! What somebody else does to our rules is found and repaired.
+//! Changes by other programs to Signpost's rules are found and repaired.
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Change as _, Recovery, Rendered};
@@ -11,7 +11,7 @@ use xtables::Variant;
 
 use crate::ground::Ground;
 
-/// A Service for each number, at consecutive addresses, with one endpoint.
+/// Returns a Service for each number, at consecutive addresses, with one endpoint.
 pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, port: u16) -> Dataplane {
     let mut dataplane = Dataplane::default();
     for number in numbers {
@@ -31,7 +31,8 @@ pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, port: u16) -> Data
     dataplane
 }
 
-/// The chain that sends connections to the endpoints of a Service, as iptables lists it.
+/// Returns the chain that forwards connections to the endpoints of a Service, from the listing of
+/// iptables.
 fn chain_of(ground: &Ground, family: Family, service: &str) -> Result<String> {
     let saved = ground.save(family)?;
     let comment = format!("\"{service}:http cluster IP\"");
@@ -42,12 +43,12 @@ fn chain_of(ground: &Ground, family: Family, service: &str) -> Result<String> {
     Ok(chain.to_owned())
 }
 
-/// Failure story T20 (kubernetes#121362, calico#10538): somebody has deleted a chain that the next
-/// change leads to, and nobody has told us. It is repaired in the same round, and by whoever only
-/// commits it is known that a look is needed.
+/// Failure story T20 (kubernetes#121362, calico#10538): another program has deleted a chain to
+/// which the next change refers, without a notification. The reconciler repairs it in the same
+/// round, and a bare commit reports that a check is needed.
 pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
     let before = services(1..=3, 8080);
-    // Its Service lies in the same leaf of the tree, which is written once more.
+    // The new Service is in the same leaf of the address tree, which is therefore written again.
     let after = services(1..=4, 8080);
     for (mut backend, believed) in ground.program(&before)? {
         let family = backend.family();
@@ -78,7 +79,7 @@ pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// The chain with the rule that leads to `chain`.
+/// Returns the chain with the rule that leads to `chain`.
 fn leading_to(ground: &Ground, family: Family, chain: &str) -> Result<String> {
     let saved = ground.save(family)?;
     let end = format!(" -g {chain}");
@@ -87,7 +88,7 @@ fn leading_to(ground: &Ground, family: Family, chain: &str) -> Result<String> {
     Ok(from.context("something leads there")?.to_owned())
 }
 
-/// A process that has just started finds the rules of `dataplane`.
+/// Asserts that a new process reads the rules of `dataplane`.
 fn expect_held(ground: &Ground, family: Family, dataplane: &Dataplane) -> Result<()> {
     let mut backends = ground.open()?.into_iter();
     let mut backend = backends
@@ -105,7 +106,7 @@ pub(crate) fn whatever_was_damaged(ground: &Ground) -> Result<()> {
     let dataplane = services(1..=30, 8080);
     for (mut backend, _) in ground.program(&dataplane)? {
         let family = backend.family();
-        // What was done to the other family may have been done to this one.
+        // A change of the other family may also have affected this one.
         let found = backend.observe()?;
         let mut believed = repaired(&mut backend, &dataplane, found)?;
         let chain = chain_of(ground, family, "shop/service-2")?;

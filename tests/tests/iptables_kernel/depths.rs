@@ -1,4 +1,4 @@
-//! Addresses and ports that lie as badly for a tree as they can.
+//! The worst case of addresses and ports for the depth of the address tree.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use tests::programmed::program;
 
 use crate::ground::Ground;
 
-/// A service address, and for each of its digits one that differs from it there first.
+/// Returns a service address, and for each of its digits another one that first differs there.
 fn addresses(family: Family) -> Vec<IpAddr> {
     match family {
         Family::Ipv4 => {
@@ -20,7 +20,7 @@ fn addresses(family: Family) -> Vec<IpAddr> {
         }
         Family::Ipv6 => {
             let first = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1));
-            // Those that begin otherwise are no addresses of anybody.
+            // Addresses with another first digit are not valid.
             let others = (0..28).map(|digit| first ^ 4 << (4 * digit));
             let all = [first].into_iter().chain(others);
             all.map(|bits| Ipv6Addr::from(bits).into()).collect()
@@ -28,8 +28,8 @@ fn addresses(family: Family) -> Vec<IpAddr> {
     }
 }
 
-/// One Service at all of them, with ports that lie alike, for some sources only: behind the tree
-/// there are as many chains as there can be.
+/// Returns one Service at all of these addresses, with equally unfavourable ports and with source
+/// ranges, so that the maximum number of chains follows the tree.
 fn deep(family: Family) -> Dataplane {
     let mut service = testkit::mk_service("shop/deep");
     let (own, range, endpoint) = match family {
@@ -59,8 +59,8 @@ fn deep(family: Family) -> Dataplane {
     dataplane
 }
 
-/// nf_tables takes chains that lead into each other sixteen deep at most (`NFT_JUMP_STACK_SIZE`), and
-/// refuses every change to a table with more.
+/// nf_tables allows a depth of at most sixteen jumps (`NFT_JUMP_STACK_SIZE`), and rejects every
+/// change to a deeper table.
 pub(crate) fn however_addresses_lie(ground: &Ground) -> Result<()> {
     for mut backend in ground.open()? {
         let family = backend.family();
@@ -74,7 +74,7 @@ pub(crate) fn however_addresses_lie(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// An error without the rules it is about: there are thousands.
+/// Returns an error without its rules, of which there are thousands.
 fn shortened(error: &anyhow::Error) -> String {
     let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
     causes.join(": ")

@@ -1,4 +1,4 @@
-//! A network namespace with the tables of one variant, seen by us and by iptables.
+//! A network namespace with the tables of one variant, accessed by Signpost and by iptables.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tests::network::{Namespace, Network};
 use tests::programmed::{program, richest};
 use xtables::{TableName, Variant};
 
-/// Longer than any other process of a test has the lock.
+/// Longer than any other process of a test holds the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where one test happens.
+/// The environment of one test.
 pub(crate) struct Ground {
     pub(crate) variant: Variant,
     pub(crate) namespace: Namespace,
-    /// Holds the lock: not that of the machine.
+    /// The folder of the lock, separate from the machine's.
     folder: TempDir,
-    /// Keeps the namespace.
+    /// Keeps the namespace alive.
     _network: Network,
 }
 
-/// One family that is programmed.
+/// A programmed family.
 pub(crate) type Programmed = (Iptables, Rendered<Rules>);
 
 // === impl Ground ===
@@ -37,8 +37,8 @@ impl Ground {
         Ok(Ground {
             variant,
             namespace,
-            // Where that of a node is. On an overlay, the kernel lists locks under another device
-            // than the file's, and their holder is not known.
+            // The same file system as the lock of a node. On an overlay, the kernel lists locks
+            // under another device than the file's, and their holder is unknown.
             folder: tempfile::tempdir_in("/run")?,
             _network: network,
         })
@@ -52,12 +52,12 @@ impl Ground {
         self.open_with(PATIENCE)
     }
 
-    /// Opens a backend that waits no longer than this for the lock.
+    /// Opens backends that wait at most this long for the lock.
     pub(crate) fn open_with(&self, patience: Duration) -> Result<[Iptables; 2]> {
         self.open_in(&self.namespace, patience)
     }
 
-    /// Opens it with ears.
+    /// Opens backends with a listener.
     pub(crate) fn open_with_disturbances(&self) -> Result<([Iptables; 2], Disturbances)> {
         let lock = Lock {
             path: self.lock_file(),
@@ -67,8 +67,8 @@ impl Ground {
         Ok(self.namespace.enter(open)??)
     }
 
-    /// Opens tables that hold nothing, and live as long as what is returned. Their lock is that of
-    /// this ground.
+    /// Opens empty tables, which live as long as the returned backends and use the lock of this
+    /// environment.
     pub(crate) fn open_elsewhere(&self) -> Result<[Iptables; 2]> {
         let mut network = Network::new()?;
         let [namespace] = network.add_namespaces(["tables"])?;
@@ -82,7 +82,7 @@ impl Ground {
         Ok(namespace.enter(open)??)
     }
 
-    /// Brings both families to `dataplane`, from nothing.
+    /// Programs both families with `dataplane`, starting from nothing.
     pub(crate) fn program(&self, dataplane: &Dataplane) -> Result<[Programmed; 2]> {
         let [mut ipv4, mut ipv6] = self.open()?;
         let held = [&mut ipv4, &mut ipv6].map(|b| program(b, dataplane, &Rendered::default()));
@@ -90,24 +90,24 @@ impl Ground {
         Ok([(ipv4, ipv4_held?), (ipv6, ipv6_held?)])
     }
 
-    /// A dataplane that has something of everything.
+    /// Returns a dataplane that covers all features.
     pub(crate) fn rich(&self) -> Result<Dataplane> {
         let backends = Family::ALL.map(|family| Iptables::detached(family, self.variant));
         let rules = |rules: &Rules| TableName::ALL.map(|table| rules.count(table)).iter().sum();
         richest(&backends, rules)
     }
 
-    /// `iptables` of this variant, with arguments as a shell splits them.
+    /// Runs `iptables` of this variant with arguments that the shell splits.
     pub(crate) fn iptables(&self, family: Family, arguments: &str) -> Result<String> {
         self.shell(&self.line(family, arguments))
     }
 
-    /// The same, as a line for a shell.
+    /// Returns that command as a line of shell.
     pub(crate) fn line(&self, family: Family, arguments: &str) -> String {
         format!("{} {arguments}", self.program_of(family, ""))
     }
 
-    /// Lets `iptables-restore` put `rules` beside what is there, with their counters.
+    /// Adds `rules` with their counters to the existing ones with `iptables-restore`.
     pub(crate) fn restore(&self, family: Family, rules: &str) -> Result<()> {
         let restore = self.program_of(family, "-restore");
         self.shell(&format!(
@@ -116,7 +116,8 @@ impl Ground {
         Ok(())
     }
 
-    /// What `iptables-save` prints of tables nat and filter, with all counters, without the hour.
+    /// Returns the output of `iptables-save` for tables nat and filter, with all counters but
+    /// without the time.
     pub(crate) fn save(&self, family: Family) -> Result<String> {
         let save = self.program_of(family, "-save");
         let saved = self.shell(&format!("{save} -c -t nat && {save} -c -t filter"))?;
@@ -124,7 +125,7 @@ impl Ground {
         Ok(lines.map(|line| format!("{line}\n")).collect())
     }
 
-    /// Fails where `iptables-restore` would not take what `iptables-save` prints.
+    /// Fails unless `iptables-restore` accepts the output of `iptables-save`.
     pub(crate) fn expect_restorable(&self, family: Family) -> Result<()> {
         let (save, restore) = (
             self.program_of(family, "-save"),

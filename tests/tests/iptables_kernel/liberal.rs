@@ -1,4 +1,4 @@
-//! Conntrack that is told, while we run, to let through what it calls invalid.
+//! Conntrack's setting to accept packets that it considers invalid is changed while Signpost runs.
 
 use anyhow::{Context, Result, ensure};
 use dataplane::Family;
@@ -10,13 +10,13 @@ use crate::ground::Ground;
 
 const SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
-/// On a node that has just come up, conntrack has no settings before the first rule that asks it
-/// something, and `conntrack.tcpBeLiberal` is set some seconds after that. Rules went on dropping what
-/// is INVALID: in variant nf_tables, for as long as nobody else changed anything.
+/// On a node that has just booted, conntrack has no sysctls before the first rule that uses it, and
+/// `conntrack.tcpBeLiberal` is written some seconds later. In variant nf_tables, rules kept
+/// dropping INVALID packets until another program changed the tables.
 pub(crate) fn conntrack_that_is_made_liberal(ground: &Ground) -> Result<()> {
     let dataplane = services(1..=3, 8080);
     let [backend, _] = ground.open()?;
-    // What is set is seen from the namespace that a thread is in.
+    // The sysctl is read in the thread's namespace.
     ground.namespace.enter(|| -> Result<()> {
         let mut domain = Domain::new(backend);
         let mut round = |reason| domain.round(&dataplane, reason, &SystemClock);

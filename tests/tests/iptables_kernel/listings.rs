@@ -1,4 +1,4 @@
-//! What the kernel holds of ours, in our words and in those of iptables.
+//! Signpost's rules in the kernel, as read by Signpost and by iptables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use tests::programmed::{generated_clusters, program};
 
 use crate::ground::Ground;
 
-/// How many generated clusters follow each other in one kernel.
+/// The number of generated clusters programmed one after another in one kernel.
 const CLUSTERS: usize = 60;
-/// How many generated histories are told to fresh kernels.
+/// The number of generated histories, each in a fresh kernel.
 const HISTORIES: usize = 6;
 
-/// The laws ask for fresh kernels: each is a network namespace of its own.
+/// Fresh kernels for the laws: each is a separate network namespace.
 struct Kernels<'a> {
     ground: &'a Ground,
     family: Family,
@@ -46,11 +46,11 @@ pub(crate) fn every_law_of_backends_holds(ground: &Ground) -> Result<()> {
     every_law_holds(|family| Kernels { ground, family }, HISTORIES)
 }
 
-/// Chains of one table by name, with their rules in order.
+/// The chains of one table by name, with their rules in order.
 type Chains = BTreeMap<String, Vec<String>>;
 
-/// Whatever comes before: cluster after cluster, in one kernel. A new process reads the same, and
-/// would write nothing.
+/// Programs cluster after cluster in one kernel. Each time, a new process must read the same rules
+/// and have nothing to write.
 pub(crate) fn iptables_lists_what_was_rendered(ground: &Ground) -> Result<()> {
     let clusters = generated_clusters(CLUSTERS)?;
     for mut backend in ground.open()? {
@@ -80,7 +80,8 @@ pub(crate) fn iptables_lists_what_was_rendered(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Our chains and the rules that lead to them, by table, of what `iptables-save` or we print.
+/// Parses Signpost's chains and the rules that lead to them, by table, from the output of
+/// `iptables-save` or of Signpost.
 fn chains_of(saved: &str) -> Result<BTreeMap<String, Chains>> {
     let mut tables: BTreeMap<String, Chains> = BTreeMap::new();
     let mut open = None;
@@ -105,7 +106,7 @@ fn chains_of(saved: &str) -> Result<BTreeMap<String, Chains>> {
             && rule.contains(PREFIX)
         {
             let (chain, rule) = rule.split_once(' ').context("a rule says something")?;
-            // iptables has quotes around more than one word only.
+            // iptables quotes only texts of more than one word.
             let rule = rule.replace('"', "");
             chains.entry(chain.to_owned()).or_default().push(rule);
         }
@@ -140,7 +141,7 @@ fn expect_same(
     Ok(())
 }
 
-/// A rule as iptables prints it, which writes out what it takes for granted when it reads.
+/// Returns a rule as iptables prints it, with its defaults written out.
 fn spelled(rule: &str, family: Family) -> String {
     let (mask, unreachable) = match family {
         Family::Ipv4 => ("255.255.255.255", "icmp-port-unreachable"),
@@ -156,7 +157,7 @@ fn spelled(rule: &str, family: Family) -> String {
     }
 }
 
-/// Manifests can have names that the API server would not take.
+/// Manifests can contain names that the API server would reject.
 pub(crate) fn whatever_a_name_has(ground: &Ground) -> Result<()> {
     let long = "long".repeat(300);
     let names = [

@@ -14,9 +14,9 @@ use tests::programmed::program;
 use crate::damages::services;
 use crate::ground::Ground;
 
-/// How long a change waits when it waits in vain.
+/// The patience of a change that waits in vain.
 const SHORT: Duration = Duration::from_millis(300);
-/// Longer than anybody holds it here.
+/// Longer than any process holds the lock here.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Another process that holds the lock.
@@ -25,11 +25,12 @@ struct Holder(Child);
 // === impl Holder ===
 
 impl Holder {
-    /// Returns when it has the lock.
+    /// Starts the process; returns when it holds the lock.
     fn start(ground: &Ground) -> Result<Holder> {
         let mut command = Command::new("flock");
         command.arg(ground.lock_file());
-        // `exec` leaves one process to end, and cat ends with its input, should this test not.
+        // `exec` leaves one process to end, and cat ends with its input if this test does not end
+        // it.
         command.args(["sh", "-c", "echo held && exec cat"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
@@ -49,7 +50,7 @@ impl Holder {
 }
 
 impl Drop for Holder {
-    /// Lets go: flock ends with its command, which ends with its input.
+    /// Releases the lock: flock ends with its command, which ends with its input.
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         if let Err(error) = self.0.wait() {
@@ -93,7 +94,7 @@ pub(crate) fn held_by_another_process(ground: &Ground) -> Result<()> {
             Ok((Instant::now(), believed))
         });
         begun.recv()?;
-        // It cannot end before the lock is let go, however late it begins.
+        // The commit cannot finish before the lock is released, however late it starts.
         let released = Instant::now();
         drop(holder);
         let Ok(committed) = commit.join() else {

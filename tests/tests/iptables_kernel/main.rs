@@ -1,5 +1,5 @@
-//! Services in the tables of iptables of a real kernel, in both variants: what is committed is what
-//! iptables lists, what somebody else did is repaired, and what is somebody else's stays.
+//! Services in the iptables tables of a real kernel, in both variants: iptables lists the committed
+//! rules, changes by other programs to them are repaired, and other programs' rules stay.
 
 mod damages;
 mod depths;

@@ -1,4 +1,4 @@
-//! Ten thousand Services, and one more.
+//! Ten thousand Services, and the cost of one more.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use xtables::{TableName, Tables, Variant};
 use crate::ground::Ground;
 
 const SERVICES: u32 = 10_000;
-/// How much one more Service may write: a leaf of the tree of addresses and one of cluster IPs, at
-/// most sixteen rules each, what leads to a leaf that was divided, and its own chain.
+/// The maximum that one more Service may write: a leaf of the address tree and one of cluster IPs,
+/// at most sixteen rules each, the rules to a leaf that was split, and its own chain.
 const RULES_OF_ONE: usize = 60;
 const CHAINS_OF_ONE: usize = 12;
-/// How much one step may write: others wait for the kernel's lock as long as it takes.
+/// The maximum of one step: other programs must wait for the kernel's lock meanwhile.
 const RULES_AT_ONCE: usize = 5_000;
 const CHAINS_REMOVED_AT_ONCE: usize = 2_000;
 
@@ -29,7 +29,7 @@ fn service(dataplane: &Dataplane, number: u32) -> Arc<ServiceRules> {
     service_at(dataplane, number, 128)
 }
 
-/// One whose first endpoint is in this network.
+/// Returns a Service whose first endpoint is in network `first`.
 fn service_at(dataplane: &Dataplane, number: u32, first: u8) -> Arc<ServiceRules> {
     let address = Ipv4Addr::from(0x0a60_0000 | number).to_string();
     let [_, _, high, low] = number.to_be_bytes();
@@ -73,7 +73,7 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
         summary(&steps),
     );
 
-    // A process that has just started reads it and writes nothing.
+    // A new process reads the rules and has nothing to write.
     let started = Instant::now();
     let observed = Rendered {
         dataplane: Dataplane::default(),
@@ -123,7 +123,7 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// What is written for one replaced endpoint follows from the change, not from the cluster.
+/// The writes for one replaced endpoint must depend on the change, not on the size of the cluster.
 pub(crate) fn one_replaced_endpoint(ground: &Ground) -> Result<()> {
     let small = replacement_among(ground, 100)?;
     let large = replacement_among(ground, 2_000)?;
@@ -134,7 +134,8 @@ pub(crate) fn one_replaced_endpoint(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// What replacing one endpoint among so many Services writes, and in how many transactions.
+/// Replaces one endpoint among this many Services; returns the writes and the number of
+/// transactions.
 fn replacement_among(ground: &Ground, services: u32) -> Result<(String, usize)> {
     const CHANGED: u32 = 42;
     let mut dataplane = Dataplane::default();
@@ -166,8 +167,8 @@ fn expect_bounded(change: &Change) -> Result<()> {
     Ok(())
 }
 
-/// How long each transaction of `change` takes. The legacy variant replaces a table as a whole, so
-/// that all steps of a table are one.
+/// Returns the duration of each transaction of `change`. The legacy variant replaces a table as a
+/// whole, so all steps for one table are one.
 fn commit(ground: &Ground, change: &Change) -> Result<Vec<Duration>> {
     let lock = ground.lock_file();
     let [mut tables, _] = ground.namespace.enter(|| {
@@ -195,8 +196,8 @@ fn summary(took: &[Duration]) -> String {
     )
 }
 
-/// Does `work` while somebody else adds elements elsewhere in nf_tables, one by one, each with a
-/// program of its own; how long one took at most.
+/// Runs `work` while another program adds elements to another table of nf_tables one by one, each
+/// in a new process; returns also the longest time that one took.
 fn while_others_write<T>(
     ground: &Ground,
     work: impl FnOnce() -> Result<T>,

@@ -1,4 +1,4 @@
-//! Others who use the same tables.
+//! Other programs use the same tables.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use xtables::Variant;
 
 use crate::ground::Ground;
 
-/// Rules of others before and behind where ours go, with counters, a policy, and words that none of
-/// ours has.
+/// Returns rules of other programs before and after the place of Signpost's, with counters, a
+/// policy, and matches that Signpost does not use.
 fn theirs(family: Family) -> String {
     let (target, range) = match family {
         Family::Ipv4 => ("198.51.100.9", "203.0.113.0/24"),
@@ -47,7 +47,7 @@ pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> 
     for family in Family::ALL {
         ground.restore(family, &theirs(family))?;
         let saved = ground.save(family)?;
-        // ip6tables-nft-restore 1.8.9 takes no heed of the counters of rules.
+        // ip6tables-nft-restore 1.8.9 ignores the counters of rules.
         let counted = match (family, ground.variant) {
             (Family::Ipv6, Variant::NfTables) => ":FORWARD DROP [11:660]",
             _ => "[8:480] -A THEIRS-FORWARD",
@@ -74,7 +74,7 @@ pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> 
     Ok(())
 }
 
-/// What is left of a listing without ours.
+/// Returns a listing without Signpost's rules.
 fn theirs_of(saved: &str) -> String {
     let lines = saved.lines().filter(|line| !line.contains("SIGNPOST-"));
     lines.map(|line| format!("{line}\n")).collect()
@@ -93,7 +93,7 @@ pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
         let drift = backend.observe_drift()?;
         let expected = match ground.variant {
             Variant::NfTables => Drift::None,
-            // Only reading tells.
+            // Only a full read would tell.
             Variant::Legacy => Drift::Possible,
         };
         ensure!(drift == expected, "{drift:?} after our own commits");
@@ -117,7 +117,7 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
     }
     disturbances.join()?;
     for backend in &mut families {
-        // What happened before anybody listened.
+        // Read the changes made before the listener started.
         backend.observe()?;
     }
     let namespace = &ground.namespace;
@@ -132,7 +132,8 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
     for backend in &mut families {
         expect_no_drift(backend, &mut disturbances)?;
     }
-    // In the tables themselves anything may be ours: a chain of another name may have been one.
+    // In shared tables any change may affect Signpost: a chain of another name may have been its
+    // own.
     namespace.nft(&["add chain ip filter THEIRS"])?;
     let [ipv4, ipv6] = &mut families;
     expect_no_drift(ipv6, &mut disturbances)?;
@@ -143,7 +144,7 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// As soon as all has been heard that others have done.
+/// Waits until all changes by other programs have been processed without drift.
 fn expect_no_drift(backend: &mut Iptables, disturbances: &mut Disturbances) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while backend.observe_drift()? == Drift::Possible {

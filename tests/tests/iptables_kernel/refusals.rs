@@ -1,4 +1,4 @@
-//! What the kernel does not take.
+//! Changes that the kernel rejects.
 
 use anyhow::{Result, ensure};
 use backend::Backend;
@@ -10,13 +10,13 @@ use tests::system_clock::SystemClock;
 use crate::damages::services;
 use crate::ground::Ground;
 
-/// Failure story T25: kubernetes#142068, where one rule the kernel would not take left a node
-/// without any.
+/// Failure story T25: kubernetes#142068, where one rule that the kernel rejected left a node
+/// without any rules.
 pub(crate) fn one_refused_service(ground: &Ground) -> Result<()> {
     let dataplane = services(1..=40, 8080);
     for backend in ground.open()? {
         let family = backend.family();
-        // Everything but the refusal is the real kernel's.
+        // Everything but the rejection is done by the real kernel.
         let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
         let mut domain = Domain::new(Faulty::refusing(backend, bad));
         let round = domain.round(&dataplane, Reason::Startup, &SystemClock);

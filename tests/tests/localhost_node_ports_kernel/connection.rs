@@ -1,4 +1,4 @@
-//! A TCP connection that a process of the node keeps.
+//! A long-lived TCP connection of a process on the node.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tests::deadline::patience;
 use tests::network::Namespace;
 
-/// How long an answer may take.
+/// The timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An open connection to an echo server.
@@ -21,7 +21,7 @@ pub(crate) struct Connection {
 // === impl Connection ===
 
 impl Connection {
-    /// Connects, and reads who answers.
+    /// Connects, and reads the name of the server.
     pub(crate) fn open(inside: &Namespace, to: SocketAddr) -> Result<Connection> {
         let stream = inside.enter(|| TcpStream::connect(to))??;
         stream.set_read_timeout(Some(patience(PATIENCE)))?;
@@ -35,12 +35,12 @@ impl Connection {
         })
     }
 
-    /// Who answered.
+    /// Returns the name of the server.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    /// Sends a line and waits for it to come back.
+    /// Sends a line and waits for its echo.
     pub(crate) fn echoes(&mut self, text: &str) -> Result<()> {
         let mut answer = String::new();
         writeln!(self.stream.get_mut(), "{text}")?;
@@ -52,9 +52,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends so many bytes, says that this was all, and waits for all of them and the end.
+    /// Sends this many bytes, closes the sending side, and waits for all of them and the end.
     pub(crate) fn expect_all_back(mut self, length: usize) -> Result<()> {
-        // A period that is no power of two: a lost or doubled block would show.
+        // The period is not a power of two, so that a lost or duplicated block is detected.
         let sent: Vec<u8> = (0..=250_u8).cycle().take(length).collect();
         let mut writer = self.stream.get_ref().try_clone()?;
         let mut heard = Vec::new();

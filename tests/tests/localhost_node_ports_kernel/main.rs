@@ -1,5 +1,5 @@
-//! Node ports on localhost: what a process of the node sees that connects to 127.0.0.1 or ::1, with a
-//! real agent, real rules beside it, and endpoints on this node and another.
+//! Node ports on localhost: connections of the node's processes to 127.0.0.1 or ::1, with a real
+//! agent, real rules, and endpoints on this node and another.
 
 mod connection;
 mod manifests;
@@ -63,7 +63,7 @@ fn every_endpoint(stage: &mut Stage) -> Result<()> {
     for family in Family::ALL {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             stage.wait_for_answers_of(protocol, family, &all())?;
-            // The endpoint sees the node, as it does when the kernel masquerades.
+            // The endpoint receives the node's address, as with masquerading by the kernel.
             for outcome in stage.probe(protocol, family, 5)? {
                 let Outcome::Answered { saw, .. } = &outcome else {
                     anyhow::bail!("{outcome}");
@@ -128,7 +128,7 @@ fn taken_port(stage: &mut Stage) -> Result<()> {
     let somebody = stage.node()?.enter(|| TcpListener::bind(everywhere))??;
     stage.manifests.commit_profile(Localhost::Userspace)?;
     stage.start_agent()?;
-    // Others go on.
+    // The others still work.
     stage.wait_for_answers_of(Protocol::Udp, Family::Ipv4, &all())?;
     stage.wait_for_answers_of(Protocol::Tcp, Family::Ipv6, &all())?;
     let honoured = |status: &str, part: &str| {

@@ -1,4 +1,4 @@
-//! The directory that the agent follows.
+//! The agent's directory of manifests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,13 +11,13 @@ use testkit::address_plan as addresses;
 
 use crate::stage::{NODE_PORT, SERVER_PORT, SERVERS};
 
-/// The directory, and nothing else in it than what is written here.
+/// The directory, which contains only files written here.
 #[derive(Debug)]
 pub(crate) struct Manifests {
     directory: PathBuf,
 }
 
-/// What the profile says of `nodePorts.localhost`.
+/// The value of `nodePorts.localhost` in the profile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Localhost {
     LeftOut,
@@ -25,7 +25,7 @@ pub(crate) enum Localhost {
     Userspace,
 }
 
-/// The Service's external traffic policy.
+/// The external traffic policy of the Service.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Policy {
     Cluster,
@@ -35,7 +35,7 @@ pub(crate) enum Policy {
 // === impl Manifests ===
 
 impl Manifests {
-    /// A node, and a Service with all endpoints.
+    /// Creates a Node, and a Service with all endpoints.
     pub(crate) fn create_in(folder: &Path) -> Result<Manifests> {
         let directory = folder.join("manifests");
         fs::create_dir(&directory)?;
@@ -122,9 +122,9 @@ impl Manifests {
         self.commit("endpoints.yaml", &slices)
     }
 
-    /// Replaces a file at once: readers see the old one or the new.
+    /// Replaces a file atomically.
     fn commit(&self, file: &str, text: &str) -> Result<()> {
-        // Beside the directory: in it, half a file could be taken for a manifest.
+        // Next to the directory: inside it, a partial file could be read as a manifest.
         let new = self.directory.with_extension("new");
         let failed = || format!("failed to write {file}");
         fs::write(&new, text).with_context(failed)?;

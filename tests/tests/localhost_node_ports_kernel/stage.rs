@@ -1,4 +1,4 @@
-//! Two nodes with servers, an agent on the first, and clients that connect to localhost there.
+//! Two nodes with servers, an agent on the first, and clients of localhost on it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use tests::network::{
 
 use crate::manifests::Manifests;
 
-/// The servers: their names, their nodes, the numbers of their pods.
+/// The servers: their names, nodes and pod numbers.
 pub(crate) const SERVERS: [(&str, u8, u8); 3] = [("web-1", 1, 5), ("web-2", 1, 6), ("web-3", 2, 7)];
-/// Where servers listen, with both protocols.
+/// The port on which servers listen with both protocols.
 pub(crate) const SERVER_PORT: u16 = 8080;
 /// The node port of both ports of the Service.
 pub(crate) const NODE_PORT: u16 = 30080;
 
-/// How long anything may take to come about.
+/// The deadline of waits.
 const PROMPTLY: Duration = Duration::from_secs(30);
-/// How long one connection waits for its answer.
+/// The timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Enough connections that each of three endpoints is missed by all of them once in 10^7 times.
+/// The number of connections: all of them miss a given one of three endpoints once in 10^7 times.
 const CONNECTIONS: u32 = 40;
 
-/// All of it; everything ends when it is dropped.
+/// The environment of a test; everything ends on drop.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) manifests: Manifests,
@@ -47,7 +47,7 @@ pub(crate) struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    /// Everything but the agent, which has nothing to follow before a profile is written.
+    /// Builds everything but the agent, which needs a profile first.
     pub(crate) fn build() -> Result<Stage> {
         let planned = |number| PlannedNode {
             number,
@@ -98,7 +98,7 @@ impl Stage {
         self.agent.as_ref().context("the agent was not started")
     }
 
-    /// The node port on loopback.
+    /// Returns the node port on loopback.
     pub(crate) fn localhost(&self, family: Family) -> SocketAddr {
         SocketAddr::new(addresses::loopback(family), NODE_PORT)
     }
@@ -119,7 +119,7 @@ impl Stage {
         probe(self.node()?, &asking, count)
     }
 
-    /// Waits until every connection is answered, by each of `servers` and by nobody else.
+    /// Waits until all of `servers`, and no others, answer the connections.
     pub(crate) fn wait_for_answers_of(
         &self,
         protocol: Protocol,
@@ -152,7 +152,7 @@ impl Stage {
         })
     }
 
-    /// Waits until the value of a metric is as `wanted`.
+    /// Waits until `wanted` accepts the value of a metric.
     pub(crate) fn wait_for_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) -> Result<()> {
         self.agent()?.wait_for(name, |agent| {
             let value = agent.metric(name)?;
@@ -160,7 +160,7 @@ impl Stage {
         })
     }
 
-    /// Waits until status and message of the condition are as `wanted`.
+    /// Waits until `wanted` accepts the status and the message of the condition.
     pub(crate) fn wait_for_features_honoured(
         &self,
         wanted: impl Fn(&(String, String)) -> bool,

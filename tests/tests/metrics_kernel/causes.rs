@@ -1,4 +1,4 @@
-//! What moves which metric.
+//! The events that change each metric.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,14 +18,14 @@ use crate::manifests::{
 };
 use crate::stage::{METRICS, SERVED, Stage};
 
-/// Something that happens, and the metrics that tell of it.
+/// An event and the metrics that it changes.
 pub(crate) struct Cause {
     pub(crate) what: &'static str,
     pub(crate) happens: fn(&mut Stage) -> Result<()>,
     pub(crate) moves: &'static [&'static str],
 }
 
-/// In this order, on one node, after its agent has become ready.
+/// The events in order, on one node, after its agent has become ready.
 pub(crate) const CAUSES: &[Cause] = &[
     Cause {
         what: "the agent starts",
@@ -103,7 +103,7 @@ pub(crate) const CAUSES: &[Cause] = &[
         happens: |stage| {
             let sticky = json!({"sessionAffinity": "ClientIP"});
             stage.apply("sticky", &service("sticky", 13, &sticky))?;
-            // As the kernel writes it down.
+            // In the kernel's own format.
             stage.nft(
                 "add element ip signpost crowded { 10.96.0.13 . tcp . 80 timeout 10m : 8080 . 0x0 }",
             )
@@ -113,8 +113,8 @@ pub(crate) const CAUSES: &[Cause] = &[
     Cause {
         what: "somebody deletes a table",
         happens: |stage| {
-            // The next periodic check finds that the kernel agrees again. It has to be later than
-            // anybody asks.
+            // The next periodic check would find that the kernel agrees again. It must come later
+            // than all requests here.
             stage.apply("profile", &profile(&json!({"syncPeriod": "30s"})))?;
             stage.wait_until("the profile to be in force", || {
                 let configuration = stage.ask(&format!("{METRICS}/configz"))?.body;
@@ -146,7 +146,7 @@ pub(crate) const CAUSES: &[Cause] = &[
                     .lines()
                     .any(|line| line.contains(log) && line.contains("permit")))
             })?;
-            // With it goes its table.
+            // The table is removed with its owner.
             drop(owner);
             Ok(())
         },
@@ -289,14 +289,15 @@ pub(crate) const CAUSES: &[Cause] = &[
     },
 ];
 
-/// What no test can move: the limit of the table is the machine's, and no namespace may lower it.
+/// The metrics that no test can change: the limit of the table belongs to the machine, and no
+/// namespace may lower it.
 pub(crate) const UNMOVED: [&str; 3] = [
     "signpost_conntrack_insert_failed_total",
     "signpost_conntrack_drop_total",
     "signpost_conntrack_early_drop_total",
 ];
 
-/// What is answered to load balancers, at the addresses where they ask.
+/// Checks the health check servers at the addresses that load balancers use.
 pub(crate) fn health_checks() -> Result<()> {
     let stage = Stage::start()?;
     let asked = |family: Family| {
@@ -305,7 +306,7 @@ pub(crate) fn health_checks() -> Result<()> {
             addresses::load_balancer_ip(10, family),
         ]
     };
-    // As the agents of balancers that keep the destination do: the address is one of the node's.
+    // Like the agents of balancers that preserve the destination: the address belongs to the node.
     for family in Family::ALL {
         let [_, balancer] = asked(family);
         stage
@@ -360,7 +361,7 @@ pub(crate) fn health_checks() -> Result<()> {
     })
 }
 
-/// What a profile says about the process itself.
+/// Checks the settings of a profile that concern the process itself.
 pub(crate) fn process_settings() -> Result<()> {
     let stage = Stage::start()?;
     let answers = |place: &str| {
@@ -393,7 +394,8 @@ pub(crate) fn process_settings() -> Result<()> {
     );
     ensure!(config["nftables"]["syncPeriod"] == "1s", "{config}");
 
-    // On every address metrics are for all, and what names every Service is for the node alone.
+    // On a non-loopback address the metrics are public, but names of Services only for the node
+    // itself.
     let open = json!({"metricsBindAddress": "0.0.0.0:20249"});
     stage.apply("profile", &profile(&open))?;
     let node = addresses::node_address(1, Family::Ipv4);
@@ -425,12 +427,12 @@ pub(crate) fn process_settings() -> Result<()> {
         !answers("127.0.0.1:10256/healthz"),
         "it is at its old place"
     );
-    // Whatever a profile says, metrics alone are served to scrapers.
+    // With any profile, the scrape server serves only metrics.
     for (path, status) in [("/metrics", 200), ("/debug", 404), ("/configz", 404)] {
         let answered = asked(10263, path)?;
         ensure!(answered == status, "{path} answers {answered} to scrapers");
     }
-    // Nor does it move the server of the Pod's own probes.
+    // The profile does not move the server of the Pod's own probes either.
     for path in ["/livez", "/readyz"] {
         ensure!(answers(&format!("127.0.0.1:10261{path}")), "no {path}");
     }

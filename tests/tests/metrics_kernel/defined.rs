@@ -1,5 +1,5 @@
-//! The metrics that the sources define, whether or not anything has ever moved them: one that has no
-//! value yet is in no scrape.
+//! The metrics defined in the sources, whether or not they have a value: one without a value is in
+//! no scrape.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Where metrics of the agent are defined.
+/// The folders that define metrics of the agent.
 const SOURCES: [&str; 4] = [
     "node-agent/src",
     "crates/runtime/src",
     "crates/relay/src",
     "crates/conntrack/src",
 ];
-/// How the names of metrics begin.
+/// The prefixes of metric names.
 const PREFIXES: [&str; 5] = [
     "kubeproxy_",
     "signpost_",
@@ -23,14 +23,14 @@ const PREFIXES: [&str; 5] = [
     "kubernetes_",
 ];
 
-/// Every string in the sources that is the name of a metric.
+/// Returns every string in the sources that is the name of a metric.
 pub(crate) fn observe() -> Result<BTreeSet<String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut names = BTreeSet::new();
     for source in SOURCES {
         for file in files(&root.join(source))? {
             let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            // Tests make up metrics, and prose quotes them.
+            // Tests define invented metrics, and comments quote names.
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             let lines = code
                 .lines()
@@ -41,7 +41,8 @@ pub(crate) fn observe() -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// What a metric that is defined as `name` may be called in a scrape: types and units add to it.
+/// Returns the possible names in a scrape of a metric defined as `name`: types and units add
+/// suffixes.
 pub(crate) fn names_of(name: &str) -> impl Iterator<Item = String> {
     let suffixes = [
         "",

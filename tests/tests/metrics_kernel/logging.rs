@@ -1,4 +1,4 @@
-//! What the agent logs, as a profile says, without a restart.
+//! The agent's log settings in a profile take effect without a restart.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::manifests::profile;
 use crate::stage::{METRICS, Stage};
 
-/// In the log, and so the end of what was logged before.
+/// The log line that marks the end of the earlier output.
 const MARK: &str = "changed the log level and format";
 
 pub(crate) fn level_and_format() -> Result<()> {
@@ -29,7 +29,7 @@ pub(crate) fn level_and_format() -> Result<()> {
     })?;
     expect_logged(&stage, 4, "json", 1)?;
 
-    // A field that is gone leaves the decision to the flags again.
+    // Without the field, the flags apply again.
     apply(&stage, &json!({}))?;
     let mark = || {
         let log = stage.agent.log();
@@ -40,7 +40,7 @@ pub(crate) fn level_and_format() -> Result<()> {
     stage.wait_until("the flags to decide again", || {
         Ok(mark().is_some_and(|since| !since[0].starts_with('{')))
     })?;
-    // Each of these syncs is a detail.
+    // Each of these syncs logs only details.
     let syncs = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"unchanged\"}";
     let then = stage.agent.metric(syncs)?;
     stage.wait_until("two more syncs", || {
@@ -66,7 +66,7 @@ fn apply(stage: &Stage, logging: &Value) -> Result<()> {
     stage.apply("profile", &profile(&json!({"logging": logging})))
 }
 
-/// How many syncs have written rules.
+/// Returns the number of syncs that have written rules.
 fn written(stage: &Stage) -> Result<f64> {
     ["IPv4", "IPv6"]
         .map(|family| {
@@ -78,7 +78,7 @@ fn written(stage: &Stage) -> Result<f64> {
         .sum()
 }
 
-/// What /configz shows, and how often it has changed.
+/// Checks the contents of /configz, and the number of changes so far.
 fn expect_logged(stage: &Stage, verbosity: u8, format: &str, changes: usize) -> Result<()> {
     let document: Value = serde_json::from_str(&stage.ask(&format!("{METRICS}/configz"))?.body)?;
     let logging = &document["kubeproxy.config.k8s.io"]["logging"];

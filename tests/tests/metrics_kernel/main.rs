@@ -1,5 +1,5 @@
-//! What monitors and load balancers get from a real agent on a real kernel: metrics, health checks,
-//! and where a profile has them.
+//! The interfaces of a real agent on a real kernel for monitoring and load balancers: metrics,
+//! health checks, and their addresses according to the profile.
 
 mod causes;
 mod defined;
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
 }
 
-/// Who defines a metric says here what moves it.
+/// Every defined metric must be listed with an event that changes it.
 fn every_metric_has_a_cause() -> Result<()> {
     let defined = defined::observe()?;
     ensure!(defined.len() > 30, "few are found: {defined:?}");
@@ -113,11 +113,11 @@ fn every_metric_moves() -> Result<()> {
     reference.compare("agent")
 }
 
-/// `increase()` does not see the first event of a counter that begins with it.
+/// `increase()` does not count the first event of a counter that starts with it.
 fn every_counter_begins() -> Result<()> {
     let stage = Stage::start()?;
     let scrape = stage.scrape()?;
-    // What an API server is asked is not known before: this agent has none.
+    // The requests to an API server are not known in advance: this agent has none.
     let later = ["rest_client_requests_total"];
     let counters = scrape.types.iter().filter(|(_, kind)| *kind == "counter");
     let without: Vec<&String> = counters

@@ -1,4 +1,4 @@
-//! What the agent is told.
+//! The agent's manifests.
 
 use dataplane::Family;
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use testkit::address_plan as addresses;
 
 use crate::stage::{SERVED, SERVING};
 
-/// Where load balancers ask after `demo/web`.
+/// The health-check node port of `demo/web`.
 pub(crate) const HEALTH_CHECK: u16 = 32000;
-/// The port of `demo/web` on every node.
+/// The node port of `demo/web`.
 pub(crate) const NODE_PORT: u16 = 30080;
-/// A port on every node behind which nobody listens.
+/// A node port of a Service whose endpoint has no server.
 pub(crate) const DEAD_NODE_PORT: u16 = 30081;
 
-/// What the agent starts with.
+/// Returns the initial manifests.
 pub(crate) fn initial() -> Vec<(&'static str, Value)> {
     vec![
         ("node", node(&json!({}))),
@@ -26,7 +26,7 @@ pub(crate) fn initial() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The node, with more in its metadata and its spec.
+/// Returns the Node with additional fields.
 pub(crate) fn node(more: &Value) -> Value {
     let mut node = json!({
         "apiVersion": "v1", "kind": "Node",
@@ -40,7 +40,7 @@ pub(crate) fn node(more: &Value) -> Value {
     node
 }
 
-/// The profile, with more in its spec. It looks at the kernel every second.
+/// Returns the profile with additional fields in its spec. It checks the kernel every second.
 pub(crate) fn profile(more: &Value) -> Value {
     let mut spec = json!({"mode": "nftables", "syncPeriod": "1s", "minSyncPeriod": "10ms"});
     merge(&mut spec, more);
@@ -50,7 +50,7 @@ pub(crate) fn profile(more: &Value) -> Value {
     })
 }
 
-/// A Service of type LoadBalancer with policy Local.
+/// Returns a Service of type LoadBalancer with policy Local.
 pub(crate) fn web() -> Value {
     service(
         "web",
@@ -64,7 +64,7 @@ pub(crate) fn web() -> Value {
     )
 }
 
-/// A Service of which the cluster IPs end in `number`.
+/// Returns a Service whose cluster IPs end with `number`.
 pub(crate) fn service(name: &str, number: u8, more: &Value) -> Value {
     let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
     let balancers = Family::ALL.map(|family| addresses::load_balancer_ip(number, family));
@@ -84,7 +84,8 @@ pub(crate) fn service(name: &str, number: u8, more: &Value) -> Value {
     service
 }
 
-/// The slices of a Service: one endpoint for each of `nodes`, that of this node is the pod that serves.
+/// Returns the slices of a Service: one endpoint for each of `nodes`; the one on this node is the
+/// serving pod.
 pub(crate) fn endpoints(service: &str, nodes: &[Option<&str>], port: u16, protocol: &str) -> Value {
     let slices = Family::ALL.map(|family| {
         let endpoints = (0_u8..).zip(nodes).map(|(place, node)| {
@@ -108,7 +109,7 @@ pub(crate) fn endpoints(service: &str, nodes: &[Option<&str>], port: u16, protoc
     slices.to_vec().into()
 }
 
-/// The same slices, caused by something that happens now.
+/// Returns the same slices with the present time as their trigger time.
 pub(crate) fn triggered(mut slices: Value) -> Value {
     for slice in slices.as_array_mut().into_iter().flatten() {
         let now = jiff::Timestamp::now().to_string();
@@ -118,7 +119,7 @@ pub(crate) fn triggered(mut slices: Value) -> Value {
     slices
 }
 
-/// The way to an API server that nobody runs.
+/// Returns a kubeconfig for an API server that does not exist.
 pub(crate) fn kubeconfig() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "nobody",

@@ -1,4 +1,4 @@
-//! What a scrape holds.
+//! Parses a scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 /// One scrape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scrape {
-    /// The type of each metric, by the name it is declared under.
+    /// The type of each metric by its declared name.
     pub(crate) types: BTreeMap<String, String>,
     samples: Vec<Sample>,
 }
 
-/// One line of it.
+/// One sample.
 #[derive(Debug, Clone)]
 struct Sample {
     name: String,
@@ -38,26 +38,26 @@ impl Scrape {
         Ok(scrape)
     }
 
-    /// The names of the labels of a metric, without `le`.
+    /// Returns the label names of a metric, without `le`.
     pub(crate) fn labels(&self, metric: &str) -> BTreeSet<&str> {
         let labels = self.of(metric).flat_map(|sample| &sample.labels);
         let names = labels.map(|(name, _)| name.as_str());
         names.filter(|name| *name != "le").collect()
     }
 
-    /// Whether there is any series of a metric.
+    /// Whether a metric has any series.
     pub(crate) fn has(&self, metric: &str) -> bool {
         self.of(metric).next().is_some()
     }
 
-    /// The values that a label of a metric has.
+    /// Returns the values of a label of a metric.
     pub(crate) fn values(&self, metric: &str, label: &str) -> BTreeSet<&str> {
         let labels = self.of(metric).flat_map(|sample| &sample.labels);
         let named = labels.filter(|(name, _)| name == label);
         named.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The bounds of a histogram's buckets as they are written, but for the last, `+Inf`.
+    /// Returns the bounds of a histogram's buckets in order, without the last one, `+Inf`.
     pub(crate) fn bounds(&self, metric: &str) -> Result<Vec<f64>> {
         let bounds = self.values(metric, "le").into_iter();
         let finite = bounds.filter(|bound| *bound != "+Inf");
@@ -67,7 +67,7 @@ impl Scrape {
         Ok(parsed)
     }
 
-    /// The metrics that are others now than they were in `before`; what was not there was 0.
+    /// Returns the metrics that differ from `before`; a missing value counts as 0.
     pub(crate) fn moved_since(&self, before: &Scrape) -> BTreeSet<&str> {
         let known: BTreeMap<String, f64> = before
             .samples
@@ -81,7 +81,7 @@ impl Scrape {
         moved.map(|sample| self.metric(sample)).collect()
     }
 
-    /// The name that the type of a sample is declared under.
+    /// Returns the declared name of a sample's metric.
     fn metric<'a>(&'a self, sample: &'a Sample) -> &'a str {
         let parts = ["_bucket", "_count", "_sum"];
         let whole = parts.iter().find_map(|part| {
@@ -106,7 +106,7 @@ impl Sample {
             None => (series, ""),
             Some((name, labels)) => (name, labels.strip_suffix('}').context("labels end")?),
         };
-        // None of ours has a comma or a quote in it.
+        // Signpost's labels contain neither commas nor quotes.
         let pairs = labels.split(',').filter(|pair| !pair.is_empty());
         let labels = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').context("a label has a value")?;

@@ -1,5 +1,5 @@
-//! A node with the real agent on a directory of manifests, a pod that serves, one that asks, and a
-//! client outside.
+//! A node with the real agent and a directory of manifests, a serving pod, a client pod, and an
+//! outside client.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -19,25 +19,25 @@ use xtables::{BuiltIn, Rule, TableChange, TableName, Tables, Target, Variant};
 use crate::manifests;
 use crate::scrape::Scrape;
 
-/// The pod that serves, on [`SERVED`], and the pod that asks.
+/// The serving pod, with servers on [`SERVED`], and the client pod.
 pub(crate) const SERVING: u8 = 5;
 pub(crate) const ASKING: u8 = 9;
-/// TCP, and UDP: every server answers both on each of its ports.
+/// The port of TCP and UDP servers: every server answers both on each of its ports.
 pub(crate) const SERVED: u16 = 8080;
-/// The number of the client outside.
+/// The number of the outside client.
 const OUTSIDER: u8 = 2;
-/// How long the agent may take for anything.
+/// The deadline of waits for the agent.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
-/// How long an answer may take.
+/// The timeout of an answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// Where the agent's metrics are unless a profile says otherwise.
+/// The default address of the agent's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:10249";
 
-/// Everything. It ends when this is dropped, the agent first.
+/// The environment of a test. It ends on drop, the agent first.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) agent: LoneAgent,
-    /// Ports that somebody else has.
+    /// Listeners that occupy ports.
     pub(crate) taken: Vec<TcpListener>,
     #[expect(dead_code, reason = "held for the sake of their end")]
     servers: Vec<Server>,
@@ -45,11 +45,11 @@ pub(crate) struct Stage {
     topology: Topology,
 }
 
-/// What is answered at an address.
+/// A response.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The weight for load balancers, where it is told.
+    /// The weight for load balancers, if the response has one.
     pub(crate) weight: Option<String>,
     pub(crate) body: String,
 }
@@ -87,32 +87,32 @@ impl Stage {
         })
     }
 
-    /// Writes a manifest, in the place of the one of this name.
+    /// Writes or replaces the manifest of this name.
     pub(crate) fn apply(&self, name: &str, manifest: &Value) -> Result<()> {
         commit(self.folder.path(), name, manifest)
     }
 
-    /// Where the manifests are, and where they are not.
+    /// Returns the directory of the manifests and another, initially missing one.
     pub(crate) fn directories(&self) -> [PathBuf; 2] {
         ["manifests", "elsewhere"].map(|name| self.folder.path().join(name))
     }
 
-    /// The network namespace of the node.
+    /// Returns the network namespace of the node.
     pub(crate) fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// The network namespace of the pod that asks.
+    /// Returns the network namespace of the client pod.
     pub(crate) fn client(&self) -> Result<&Namespace> {
         self.topology.pod(1, ASKING)
     }
 
-    /// Changes the kernel's rules as a person does.
+    /// Changes the kernel's rules with `nft`.
     pub(crate) fn nft(&self, command: &str) -> Result<()> {
         self.node()?.nft(&[command]).map(drop)
     }
 
-    /// Makes somebody else have a rule in the legacy variant of iptables.
+    /// Adds a rule of another program in the legacy variant of iptables.
     pub(crate) fn use_legacy_iptables(&self) -> Result<()> {
         let lock = self.xtables_lock()?;
         let (family, prefix) = (xtables::Family::Ipv4, "THEIRS-");
@@ -127,38 +127,38 @@ impl Stage {
         Ok(())
     }
 
-    /// The lock that the agent takes for the legacy variant of iptables.
+    /// Returns the agent's lock for the legacy variant of iptables.
     pub(crate) fn xtables_lock(&self) -> Result<PathBuf> {
         let manifests = Source::Manifests(PathBuf::new());
         Ok(workplace(self.node()?, self.folder.path(), manifests).xtables_lock())
     }
 
-    /// Ends the agent and starts one that is to follow an API server nobody runs.
+    /// Kills the agent and starts one with an API server that does not exist.
     pub(crate) fn follow_nobody(&mut self) -> Result<()> {
         let kubeconfig = self.folder.path().join("kubeconfig");
         fs::write(&kubeconfig, manifests::kubeconfig().to_string())?;
-        // The one before is killed when it is replaced, and its ports are free at once or soon.
+        // The replaced agent is killed on drop, and its ports are free at once or soon.
         let node = self.topology.node(1)?;
         self.agent = start_agent(node, self.folder.path(), Source::Kubeconfig(kubeconfig))?;
         Ok(())
     }
 
-    /// What the agent's metrics are now.
+    /// Scrapes the agent's metrics.
     pub(crate) fn scrape(&self) -> Result<Scrape> {
         Scrape::parse(&self.scrape_text()?)
     }
 
-    /// The same, as the text that it is.
+    /// Returns the scrape as text.
     pub(crate) fn scrape_text(&self) -> Result<String> {
         Ok(self.ask(&format!("{METRICS}/metrics"))?.body)
     }
 
-    /// What the node is answered at `place`: address, port and path.
+    /// Makes a request from the node to `place`: address, port and path.
     pub(crate) fn ask(&self, place: &str) -> Result<Answer> {
         ask(self.node()?, place)
     }
 
-    /// What somebody outside is answered on `port` of `address`.
+    /// Makes a request from outside to `port` of `address`.
     pub(crate) fn ask_from_outside(
         &self,
         address: IpAddr,
@@ -169,7 +169,7 @@ impl Stage {
         ask(self.topology.outside()?, &format!("{address}{path}"))
     }
 
-    /// Waits until `look` holds; the agent's log explains an error.
+    /// Waits until `look` returns true; the error includes the agent's log.
     pub(crate) fn wait_until(
         &self,
         what: &str,
@@ -193,7 +193,7 @@ fn workplace(node: &Namespace, folder: &Path, source: Source) -> Workplace {
     }
 }
 
-/// Readers see the old manifest or the new one.
+/// Replaces a manifest atomically.
 fn commit(folder: &Path, name: &str, manifest: &Value) -> Result<()> {
     let new = folder.join("new.yaml");
     let documents: Vec<String> = match manifest {

@@ -1,10 +1,12 @@
-//! The metrics of kube-proxy 1.36 that have a meaning in mode nftables or iptables (pkg/proxy/metrics/metrics.go),
-//! of client-go (component-base/metrics/prometheus/restclient/metrics.go), and of every process
-//! (client_golang, prometheus/process_collector.go).
+//! The metrics of kube-proxy 1.36 that apply to mode nftables or iptables
+//! (pkg/proxy/metrics/metrics.go), of client-go
+//! (component-base/metrics/prometheus/restclient/metrics.go), and of every process (client_golang,
+//! prometheus/process_collector.go).
 //!
-//! Not among them: `sync_proxy_rules_nftables_cleanup_failures_total`. kube-proxy deletes stale chains
-//! in a transaction of their own, which can fail; what is stale here goes with the change that makes
-//! it so. Nor those that kube-proxy counts with nfacct in mode iptables.
+//! Excluded are `sync_proxy_rules_nftables_cleanup_failures_total`, because kube-proxy deletes
+//! stale chains in a separate transaction, which can fail, while Signpost removes stale objects in
+//! the change that makes them stale; and the metrics that kube-proxy counts with nfacct in mode
+//! iptables.
 
 /// One metric.
 #[derive(Debug)]
@@ -73,7 +75,7 @@ pub(crate) const TABLE: &[Row] = &[
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
         FAMILY,
     ),
-    // From 1.37 on (KEP-6032).
+    // Since 1.37 (KEP-6032).
     gauge("kubeproxy_nftables_localhost_nodeport_listeners", FAMILY),
     counter(
         "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
@@ -142,7 +144,7 @@ const fn histogram(
     }
 }
 
-/// A millisecond, doubling, fifteen of them.
+/// Returns fifteen bounds, doubling from a millisecond.
 fn sync() -> Vec<f64> {
     vec![
         0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
@@ -150,7 +152,8 @@ fn sync() -> Vec<f64> {
     ]
 }
 
-/// Some of kube-proxy's 84: the smallest say nothing of trigger times in whole seconds.
+/// Returns some of kube-proxy's 84 bounds: the smallest are meaningless for trigger times in whole
+/// seconds.
 fn network_programming() -> Vec<f64> {
     let mut bounds = vec![0.5];
     bounds.extend([1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45].map(f64::from));

@@ -1,4 +1,4 @@
-//! Agents that end when they had better not.
+//! Agents that are killed at bad moments.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use xtables::Variant;
 use crate::manifests;
 use crate::stage::{Place, SERVING, Stage};
 
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
-/// Chains of which a list is never whole while somebody else changes anything.
+/// The number of chains for which a dump is never consistent while another program writes.
 const LEFT_BEHIND: u32 = 20_000;
-/// How long after a mode was asked for the agent is killed: before it has noticed, while it writes,
-/// and after.
+/// When the agent is killed after a change of the mode: before it has noticed, while it writes, and
+/// after.
 const MOMENTS: [u64; 8] = [2, 8, 15, 25, 40, 60, 90, 150];
-/// How long after its start each of several agents is killed: from before it has read anything until
-/// after it has written all.
+/// When each of several agents is killed after its start: from before it has read anything until
+/// after it has written everything.
 const AFTER_START: [u64; 10] = [20, 60, 100, 150, 200, 260, 330, 410, 500, 600];
 
-/// Failure story T11 (kubernetes#109286): whenever it is killed, somebody serves, and the next agent
-/// ends what was begun.
+/// Failure story T11 (kubernetes#109286): at any moment one mode serves, and the next agent
+/// completes the switch.
 pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
     let mut stage = Stage::start(variant, Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
@@ -30,7 +30,7 @@ pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
     let modes = [Mode::Iptables, Mode::Nftables].into_iter().cycle();
     for (mode, moment) in modes.zip(MOMENTS) {
         stage.set_mode(mode)?;
-        // What is tried here is a moment, whatever happens then.
+        // The fixed delay is the point of this test.
         std::thread::sleep(Duration::from_millis(moment));
         stage.kill_agent()?;
         let places = stage.places()?;
@@ -47,7 +47,7 @@ pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// As failure story T42, in this mode: what is there already is not written again.
+/// Failure story T42 in this mode: existing rules are not written again.
 pub(crate) fn restarted(variant: Variant) -> Result<()> {
     let mut stage = Stage::start(variant, Mode::Iptables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
@@ -59,9 +59,9 @@ pub(crate) fn restarted(variant: Variant) -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T86: while another process changes an unrelated table all the time, every look at
-/// nf_tables is interrupted. An agent that started then wrote everything to legacy tables, and left
-/// what it had where it was; a later one waited for the others to rest.
+/// Failure story T86: while another process continuously changes an unrelated table, every dump of
+/// nf_tables is interrupted. An agent that started then wrote everything to legacy tables and left
+/// its earlier rules behind; a later version waited for the other process to stop.
 pub(crate) fn restarted_among_the_restless() -> Result<()> {
     let variant = Variant::NfTables;
     let mut stage = Stage::start(variant, Mode::Iptables)?;
@@ -76,8 +76,8 @@ pub(crate) fn restarted_among_the_restless() -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T98: each agent finds what the one before has left of a change, and other changes to
-/// make.
+/// Failure story T98: each agent finds an incomplete change of its predecessor, and has other
+/// changes to make.
 pub(crate) fn killed_again_and_again((mode, variant): (Mode, Variant)) -> Result<()> {
     let mut stage = Stage::start(variant, mode)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
@@ -88,7 +88,7 @@ pub(crate) fn killed_again_and_again((mode, variant): (Mode, Variant)) -> Result
             stage.apply(&name, &manifest)?;
         }
         stage.start_agent()?;
-        // What is tried here is a moment, whatever happens then.
+        // The fixed delay is the point of this test.
         std::thread::sleep(Duration::from_millis(moment));
     }
     for _ in 0..2 {

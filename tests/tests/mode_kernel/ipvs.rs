@@ -1,4 +1,5 @@
-//! Mode ipvs, to it and from it. Where the kernel has no IPVS, that it is not begun; `tests/kernel-rig/run` has one that does.
+//! Switches to mode ipvs and from it. On a kernel without IPVS, the switch must not start;
+//! `tests/kernel-rig/run` has a kernel with IPVS.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,22 +23,25 @@ use xtables::Variant;
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 
-/// Between two connections of one client. Three hundred connections a second leave an emulated machine no processor for the agent.
+/// The interval between two connections of one client. Three hundred connections a second leave no
+/// processor time for the agent on an emulated machine.
 const EVERY: Duration = Duration::from_millis(200);
-/// Other Services. An emulated machine takes half a minute to parse the manifests of two hundred.
+/// The number of additional Services. An emulated machine takes half a minute to parse the
+/// manifests of two hundred.
 const FEW: u8 = 20;
-/// Far more than the two minutes for which IPVS remembers a closed connection, on a machine that is not emulated already.
+/// Far more than the two minutes for which IPVS remembers a closed connection, on a machine that is
+/// not emulated.
 const ENDS_WITHIN: Duration = Duration::from_secs(150);
-/// The variant of iptables that others use. It makes no difference.
+/// The variant of iptables used by other programs. It makes no difference here.
 const OTHERS: Variant = Variant::NfTables;
-/// How long after a mode was asked for the agent is killed.
+/// When the agent is killed after a change of the mode, in milliseconds.
 const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
-/// Where a person sets what the mode cannot do without.
+/// The sysctl that the mode requires.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
 type Test = fn() -> Result<()>;
 
-/// All of these, of which those are skipped that this kernel cannot be asked.
+/// Returns all tests. Those that this kernel does not support are marked as skipped.
 pub(crate) fn trials() -> Result<Vec<Trial>> {
     let missing = find_ipvs()?;
     let with: [(&str, Test); 8] = [
@@ -89,7 +93,7 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
     Ok(trials)
 }
 
-/// Why there is no IPVS to test.
+/// Returns why IPVS cannot be tested; `None` if it can.
 fn find_ipvs() -> Result<Option<String>> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["ipvs"])?;
@@ -103,15 +107,16 @@ fn find_ipvs() -> Result<Option<String>> {
     })
 }
 
-/// A socket for the virtual servers of the node.
+/// Returns a socket for the virtual servers of the node.
 fn servers(stage: &Stage) -> Result<IpvsSocket> {
     Ok(stage
         .node()?
         .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??)
 }
 
-/// Failure story T120: every switch there is. Connections of each mode stay in the others, and clients notice nothing. Ends in
-/// a mode of which every periodic check reads all: what has outlived mode ipvs is removed all the same.
+/// Failure story T120: all switches between modes. Connections made in each mode survive in the
+/// others, and clients notice nothing. Ends in a mode whose periodic checks read everything: the
+/// leftovers of mode ipvs are removed all the same.
 fn around() -> Result<()> {
     let variant = Variant::Legacy;
     let stage = Stage::build_with(variant, FEW)?.serve(Mode::Iptables)?;
@@ -147,7 +152,7 @@ fn around() -> Result<()> {
     expect_no_delivery(&stage)
 }
 
-/// Clients everywhere that keep their connections, by TCP and UDP.
+/// Starts clients in all places that keep their connections, over TCP and UDP.
 fn kept(stage: &Stage) -> Result<Connections> {
     let mut ways = stage.ways()?;
     ways.extend(stage.ways_by(Protocol::Udp)?);
@@ -169,7 +174,8 @@ fn expect_no_delivery(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T166: the same between two modes. Short enough for every run of all tests.
+/// Failure story T166: the same between two modes. Short enough to be part of every run of all
+/// tests.
 fn there_and_back() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
@@ -188,14 +194,15 @@ fn there_and_back() -> Result<()> {
     Ok(())
 }
 
-/// Failure story T121: whenever the agent is killed, every client is served, and the next agent completes what was begun.
+/// Failure story T121: whenever the agent is killed, every client is served, and the next agent
+/// completes the switch.
 fn killed_while_switching() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
     let modes = [Mode::Ipvs, Mode::Nftables].into_iter().cycle();
     for (mode, moment) in modes.zip(MOMENTS) {
         stage.set_mode(mode)?;
-        // What is tried here is a moment, whatever happens then.
+        // The fixed delay is the point of this test.
         std::thread::sleep(Duration::from_millis(moment));
         stage.kill_agent()?;
         stage.start_agent()?;
@@ -213,7 +220,7 @@ fn killed_while_switching() -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T122: cleanup removes what is ours, and only that.
+/// Failure story T122: cleanup removes Signpost's rules and virtual servers, and only those.
 fn cleanup() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let mut socket = servers(&stage)?;
@@ -239,7 +246,7 @@ fn cleanup() -> Result<()> {
     stage.clean_up()
 }
 
-/// Failure story T123: the kernel sends no notification; the periodic check finds it.
+/// Failure story T123: the kernel sends no notification; the periodic check finds the removal.
 fn removed_virtual_server() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     stage.expect_answers(&SERVING)?;
@@ -258,7 +265,8 @@ fn removed_virtual_server() -> Result<()> {
     stage.expect_answers(&SERVING)
 }
 
-/// Failure story T124: what the profile says of timeouts is what the kernel has, and of the others nothing changes.
+/// Failure story T124: the kernel has the timeouts of the profile, and all other timeouts stay
+/// unchanged.
 fn timeouts_of_the_profile() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let mut socket = servers(&stage)?;
@@ -274,8 +282,8 @@ fn timeouts_of_the_profile() -> Result<()> {
     })
 }
 
-/// Failure story T129: without its setting, masqueraded connections would get no replies. In a container the agent can only
-/// read it.
+/// Failure story T129: without its sysctl, masqueraded connections would get no replies. In a
+/// container the agent can only read it.
 fn settings_that_cannot_be_written() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?;
     stage.sysctls = Sysctls::ReadOnly;
@@ -287,14 +295,15 @@ fn settings_that_cannot_be_written() -> Result<()> {
     stage.expect_mode(Mode::Nftables)?;
     stage.expect_only(Place::Nftables)?;
     stage.expect_answers(&SERVING)?;
-    // As a person does on the node.
+    // As an administrator does on the node.
     stage.node()?.enter(|| fs::write(CONNTRACK, "1"))??;
     stage.expect_mode(Mode::Ipvs)?;
     stage.expect_only(Place::Ipvs)?;
     stage.expect_answers(&SERVING)
 }
 
-/// Failure story T165: one Service asks for what this kernel has no module of; all others have the profile's.
+/// Failure story T165: one Service requests a scheduler for which this kernel has no module; all
+/// others have the profile's.
 fn schedulers() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let of_ipvs = Connections::start(&stage.ways()?, &[Kind::Kept], EVERY)?;
@@ -311,7 +320,7 @@ fn schedulers() -> Result<()> {
         "{said:?}"
     );
     stage.expect_mode(Mode::Ipvs)?;
-    // Of both families: `shop/web` by two protocols, and the others.
+    // Virtual servers of both families: `shop/web` with two protocols, and the others.
     let mut socket = servers(&stage)?;
     let mut last = BTreeMap::new();
     wait_for("the schedulers of all Services", PROMPTLY, || {
@@ -330,7 +339,8 @@ fn schedulers() -> Result<()> {
     of_ipvs.finish_unharmed()
 }
 
-/// Failure story T128: nothing is written, status names the module, and the node is served.
+/// Failure story T128: nothing is written, the status names the missing module, and the node is
+/// served.
 fn kernel_without_ipvs() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;

@@ -1,4 +1,4 @@
-//! What agents leave behind, and that it goes.
+//! Leftovers of agents, and their removal.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use xtables::Variant;
 
 use crate::stage::{Place, SERVING, Stage};
 
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// After `cleanup` nothing of ours is anywhere, whichever mode it was in, and what others have stays.
+/// After `cleanup` in any mode nothing of Signpost is left, and other programs' rules stay.
 pub(crate) fn cleanup(variant: Variant) -> Result<()> {
     let mut stage = Stage::start(variant, Mode::Iptables)?;
     stage.kill_agent()?;
@@ -28,11 +28,11 @@ pub(crate) fn cleanup(variant: Variant) -> Result<()> {
     stage.clean_up()
 }
 
-/// As failure story T18, in this mode: after a handback nothing of ours is anywhere, and a takeover
-/// brings it back.
+/// Failure story T18 in this mode: after a handback nothing of Signpost is left, and a takeover
+/// restores it.
 pub(crate) fn handback(variant: Variant) -> Result<()> {
     let stage = Stage::start(variant, Mode::Iptables)?;
-    // There is nobody to hand back to.
+    // There is no other proxy to hand back to.
     stage.run(&["handback", "--force"])?;
     ensure!(stage.places()?.is_empty(), "{:?}", stage.places()?);
     let said = stage.expect_condition(READY, "False")?;
@@ -43,8 +43,8 @@ pub(crate) fn handback(variant: Variant) -> Result<()> {
     stage.expect_answers(&SERVING)
 }
 
-/// Failure story T36 (cilium#28260): a host that has gone over to the other variant since. What an
-/// agent before had in the one goes when the other serves.
+/// Failure story T36 (cilium#28260): the host has switched to the other variant meanwhile. The
+/// leftovers of an earlier agent in the one variant are removed once the other serves.
 pub(crate) fn other_variant() -> Result<()> {
     let mut stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;

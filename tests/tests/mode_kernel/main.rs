@@ -1,5 +1,4 @@
-//! The real agent in mode iptables, and on its way from one mode to another, while everybody uses what
-//! it serves.
+//! The real agent in mode iptables and during switches between modes, with continuous traffic.
 
 mod interruptions;
 mod ipvs;
@@ -19,7 +18,7 @@ use xtables::Variant;
 type Test = fn(Variant) -> Result<()>;
 type LoneTest = fn() -> Result<()>;
 
-/// In both variants of iptables.
+/// The tests for both variants of iptables.
 const TESTS: [(&str, Test); 6] = [
     (
         "mode_iptables_serves_and_says_which_variant_it_uses",
@@ -95,7 +94,7 @@ fn main() -> Result<()> {
     let others = others.map(|(name, test)| trial(name, test));
     trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();
-    // What they measure is time.
+    // The tests measure time.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit();
 }

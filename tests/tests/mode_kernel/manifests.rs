@@ -1,4 +1,4 @@
-//! What the agent is told.
+//! The agent's manifests.
 
 use dataplane::Family;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use testkit::address_plan as addresses;
 
 use crate::stage::{SERVED, SERVING};
 
-/// The port of `shop/web` on every node.
+/// The node port of `shop/web`.
 pub(crate) const NODE_PORT: u16 = 30080;
-/// How many other Services there are: enough that a switch takes a while.
+/// The number of additional Services: enough for a switch to take a while.
 pub(crate) const OTHERS: u8 = 200;
 
-/// What the agent starts with, but for the profile: `shop/web` and so many other Services.
+/// Returns the initial manifests without the profile: `shop/web` and this many other Services.
 pub(crate) fn initial(others: u8) -> Vec<(String, Value)> {
     let mut all = vec![
         ("node".to_owned(), node()),
@@ -26,7 +26,7 @@ pub(crate) fn initial(others: u8) -> Vec<(String, Value)> {
     all
 }
 
-/// The slices of so many other Services, with these pods of the node.
+/// Returns the slices of this many other Services with these pods of the node.
 pub(crate) fn other_endpoints(others: u8, pods: &[u8]) -> impl Iterator<Item = (String, Value)> {
     (0..others).map(|number| {
         let name = format!("other-{number}");
@@ -34,7 +34,8 @@ pub(crate) fn other_endpoints(others: u8, pods: &[u8]) -> impl Iterator<Item = (
     })
 }
 
-/// A profile with this mode. The agent looks at the kernel every second, and IPVS forgets a flow of UDP before a test gives up.
+/// Returns a profile with this mode. The agent checks the kernel every second, and IPVS forgets a
+/// UDP flow before the tests time out.
 pub(crate) fn profile(mode: &str) -> Value {
     json!({
         "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
@@ -57,7 +58,8 @@ fn node() -> Value {
     })
 }
 
-/// A Service of which the cluster IPs end in `number`; `web` has node ports, and TCP and UDP.
+/// Returns a Service whose cluster IPs end with `number`; `web` has node ports, and both TCP and
+/// UDP.
 pub(crate) fn service(name: &str, number: u8) -> Value {
     let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
     let mut service = json!({
@@ -79,7 +81,7 @@ pub(crate) fn service(name: &str, number: u8) -> Value {
     service
 }
 
-/// The slices of a Service, with these pods of the node.
+/// Returns the slices of a Service with these pods of the node.
 pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
     let slices = Family::ALL.map(|family| {
         let endpoints = pods.iter().map(|pod| {

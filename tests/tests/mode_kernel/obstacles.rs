@@ -1,4 +1,4 @@
-//! What can be in the way of mode iptables.
+//! Obstacles to mode iptables.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use xtables::Variant;
 use crate::manifests::{endpoints, service};
 use crate::stage::{Place, SERVING, Stage};
 
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Rounds that failed in the one family that is enough to look at.
+/// The metric of failed rounds in one family, which is sufficient.
 const FAILED: &str = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"failed\"}";
-/// How many rounds of both families are looked at: longer than for which nothing is tried again.
+/// The number of rounds of both families to wait for: more than the pause between two attempts.
 const CHECKS: f64 = 26.0;
 
-/// Failure story T12 (kubernetes#140898): a mode that cannot be carried out is not begun, is said, and
-/// nobody notices anything.
+/// Failure story T12 (kubernetes#140898): a switch to a mode that cannot work does not start, is
+/// reported, and no client notices anything.
 pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     let stage = Stage::start(Variant::Legacy, Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
@@ -36,12 +36,12 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     stage.expect_mode(Mode::Nftables)?;
     stage.expect_only(Place::Nftables)?;
     ensure!(stage.agent()?.get("/proxyMode")? == "nftables");
-    // It goes on following changes.
+    // The agent continues to apply changes.
     stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
     stage.expect_answers(&SERVING[..1])?;
     stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
     stage.expect_answers(&SERVING)?;
-    // It is tried again from time to time, and that is no failure.
+    // The agent retries from time to time, which does not count as a failure.
     let rounds = || stage.agent()?.metric("signpost_rounds_total");
     let failed = || stage.agent()?.metric(FAILED);
     let (rounds_before, failed_before) = (rounds()?, failed()?);
@@ -50,7 +50,7 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     })?;
     let more = failed()? - failed_before;
     ensure!(more == 0.0, "{more} rounds failed");
-    // What is mended is noticed by itself.
+    // The agent notices by itself when the obstacle is gone.
     fs::remove_dir(stage.lock()?)?;
     stage.expect_condition(FEATURES_HONOURED, "True")?;
     stage.expect_mode(Mode::Iptables)?;
@@ -58,15 +58,15 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// The same of a mode that was carried out until then: what it leaves in the kernel cannot be removed
-/// before the lock is there again. That is said; it is no damage that somebody has done, and it does
-/// not bring the mode back.
+/// The same for a mode that worked until then: its leftovers in the kernel cannot be removed until
+/// the lock can be opened again. The agent reports this, does not treat the leftovers as damage by
+/// another program, and does not return to the mode.
 pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     let stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
     fs::remove_file(stage.lock()?)?;
     fs::create_dir(stage.lock()?)?;
-    // Until something changes, nobody needs the lock.
+    // Without changes the agent does not need the lock.
     stage.apply("another", &service("another", 250))?;
     stage.apply("another-endpoints", &endpoints("another", &SERVING[..1]))?;
     stage.expect_mode(Mode::Nftables)?;
@@ -79,7 +79,7 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     ] {
         ensure!(said.message.contains(part), "no {part:?} in {said:?}");
     }
-    // Others go on using their tables, and it is not for long that nothing is tried again.
+    // Other programs keep using their tables, and the agent retries soon.
     stage.set_others(Variant::Legacy, false)?;
     stage.set_others(Variant::Legacy, true)?;
     let rounds = || stage.agent()?.metric("signpost_rounds_total");
@@ -92,7 +92,7 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     stage.expect_answers(&SERVING[..1])?;
     stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
     stage.expect_answers(&SERVING)?;
-    // Both were there meanwhile: the one that goes on, and what is left of the other.
+    // Both existed at the same time: the active mode, and the leftovers of the other.
     let places = [Place::Nftables, Place::Iptables(Variant::Legacy)];
     ensure!(stage.places()? == places.into(), "{:?}", stage.places()?);
 
@@ -106,8 +106,8 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T37 (kubernetes#105742, vpc-cni#2948): who waits in vain for the lock says for how long and for whom, and is done as
-/// soon as it is free.
+/// Failure story T37 (kubernetes#105742, vpc-cni#2948): an agent that waits in vain for the lock
+/// reports for how long and which process holds it, and finishes as soon as the lock is free.
 pub(crate) fn lock_that_is_held() -> Result<()> {
     let stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
     let lock = File::open(stage.lock()?).context("the agent has made it")?;
@@ -137,7 +137,8 @@ pub(crate) fn lock_that_is_held() -> Result<()> {
     Ok(())
 }
 
-/// Failure story T30 (spatiumddi#382), in variant nf_tables: who flushes what leads to us is heard.
+/// Failure story T30 (spatiumddi#382), in variant nf_tables: a flush of the rules that lead to
+/// Signpost's chains is noticed.
 pub(crate) fn flushed_chain() -> Result<()> {
     let stage = Stage::start(Variant::NfTables, Mode::Iptables)?;
     stage.expect_answers(&SERVING)?;

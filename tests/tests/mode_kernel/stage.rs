@@ -1,4 +1,4 @@
-//! A node with the real agent on a directory of manifests, pods that serve, and clients in a pod,
+//! A node with the real agent and a directory of manifests, serving pods, and clients in a pod,
 //! outside and on the node.
 
 use std::collections::BTreeSet;
@@ -22,20 +22,20 @@ use xtables::{BuiltIn, Found, Ours, Rule, TableChange, TableName, Tables, Target
 
 use crate::manifests::{self, NODE_PORT};
 
-/// The pods that serve, on [`SERVED`], and the pod that asks.
+/// The serving pods, the client pod, and the port of the servers.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
 const ASKING: u8 = 9;
 pub(crate) const SERVED: u16 = 8080;
-/// The number of the client outside.
+/// The number of the outside client.
 const OUTSIDER: u8 = 2;
-/// How long the agent may take for anything.
+/// The deadline of waits for the agent.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
-/// How the chains of an agent are named.
+/// The prefix of Signpost's chains.
 const OURS: &str = "SIGNPOST-";
-/// How somebody else's are.
+/// The prefix of another program's chains.
 const THEIRS: &str = "THEIRS-";
 
-/// Everything. It ends when this is dropped, the agent first.
+/// The environment of a test. It ends on drop, the agent first.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) agent: Option<LoneAgent>,
@@ -43,32 +43,32 @@ pub(crate) struct Stage {
     servers: Vec<Server>,
     folder: TempDir,
     topology: Topology,
-    /// What agents that are started from now on find at `/proc/sys`.
+    /// The access of future agents to `/proc/sys`.
     pub(crate) sysctls: Sysctls,
 }
 
-/// Where there is something of ours.
+/// A place of Signpost's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
-    /// Tables of our own.
+    /// Signpost's own tables.
     Nftables,
     /// Chains in tables of iptables.
     Iptables(Variant),
     /// A table, virtual servers and a routing rule.
     Ipvs,
-    /// What connections need that IPVS has taken, once another mode serves.
+    /// The objects for connections that IPVS still handles after a switch to another mode.
     IpvsEnding,
 }
 
 // === impl Stage ===
 
 impl Stage {
-    /// A node of which others use `variant` of iptables. Nobody serves yet.
+    /// Builds a node on which other programs use `variant` of iptables. No agent runs yet.
     pub(crate) fn build(variant: Variant) -> Result<Stage> {
         Stage::build_with(variant, manifests::OTHERS)
     }
 
-    /// The same, with so many Services beside `shop/web`.
+    /// The same with this many Services besides `shop/web`.
     pub(crate) fn build_with(variant: Variant, others: u8) -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
@@ -101,12 +101,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The same, with an agent that serves in `mode`.
+    /// The same with an agent in `mode`.
     pub(crate) fn start(variant: Variant, mode: Mode) -> Result<Stage> {
         Stage::build(variant)?.serve(mode)
     }
 
-    /// This one, with an agent that serves in `mode`.
+    /// Starts an agent in `mode`.
     pub(crate) fn serve(mut self, mode: Mode) -> Result<Stage> {
         self.set_mode(mode)?;
         self.start_agent()?;
@@ -114,19 +114,19 @@ impl Stage {
         Ok(self)
     }
 
-    /// The network namespace of the node.
+    /// Returns the network namespace of the node.
     pub(crate) fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// The agent that runs.
+    /// Returns the running agent.
     pub(crate) fn agent(&self) -> Result<&LoneAgent> {
         self.agent.as_ref().context("an agent was started")
     }
 
     /// Starts an agent. Nothing is programmed yet when this returns.
     pub(crate) fn start_agent(&mut self) -> Result<()> {
-        // What an agent before it has said is not what this one says.
+        // Remove the report of an earlier agent.
         let status = self.folder.path().join("status.yaml");
         if status.exists() {
             fs::remove_file(status)?;
@@ -135,17 +135,17 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends it with SIGKILL.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill_agent(&mut self) -> Result<()> {
         self.agent.take().context("an agent was started")?.kill()
     }
 
-    /// The lock that the agent takes.
+    /// Returns the agent's lock.
     pub(crate) fn lock(&self) -> Result<PathBuf> {
         Ok(self.workplace()?.xtables_lock())
     }
 
-    /// Writes a manifest, in the place of the one of this name.
+    /// Writes or replaces the manifest of this name.
     pub(crate) fn apply(&self, name: &str, manifest: &Value) -> Result<()> {
         let new = self.folder.path().join("new.yaml");
         let documents: Vec<String> = match manifest {
@@ -157,12 +157,12 @@ impl Stage {
         fs::rename(new, file).with_context(|| format!("failed to write {name}"))
     }
 
-    /// Asks for a mode.
+    /// Requests a mode.
     pub(crate) fn set_mode(&self, mode: Mode) -> Result<()> {
         self.apply("profile", &manifests::profile(&mode.to_string()))
     }
 
-    /// Waits until the agent says that it is ready in this mode.
+    /// Waits until the agent reports that it is ready in this mode.
     pub(crate) fn expect_mode(&self, mode: Mode) -> Result<()> {
         let agent = self.agent()?;
         agent.wait_for(&format!("mode {mode}"), |agent| {
@@ -185,7 +185,7 @@ impl Stage {
             })
     }
 
-    /// Waits until this is where anything of ours is.
+    /// Waits until Signpost has rules only in this place.
     pub(crate) fn expect_only(&self, place: Place) -> Result<()> {
         let mut last = BTreeSet::new();
         wait_for(&format!("ours to be in {place:?} alone"), PROMPTLY, || {
@@ -195,7 +195,7 @@ impl Stage {
         .with_context(|| format!("they are in {last:?}"))
     }
 
-    /// Where there is something of ours.
+    /// Returns the places of Signpost's rules.
     pub(crate) fn places(&self) -> Result<BTreeSet<Place>> {
         let tables = self.node()?.nft(&["list", "tables"])?;
         let mut places = BTreeSet::new();
@@ -218,7 +218,7 @@ impl Stage {
         Ok(places)
     }
 
-    /// Makes others have a rule in `variant`, or none.
+    /// Adds or removes a rule of another program in `variant`.
     pub(crate) fn set_others(&self, variant: Variant, there: bool) -> Result<()> {
         let lock = self.folder.path().join("their.lock");
         let mut tables = self
@@ -242,7 +242,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Adds so many chains to those of ours in nf_tables, as of Services that are gone.
+    /// Adds this many of Signpost's chains to nf_tables, like leftovers of deleted Services.
     pub(crate) fn leave_behind(&self, chains: u32) -> Result<()> {
         let (variant, family) = (Variant::NfTables, xtables::Family::Ipv4);
         let lock = self.lock()?;
@@ -257,12 +257,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Everybody's ways to `shop/web`, by TCP.
+    /// Returns the ways of all clients to `shop/web` over TCP.
     pub(crate) fn ways(&self) -> Result<Vec<Way>> {
         self.ways_by(Protocol::Tcp)
     }
 
-    /// The same by `protocol`.
+    /// Returns these ways over `protocol`.
     pub(crate) fn ways_by(&self, protocol: Protocol) -> Result<Vec<Way>> {
         let places = [
             ("a pod", self.topology.pod(1, ASKING)?),
@@ -289,7 +289,7 @@ impl Stage {
         Ok(ways)
     }
 
-    /// Waits until all of them are answered by these pods, and nobody else.
+    /// Waits until all of these pods, and no others, answer on all ways.
     pub(crate) fn expect_answers(&self, pods: &[u8]) -> Result<()> {
         let servers = pods.iter().map(|pod| server(*pod)).collect();
         for way in self.ways()? {
@@ -298,14 +298,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Runs `signpost-agent cleanup` as somebody on the node does.
+    /// Runs `signpost-agent cleanup` on the node.
     pub(crate) fn clean_up(&self) -> Result<()> {
         let lock = self.lock()?;
         let lock = lock.to_str().context("the lock has a name")?;
         self.run(&["cleanup", "--xtables-lock", lock])
     }
 
-    /// Runs `signpost-agent` as somebody on the node does.
+    /// Runs `signpost-agent` on the node.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<()> {
         let program = tests::binaries::find("signpost-agent")?;
         let mut command = self.node()?.command(program);
@@ -332,7 +332,7 @@ impl Stage {
     }
 }
 
-/// The name of the server in a pod.
+/// Returns the name of the server in a pod.
 fn server(pod: u8) -> String {
     format!("web-{pod}")
 }

@@ -1,4 +1,4 @@
-//! From one mode to another and back.
+//! Switches from one mode to another and back.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use xtables::Variant;
 use crate::manifests::endpoints;
 use crate::stage::{Place, SERVING, Stage};
 
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Failure story T4: what is said is what is.
+/// Failure story T4: the reported mode is the real one.
 pub(crate) fn serves(variant: Variant) -> Result<()> {
     let stage = Stage::start(variant, Mode::Iptables)?;
     stage.expect_answers(&SERVING)?;
@@ -41,8 +41,8 @@ pub(crate) fn serves(variant: Variant) -> Result<()> {
     Ok(())
 }
 
-/// Failure stories T4, T9 and T10 (talos#8928, kubernetes#75360, kubernetes#102314): nobody waits
-/// while modes change, connections stay, and nothing is left of the mode before.
+/// Failure stories T4, T9 and T10 (talos#8928, kubernetes#75360, kubernetes#102314): no client
+/// waits during a switch, connections survive, and nothing of the previous mode is left.
 pub(crate) fn there_and_back(variant: Variant) -> Result<()> {
     let stage = Stage::start(variant, Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;

@@ -1,5 +1,5 @@
-//! What a Prometheus makes of real agents and a real operator: every dashboard has data, every alert is valid,
-//! and alerts fire for real faults and clear after them.
+//! A Prometheus with real agents and a real operator: every dashboard has data, every alert is
+//! valid, and alerts fire for real faults and clear afterwards.
 
 mod prometheus;
 
@@ -21,13 +21,13 @@ use tests::trial::trial;
 
 use prometheus::{Prometheus, find, promtool};
 
-/// How the operator is scraped, in its namespace.
+/// The scrape address of the operator in its namespace.
 const OPERATOR: &str = "http://127.0.0.1:10262/metrics";
-/// How long a metric, or an alert, may take to come: scrapes are a second apart.
+/// How long a metric or an alert may take to appear: scrapes are a second apart.
 const SOON: Duration = Duration::from_secs(120);
 
-/// What kubernetes-mixin's dashboard for kube-proxy asks, by the job that its users have: its panels
-/// but for the number of goroutines, which a program in Rust has none of.
+/// The queries of kubernetes-mixin's dashboard for kube-proxy with its users' job name: all panels
+/// except the number of goroutines, which a Rust program does not have.
 const MIXIN: [&str; 9] = [
     "sum(up{JOB})",
     "sum(rate(kubeproxy_sync_proxy_rules_duration_seconds_count{JOB}[30s]))",
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// `alerts.test.yaml` says of every alert when it fires, and when it does not.
+/// `alerts.test.yaml` defines when every alert fires and when it does not.
 fn rules() -> Result<()> {
     let folder = TempDir::new()?;
     fs::write(
@@ -100,7 +100,7 @@ fn watched(cluster: &mut Cluster) -> Result<()> {
             .is_ok_and(|up| up.first().is_some_and(|up| up["value"][1] == "4"))
             .then_some(()))
     })?;
-    // A change, so that there is a latency to show, and one by another program.
+    // A change, which produces a latency, and a change by another program.
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster
         .topology()
@@ -152,7 +152,7 @@ fn every_expression_has_data(prometheus: &Prometheus) -> Result<()> {
     Ok(())
 }
 
-/// Each fault makes one alert fire, and its end makes it clear.
+/// Each fault makes one alert fire, and its end clears the alert.
 fn faults(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()> {
     let wait = |name: &str, labels: &str, expected: bool| {
         let verb = if expected { "fire" } else { "clear" };
@@ -175,7 +175,7 @@ fn faults(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()> {
     owner.write_line("delete table ip6 signpost; add table ip6 signpost { flags owner; }")?;
     wait("SignpostNodeNotReady", of_node, true)?;
     wait("SignpostSyncsFail", of_node, true)?;
-    // With it goes its table.
+    // The table is removed with its owner.
     drop(owner);
     wait("SignpostNodeNotReady", of_node, false)?;
 

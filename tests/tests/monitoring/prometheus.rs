@@ -1,4 +1,4 @@
-//! A real Prometheus beside the control plane of a cluster.
+//! A real Prometheus next to the control plane of a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use testkit::address_plan as addresses;
 use tests::cluster::{Cluster, NODES, Program};
 use tests::network::Namespace;
 
-/// Where it answers, in the namespace of the control plane.
+/// Its address in the namespace of the control plane.
 const ADDRESS: &str = "127.0.0.1:9090";
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Where agents are scraped, and operators.
+/// The scrape ports of agents and operators.
 const AGENT_PORT: u16 = 10263;
 const OPERATOR_PORT: u16 = 10262;
 
-/// A running Prometheus that scrapes every second and evaluates the alerts as often, with nothing to wait
-/// for: how long each has to last is `promtool`'s to test.
+/// A running Prometheus that scrapes every second and evaluates the alerts as often, without their
+/// `for` durations: `promtool` tests those.
 #[derive(Debug)]
 pub(crate) struct Prometheus {
     #[expect(dead_code, reason = "held for the sake of its end")]
@@ -32,7 +32,7 @@ pub(crate) struct Prometheus {
     namespace: Namespace,
 }
 
-/// The program of Debian's package prometheus: installed, or as `tools/set-up` unpacks it.
+/// Returns a program of Debian's package prometheus: installed, or unpacked by `tools/set-up`.
 pub(crate) fn find(program: &str) -> Result<PathBuf> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/prometheus/usr/bin");
     [PathBuf::from("/usr/bin"), unpacked]
@@ -42,7 +42,7 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not there: run tools/set-up"))
 }
 
-/// Runs `promtool`, in `folder`.
+/// Runs `promtool` in `folder`.
 pub(crate) fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(find("promtool")?)
         .args(arguments)
@@ -57,7 +57,7 @@ pub(crate) fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Starts it in the namespace of the control plane of `cluster`.
+    /// Starts Prometheus in the namespace of the control plane of `cluster`.
     pub(crate) fn start(cluster: &Cluster) -> Result<Prometheus> {
         let folder = TempDir::new()?;
         let mut alerts = alerts();
@@ -89,7 +89,7 @@ impl Prometheus {
         })
     }
 
-    /// The series that `expression` has now.
+    /// Returns the present series of `expression`.
     pub(crate) fn query(&self, expression: &str) -> Result<Vec<Value>> {
         let url = format!("http://{ADDRESS}/api/v1/query?query={}", encode(expression));
         let answer = self.namespace.get(&url, ANSWERS_WITHIN)?;
@@ -99,14 +99,15 @@ impl Prometheus {
         result.with_context(|| format!("{expression}: {answer}"))
     }
 
-    /// The alert `name` as it fires now, by the labels that match `labels`.
+    /// Whether the alert `name` fires now with labels that match `labels`.
     pub(crate) fn fires(&self, name: &str, labels: &str) -> Result<bool> {
         let selector = format!(r#"ALERTS{{alertname="{name}",alertstate="firing"{labels}}}"#);
         Ok(!self.query(&selector)?.is_empty())
     }
 }
 
-/// What agents and operators answer with, under the jobs of the chart's PodMonitors.
+/// Returns the scrape configuration for agents and operators, with the job names of the chart's
+/// PodMonitors.
 fn configuration_of_scrapes() -> Value {
     let agents = NODES.map(|number| {
         let address = addresses::node_address(number, Family::Ipv4);
@@ -126,7 +127,7 @@ fn configuration_of_scrapes() -> Value {
     })
 }
 
-/// Everything but letters and digits by its number.
+/// Percent-encodes everything but letters and digits.
 fn encode(text: &str) -> String {
     let encode = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => char::from(byte).to_string(),
