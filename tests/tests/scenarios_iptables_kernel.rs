@@ -1,5 +1,4 @@
-//! Every scenario, told to kernels that hold the rules of iptables, in both variants, with real
-//! connections.
+//! Runs every scenario in kernels with the iptables rules, in both variants, with real connections.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,9 +16,9 @@ use tests::scenario::{
 use tests::trial::trial;
 use xtables::Variant;
 
-/// Nobody else has the lock of a story.
+/// No other process holds the lock of a scenario.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// When a client who is remembered for a second is surely forgotten.
+/// How long it takes until a client with an affinity timeout of a second has certainly expired.
 const FORGOTTEN: Duration = Duration::from_millis(1500);
 
 fn main() -> Result<()> {
@@ -29,7 +28,7 @@ fn main() -> Result<()> {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let folder = locks.path().to_owned();
         let build = move |script: &Script| build(script, variant, &folder);
-        // Goldens are written by the simulated rules, and the kernel must hold the same.
+        // The simulated tests write the golden sections, and the kernel must match them.
         let prefix = format!("{variant}/");
         trials.extend(trials_named(&prefix, Update::Never, build.clone())?);
         let liar = build.clone();
@@ -47,7 +46,7 @@ fn main() -> Result<()> {
     conclusion.exit();
 }
 
-/// Stories are told beside each other, in namespaces of their own: the lock of each is, too.
+/// Scenarios run concurrently in separate namespaces, so each has a separate lock.
 fn build(script: &Script, variant: Variant, folder: &Path) -> Result<RealKernel<Iptables>> {
     static STORIES: AtomicU32 = AtomicU32::new(0);
     let story = STORIES.fetch_add(1, Ordering::Relaxed);
@@ -58,8 +57,8 @@ fn build(script: &Script, variant: Variant, folder: &Path) -> Result<RealKernel<
     RealKernel::build(script, || open(variant, &lock), iptables_form())
 }
 
-/// Each connection is remembered anew, so every one of them waits until the one before is forgotten:
-/// half of them go to the other endpoint.
+/// Each connection refreshes the affinity, so each waits until the previous one has expired: half
+/// of them then reach the other endpoint.
 fn forgotten_client(build: impl FnOnce(&Script) -> Result<RealKernel<Iptables>>) -> Result<()> {
     let (mut kernel, packet) = remember_for_a_second(build)?;
     let first = kernel.connect(&packet, 1)?;

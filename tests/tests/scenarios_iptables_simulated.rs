@@ -1,4 +1,4 @@
-//! Every scenario, told to the rules of iptables as this process understands them.
+//! Runs every scenario with the iptables rules evaluated in this process.
 
 use anyhow::Result;
 use backend_iptables::{Iptables, Memory, simulate, simulate_next};
@@ -15,7 +15,7 @@ fn main() -> Result<()> {
                 simulate_next(rules, node, packet, memory, number)
             },
         };
-        // They differ in comments only, and goldens have none of those.
+        // The variants differ only in comments, which golden sections do not contain.
         let backends = Family::ALL.map(|family| Iptables::detached(family, Variant::NfTables));
         Ok(Simulated::new(backends, walk, iptables_form()))
     })?;

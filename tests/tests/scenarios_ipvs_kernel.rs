@@ -1,6 +1,6 @@
-//! Every scenario, told to a kernel that holds the rules of mode ipvs, with real connections.
+//! Runs every scenario in a kernel with the rules of mode ipvs, with real connections.
 //!
-//! Where the kernel has no IPVS, none is; `tests/kernel-rig/run` has one that does.
+//! They are skipped on a kernel without IPVS; `tests/kernel-rig/run` has one with IPVS.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use tests::trial::trial;
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let missing = find_ipvs()?;
-    // Goldens are written by the simulated rules, and the kernel must hold the same.
+    // The simulated tests write the golden sections, and the kernel must match them.
     let mut trials: Vec<Trial> = trials(Update::Never, build)?;
     trials.push(trial("no_lie_is_believed", || {
         believe_no_lie(Dump::Ipvs, build)
@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Why there is no IPVS to ask.
+/// Returns why IPVS cannot be tested; `None` if it can.
 fn find_ipvs() -> Result<Option<String>> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["ipvs"])?;

@@ -1,4 +1,4 @@
-//! Every scenario, told to the rules of mode ipvs as this process understands them.
+//! Runs every scenario with the rules of mode ipvs evaluated in this process.
 
 use anyhow::Result;
 use backend_ipvs::{Ipvs, Memory, simulate, simulate_next};

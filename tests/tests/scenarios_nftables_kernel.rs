@@ -1,4 +1,4 @@
-//! Every scenario, told to a kernel that holds the nftables rules, with real connections.
+//! Runs every scenario in a kernel with the nftables rules, with real connections.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const PROMPTLY: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    // Goldens are written by the simulated rules, and the kernel must hold the same.
+    // The simulated tests write the golden sections, and the kernel must match them.
     let mut trials = trials(Update::Never, build)?;
     trials.push(trial("no_lie_is_believed", || {
         believe_no_lie(Dump::Nftables, build)
@@ -39,7 +39,7 @@ fn forgotten_client() -> Result<()> {
         anyhow::Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
     };
     wait_for("the client to be remembered", PROMPTLY, || {
-        // It has to be listed within a second of this.
+        // The entry must be listed within a second after this.
         kernel.connect(&packet, 1)?;
         let remembered = "10.0.1.9 . 10.96.0.10 . tcp . 80 timeout 1s";
         Ok(clients(&kernel)?.contains(remembered).then_some(()))

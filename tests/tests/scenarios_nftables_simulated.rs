@@ -1,4 +1,4 @@
-//! Every scenario, told to the nftables rules as this process understands them.
+//! Runs every scenario with the nftables rules evaluated in this process.
 
 use anyhow::Result;
 use backend_nftables::{Memory, open, simulate, simulate_next};
@@ -7,7 +7,7 @@ use tests::scenario::{Simulated, Update, Walk, nftables_form, trials};
 
 fn main() -> Result<()> {
     let trials = trials(Update::from_environment()?, |_| {
-        // Opened for what it renders; nothing is committed.
+        // The backends only render; nothing is committed.
         let walk = Walk {
             first: simulate,
             next: |table: &_, node: &_, packet: &_, memory: &mut Memory, number| {

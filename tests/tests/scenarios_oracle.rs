@@ -1,4 +1,4 @@
-//! Every scenario, told to the oracle.
+//! Runs every scenario with the oracle.
 
 use anyhow::Result;
 use libtest_mimic::Arguments;

@@ -1,5 +1,5 @@
-//! Schedulers, asked with real connections: turns of one Service and of several, and which client gets
-//! which endpoint.
+//! Tests schedulers with real connections: the turns of one Service and of several, and the
+//! assignment of clients to endpoints.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,9 +19,9 @@ use tests::scenario::{
 use tests::trial::trial;
 use xtables::Variant;
 
-/// The last parts of the addresses of clients outside.
+/// The host numbers of the outside clients.
 const CLIENTS: std::ops::RangeInclusive<u8> = 2..=41;
-/// How often a client connects.
+/// The number of connections of a client.
 const TIMES: u32 = 3;
 
 fn main() -> Result<()> {
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     conclusion.exit();
 }
 
-/// Two Services of both families and protocols with as many endpoints each.
+/// Returns two Services of both families and protocols with the same number of endpoints.
 fn sections(scheduler: &str) -> String {
     let mut text = String::new();
     for (name, last) in [("a", 10), ("b", 11)] {
@@ -94,11 +94,11 @@ endpoints: [{}]
     text
 }
 
-/// A script of `steps`, in which every client is known.
+/// Returns a script of `steps` that includes every client.
 fn script(steps: &str, scheduler: &str) -> Result<Script> {
     let mut text = format!("{steps}\n");
     for client in CLIENTS {
-        // Names the client; what is expected of it is asked otherwise.
+        // Only declares the client; the test checks its connections itself.
         let [ipv4, ipv6] = Family::ALL.map(|family| address_plan::outside_client(client, family));
         text += &format!(
             "packet outside {ipv4} -> 10.96.0.99:80/tcp = untouched
@@ -145,8 +145,8 @@ fn connect<B: Backend + Send>(
     targets.collect()
 }
 
-/// Failure story T105. Connections to two Services in turn: with one counter for both, each would see
-/// every other endpoint only.
+/// Failure story T105. Connections alternate between two Services: with a shared counter, each
+/// Service would use only every other endpoint.
 fn turns<B: Backend + Send>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>) -> Result<()> {
     let scheduler = "roundRobin";
     let mut kernel = build(&script("apply a a-all b b-all", scheduler)?)?;
@@ -176,8 +176,9 @@ fn turns<B: Backend + Send>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>
     Ok(())
 }
 
-/// Failure stories T67 and T106. Every client goes where the rules say that another node would make of the
-/// same endpoints, time after time; as one leaves, Maglev moves its clients and hardly another.
+/// Failure stories T67 and T106. Every client always reaches the endpoint that the rules of another
+/// node would choose for the same endpoints; when one endpoint leaves, Maglev moves its clients and
+/// hardly any other.
 fn clients(scheduler: &'static str) -> Result<()> {
     let mut kernel = RealKernel::build(
         &script("apply a a-all b b-all", scheduler)?,
@@ -210,7 +211,7 @@ fn clients(scheduler: &'static str) -> Result<()> {
         for target in placed.values() {
             *shares.entry(*target).or_default() += 1;
         }
-        // Of forty clients, ten go to each of four endpoints on average.
+        // Of forty clients, ten reach each of four endpoints on average.
         ensure!(shares.values().all(|share| *share >= 3), "{shares:?}");
         if scheduler == "maglev" {
             let moved = before

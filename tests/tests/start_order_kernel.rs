@@ -1,6 +1,6 @@
-//! On a node that starts into a large cluster, the API server and DNS can be reached before
-//! everything else is programmed. Failure story T55, kubernetes#133773: nothing on a new node could
-//! reach the API server until all of its thousands of Services were.
+//! On a node that joins a large cluster, the API server and DNS are reachable before everything
+//! else is programmed. Failure story T55, kubernetes#133773: nothing on a new node could reach the
+//! API server until all of its thousands of Services were.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use tests::network::{
 use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
-/// How many Services there are beside these two.
+/// The number of Services besides these two.
 const OTHERS: u16 = 10_000;
-/// Where the API server and DNS are, and where they really listen.
+/// The addresses of the API server and of DNS, and the port on which their server listens.
 const API_SERVER: (&str, u16) = ("10.96.250.1", 443);
 const DNS: (&str, u16) = ("10.96.250.10", 53);
 const LISTENS_AT: u16 = 6443;
-/// The last of the others, by name and by address.
+/// The last of the other Services, by name and by address.
 const LAST: (&str, u16) = ("10.96.249.255", 80);
-/// Between two attempts; an answer within the machine takes less.
+/// The timeout of an attempt; an answer within the machine takes less.
 const ATTEMPT: Duration = Duration::from_millis(20);
-/// After this somebody has given up.
+/// The timeout of the whole wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
@@ -88,20 +88,19 @@ fn first_connections() -> Result<()> {
     Ok(())
 }
 
-/// One server that is behind every Service.
+/// Starts one server for all Services.
 fn serve(topology: &Topology) -> Result<Server> {
     let address = addresses::pod_address(1, 5, Family::Ipv4);
     let endpoint = SocketAddr::new(address, LISTENS_AT);
     start_server(topology.pod(1, 5)?, "everybody", &[endpoint])
 }
 
-/// How long after `start` the first connection from the node to a Service is answered.
+/// Returns how long after `start` the first connection from the node to a Service is answered.
 fn connect(node: &Namespace, (address, port): (&str, u16), start: Instant) -> Result<Duration> {
     let address: IpAddr = address.parse()?;
     let answered = node.enter(|| {
         while start.elapsed() < PATIENCE {
-            // Each attempt is a connection of its own: what was there before the rules is not
-            // redirected by them.
+            // Each attempt is a new connection: later rules do not redirect an existing one.
             if TcpStream::connect_timeout(&(address, port).into(), ATTEMPT).is_ok() {
                 return Some(start.elapsed());
             }

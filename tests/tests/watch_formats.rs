@@ -1,5 +1,5 @@
-//! What the agent reads from a real API server is the same in protobuf and in JSON: in a streamed list, in a
-//! paged one, and of what happens after.
+//! The agent reads the same from a real API server in protobuf and in JSON: in a streamed list, in
+//! a paged list, and in the events that follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,12 +20,13 @@ use tests::control_plane::{self, ADMINISTRATOR, ControlPlane, Options, User};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Everything here takes a second; the rest is for a machine with other work.
+/// Everything here takes a second; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Made after all else, as a Service and as an EndpointSlice.
+/// The name of the Service and the EndpointSlice created last.
 const LAST: &str = "the-last";
 
-/// Services and EndpointSlices with every field that is read, and with as few as there can be.
+/// Services and EndpointSlices with every field that the agent reads, and with as few fields as
+/// possible.
 const OBJECTS: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -105,7 +106,7 @@ endpoints: [{addresses: [example.com]}]
 ports: []
 "#;
 
-/// One more of both kinds.
+/// Another object of each kind.
 const THE_LAST: &str = "
 apiVersion: v1
 kind: Service
@@ -119,7 +120,7 @@ addressType: IPv4
 endpoints: []
 ";
 
-/// How the API server is asked.
+/// The parameters of requests to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Way {
     format: Format,
@@ -135,23 +136,23 @@ enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
     Streamed,
-    /// The API server seems not to stream lists.
+    /// The API server appears not to support streamed lists.
     Paged,
 }
 
-/// The types of the answers about Services and EndpointSlices.
+/// The content types of the responses about Services and EndpointSlices.
 type Types = Arc<Mutex<BTreeSet<String>>>;
 
-/// The objects that are there.
+/// The existing objects.
 type Lists = (
     BTreeMap<ObjectKey, Service>,
     BTreeMap<ObjectKey, EndpointSlice>,
 );
 
-/// What happens to Services, and what to EndpointSlices.
+/// The events of Services, and those of EndpointSlices.
 type Events = (Vec<Event<Service>>, Vec<Event<EndpointSlice>>);
 
-/// What is read of the API server in one way.
+/// Reads from the API server with given parameters.
 struct Reader {
     deliveries: mpsc::Receiver<Delivery>,
     types: Types,
@@ -199,7 +200,7 @@ async fn an_object_is_the_same_in_protobuf_and_in_json() -> Result<()> {
     let relabel = ["label", "service", "little", shop, "more=yes"];
     control_plane.kubectl(&relabel)?;
     control_plane.kubectl(&["delete", "endpointslice", "little", shop])?;
-    // Its finalizer keeps it, with the time of its deletion.
+    // Its finalizer keeps it, with a deletion timestamp.
     let delete = ["delete", "service", "everything", shop, "--wait=false"];
     control_plane.kubectl(&delete)?;
     control_plane.kubectl(&["delete", "service", "elsewhere", shop])?;
@@ -282,7 +283,7 @@ fn lock(types: &Types) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
 // === impl Way ===
 
 impl Way {
-    /// What the API server is asked in the place of `request`, or the answer if it is not asked.
+    /// Modifies `request`, or returns the response if it is not sent.
     fn change(self, mut request: Request<Body>) -> Result<Request<Body>, Box<Response<Body>>> {
         let query = request.uri().query().unwrap_or_default();
         if self.list == List::Paged && query.contains("sendInitialEvents") {
@@ -301,7 +302,7 @@ impl Way {
         Ok(request)
     }
 
-    /// A client that asks in this way.
+    /// Returns a client that makes requests with these parameters.
     fn client(self, inner: Client, types: Types) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let (inner, types) = (inner.clone(), types.clone());
@@ -349,7 +350,7 @@ impl Reader {
             .context("the source has ended")
     }
 
-    /// The Services and EndpointSlices that are there.
+    /// Returns the existing Services and EndpointSlices.
     async fn list(&mut self) -> Result<Lists> {
         let (mut services, mut slices) = Lists::default();
         loop {
@@ -371,7 +372,8 @@ impl Reader {
         }
     }
 
-    /// What happens to Services, and what to EndpointSlices, until the last of either is there.
+    /// Returns the events of Services and those of EndpointSlices, until the last object of each
+    /// kind appears.
     async fn until_the_last(&mut self) -> Result<Events> {
         let (mut services, mut slices) = Events::default();
         let (mut last_service, mut last_slice) = (false, false);

@@ -1,5 +1,5 @@
-//! A kernel that lacks an expression which only some Services need (siderolabs/pkgs#951). Run in the
-//! rig of other kernels, where `kernel_rig` takes `nft_hash` away; elsewhere it is built in.
+//! A kernel without an expression that only some Services need (siderolabs/pkgs#951). Runs in the
+//! rig of other kernels, where `kernel_rig` unloads `nft_hash`; elsewhere it is built in.
 
 use std::collections::BTreeSet;
 use std::env;

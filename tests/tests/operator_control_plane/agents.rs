@@ -1,4 +1,4 @@
-//! What the agents of nodes would report.
+//! Reports in place of the agents.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 // === impl Cluster ===
 
 impl Cluster {
-    /// Writes the status of `reported` as the agent of `node` would.
+    /// Writes the status of `reported` with the credentials of the agent on `node`.
     pub(crate) fn report_as(
         &self,
         node: Option<&str>,
@@ -27,19 +27,20 @@ impl Cluster {
             account = account.on_node(node);
         }
         let kubeconfig = self.control_plane.kubeconfig_of_account(&account)?;
-        // Not with kubectl: it reads the subresource before, which agents may not.
+        // Not with kubectl, which first reads the subresource; agents may not do that.
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
             .block_on(patch_status(&kubeconfig, reported, status))
     }
 
-    /// The agent of `node` has programmed what it was given, with nftables, which is all it can do.
+    /// Reports as the agent of `node` that it has programmed its configuration. The reported
+    /// mechanism is always nftables.
     pub(crate) fn report_ready(&self, node: &str) -> Result<()> {
         self.report(node, ("False", "AsExpected"))
     }
 
-    /// The same, while its own API server does not answer it any more.
+    /// The same while the agent cannot reach its API server.
     pub(crate) fn report_stale(&self, node: &str) -> Result<()> {
         self.report(node, ("True", "SourceStale"))
     }

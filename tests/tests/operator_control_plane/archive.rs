@@ -1,4 +1,4 @@
-//! `kubectl signpost sysdump`, as it is run for a bug report.
+//! `kubectl signpost sysdump` as run for a bug report.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +13,12 @@ use crate::NAMESPACE;
 use crate::cluster::Cluster;
 use crate::command_line::CommandLine;
 
-/// What is in no archive.
+/// A secret value that no archive may contain.
 const PRIVATE: &str = "b3BlbiBzZXNhbWU";
-/// As a service account has it.
+/// A token like that of a service account.
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl";
 
-/// A Service with an agent that cannot be asked: no kubelet runs it.
+/// Returns a Service, and an agent that cannot be queried because no kubelet runs its Pod.
 fn objects() -> [serde_json::Value; 4] {
     let labels =
         json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
@@ -49,7 +49,7 @@ fn objects() -> [serde_json::Value; 4] {
     ]
 }
 
-/// The files of an archive, by their names below its folder.
+/// Returns the files of an archive by their names below its folder.
 fn unpack(archive: &Path) -> Result<BTreeMap<String, String>> {
     let folder = tempfile::tempdir()?;
     let mut tar = Command::new("tar");
@@ -89,7 +89,7 @@ fn t155_a_sysdump_names_what_it_could_not_read_and_holds_no_secret() -> Result<(
     };
     let complete = at("complete.tar.gz")?;
     cli.expect(0, &["sysdump", "--file", &complete])?;
-    // An archive that is there is never overwritten.
+    // An existing archive is never overwritten.
     cli.expect(1, &["sysdump", "--file", &complete])?;
 
     for object in objects() {

@@ -1,4 +1,4 @@
-//! A cluster with everything applied, and what can be read of it.
+//! A cluster with Signpost's manifests, and reads from it.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tests::deadline::wait_for;
 
 use crate::{DEADLINE, NAMESPACE, NODES};
 
-/// A cluster with everything applied and three nodes.
+/// A cluster with Signpost's manifests and three nodes.
 pub(crate) struct Cluster {
     pub(crate) control_plane: ControlPlane,
 }
@@ -15,7 +15,7 @@ pub(crate) struct Cluster {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Starts a control plane of its own.
+    /// Starts a separate control plane.
     pub(crate) fn start() -> Result<Cluster> {
         let control_plane = ControlPlane::start(Options::default())?;
         control_plane.apply_operator_manifests()?;
@@ -26,7 +26,8 @@ impl Cluster {
         Ok(Cluster { control_plane })
     }
 
-    /// Creates the profile, or replaces its spec. Unless it says otherwise, a node is available as soon as it is ready.
+    /// Creates the profile or replaces its spec. By default a node is available as soon as it is
+    /// ready.
     pub(crate) fn put_profile(&self, name: &str, mut spec: Value) -> Result<()> {
         let rollout = &mut spec["rollout"];
         if rollout["minReady"].is_null() {
@@ -39,7 +40,7 @@ impl Cluster {
         self.control_plane.apply(&profile.to_string()).map(drop)
     }
 
-    /// The object, or nothing when there is none.
+    /// Returns the object; `None` if it does not exist.
     pub(crate) fn get(&self, kind: &str, name: &str) -> Result<Option<Value>> {
         let text = self.control_plane.kubectl(&[
             "get",
@@ -56,7 +57,7 @@ impl Cluster {
             .context("kubectl prints JSON")
     }
 
-    /// The NodeProxy of `node` once it has this profile and mode.
+    /// Returns the NodeProxy of `node` once it has this profile and mode.
     pub(crate) fn wait_for_stamp(&self, node: &str, profile: &str, mode: &str) -> Result<Value> {
         wait_for(
             &format!("node {node} to be given {profile} with {mode}"),
@@ -71,7 +72,7 @@ impl Cluster {
         )
     }
 
-    /// The status of a profile once it has this condition, given as `True/Reason`.
+    /// Returns the status of a profile once it has this condition, given as `True/Reason`.
     pub(crate) fn wait_for_condition(
         &self,
         profile: &str,
@@ -92,7 +93,7 @@ impl Cluster {
         found.with_context(|| format!("its last status: {:#}", seen["status"]))
     }
 
-    /// The node controller says that the kubelet of `node` is not heard from.
+    /// Reports in place of the node controller that the kubelet of `node` is lost.
     pub(crate) fn lose_kubelet(&self, node: &str) -> Result<()> {
         let ready = json!({
             "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
@@ -110,7 +111,7 @@ impl Cluster {
         self.control_plane.kubectl(&arguments).map(drop)
     }
 
-    /// The versions of everything the operator writes.
+    /// Returns the resource versions of all objects that the operator writes.
     pub(crate) fn versions(&self) -> Result<String> {
         let version = "jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}";
         let output = format!("--output={version}");
@@ -118,7 +119,7 @@ impl Cluster {
             .kubectl(&["get", "proxyprofiles,nodeproxies", &output])
     }
 
-    /// Which operator holds the lease; empty when none does.
+    /// Returns the holder of the operators' lease; empty if there is none.
     pub(crate) fn holder(&self) -> Result<String> {
         let path = "--output=jsonpath={.spec.holderIdentity}";
         let namespace = format!("--namespace={NAMESPACE}");
@@ -139,7 +140,7 @@ impl Cluster {
     }
 }
 
-/// `True/Reason` of a condition of `profile`; empty without it.
+/// Returns `True/Reason` of a condition of `profile`; empty if the condition is missing.
 pub(crate) fn condition(profile: &Value, kind: &str) -> String {
     let conditions = profile["status"]["conditions"].as_array();
     let found = conditions
@@ -155,7 +156,7 @@ pub(crate) fn condition(profile: &Value, kind: &str) -> String {
     })
 }
 
-/// The message of a condition of `profile`; empty without it.
+/// Returns the message of a condition of `profile`; empty if the condition is missing.
 pub(crate) fn message(profile: &Value, kind: &str) -> String {
     let conditions = profile["status"]["conditions"].as_array();
     let found = conditions

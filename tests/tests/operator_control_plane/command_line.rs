@@ -1,4 +1,4 @@
-//! `kubectl signpost` as people type it.
+//! `kubectl signpost` as users run it.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

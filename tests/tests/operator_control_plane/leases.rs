@@ -1,4 +1,4 @@
-//! Who acts when operators come and go.
+//! Leader election when operators start and end.
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -27,10 +27,10 @@ fn t6_an_operator_that_comes_back_does_nothing_twice() -> Result<()> {
     };
     let before = cluster.versions()?;
 
-    // Crashed, it cannot give the lease back: the other one waits until it is over.
+    // A crashed operator cannot release the lease: the other one waits until it expires.
     acting.crash()?;
     cluster.wait_for_holder(standby_name)?;
-    // That it has looked at everything shows in what it does about a new profile.
+    // Its reaction to a new profile proves that it has read everything.
     cluster.put_profile("other", json!({"priority": 9000}))?;
     cluster.wait_for_condition("other", "Conflict", "False/Overridden")?;
     cluster
@@ -38,7 +38,7 @@ fn t6_an_operator_that_comes_back_does_nothing_twice() -> Result<()> {
         .kubectl(&["delete", "proxyprofile", "other"])?;
     assert_eq!(before, cluster.versions()?);
 
-    // While none runs, a profile changes; who comes goes on in waves.
+    // A profile changes while no operator runs; the next operator continues in waves.
     standby.stop()?;
     assert_eq!(cluster.holder()?, "", "it was given back");
     cluster.put_profile("default", json!({"syncPeriod": "1m"}))?;

@@ -1,6 +1,6 @@
-//! The operator as a program, with the permissions of its manifests, against a real API server.
+//! The operator as a process with the permissions of its manifests, against a real API server.
 //!
-//! Nodes are made by hand, and the tests report for their agents, each with the token of its own
+//! The tests create the nodes and report in place of their agents, each with the token of its own
 //! node.
 
 mod agents;
@@ -16,7 +16,7 @@ mod rollouts;
 
 use std::time::Duration;
 
-/// Everything happens within a second or two; the rest is for a machine with other work.
+/// Everything happens within a second or two; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "signpost-system";

@@ -1,4 +1,4 @@
-//! `kubectl signpost migrate`, up to where it asks agents: no kubelet runs them here.
+//! `kubectl signpost migrate` up to the point where it queries agents: no kubelet runs them here.
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ const FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "True", "KubeProxyNft
 const NONE_FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "False", "NoneFound");
 
 impl Cluster {
-    /// The agent of `node` reports these conditions.
+    /// Reports these conditions as the agent of `node`.
     fn report_conditions(&self, node: &str, of: &[(&str, &str, &str)]) -> Result<()> {
         let conditions = of.iter().map(|(kind, status, reason)| {
             json!({
@@ -28,14 +28,14 @@ impl Cluster {
         self.report_as(Some(node), node, &json!({"conditions": conditions}))
     }
 
-    /// Makes a Pod that runs on `node`, says the API.
+    /// Creates a Pod that is running on `node` according to the API.
     fn run_pod(&self, mut pod: Value, node: &str) -> Result<()> {
         let name = pod["metadata"]["name"].as_str().context("it has a name")?;
         let (name, namespace) = (format!("pod/{name}"), pod["metadata"]["namespace"].clone());
         let namespace = namespace.as_str().context("it has a namespace")?;
         pod["spec"] =
             json!({"nodeName": node, "containers": [{"name": "agent", "image": "any:1"}]});
-        // The namespace has its service account a moment after it is made.
+        // The service account of a namespace is created a moment after it.
         wait_for(&format!("{name} to be accepted"), DEADLINE, || {
             Ok(self.control_plane.apply(&pod.to_string()).ok())
         })?;
@@ -52,7 +52,7 @@ impl Cluster {
         self.run_pod(pod, node)
     }
 
-    /// As a kubelet starts it from a file.
+    /// Creates a static Pod as a kubelet does.
     fn run_kube_proxy(&self, node: &str) -> Result<()> {
         let object = self.get("node", node)?.context("the node is there")?;
         let uid = &object["metadata"]["uid"];

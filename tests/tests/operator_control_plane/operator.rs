@@ -11,8 +11,8 @@ use tests::network::Process;
 use crate::cluster::Cluster;
 use crate::{DEADLINE, NAMESPACE};
 
-/// Runs a program until our end of its input is closed, however we end, says which process it is,
-/// and says how it ended.
+/// Runs a program until the test's end of the input is closed, however the test ends; prints the
+/// program's process ID and later its exit status.
 const LEASH: &str = r#"
 exec 3<&0 </dev/null
 "$@" 3<&- >&2 &
@@ -35,7 +35,7 @@ pub(crate) struct Operator {
 // === impl Operator ===
 
 impl Operator {
-    /// Starts one on `cluster`, with the rights of its manifests.
+    /// Starts an operator on `cluster` with the permissions of its manifests.
     pub(crate) fn start(cluster: &Cluster, identity: &str) -> Result<Operator> {
         let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
         let kubeconfig = cluster.control_plane.kubeconfig_of_account(&account)?;
@@ -64,19 +64,19 @@ impl Operator {
         })
     }
 
-    /// Asks it to end, and waits until it has, with success.
+    /// Stops it with SIGTERM and waits for a successful exit.
     pub(crate) fn stop(mut self) -> Result<()> {
         kill_process(self.pid, Signal::TERM)?;
         self.leash.wait_for_line("ended 0", DEADLINE)
     }
 
-    /// Ends it as a crash does, and waits until it has.
+    /// Kills it with SIGKILL and waits for its end.
     pub(crate) fn crash(mut self) -> Result<()> {
         kill_process(self.pid, Signal::KILL)?;
         self.leash.wait_for_line("ended 137", DEADLINE)
     }
 
-    /// Waits until it has ended by itself, with this code.
+    /// Waits until it has ended by itself with this code.
     pub(crate) fn wait_for_end(&mut self, code: u8) -> Result<()> {
         self.leash.wait_for_line(&format!("ended {code}"), DEADLINE)
     }
@@ -84,7 +84,7 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // By its input, so that no other process that has come by the number since is hit.
+        // Through its input, because the process ID may belong to another process by now.
         drop(self.leash.write_line("end"));
         drop(self.leash.next_line(DEADLINE));
     }

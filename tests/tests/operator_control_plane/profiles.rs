@@ -1,4 +1,4 @@
-//! What profiles come to on nodes, and what they say of it.
+//! The effects of profiles on nodes, and their statuses.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -38,7 +38,7 @@ fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
     for count in ["matchedNodes", "updatedNodes", "readyNodes"] {
         assert_eq!(status[count], 3, "{count}");
     }
-    // The nodes said 4 ms; a profile rounds up.
+    // The nodes reported 4 ms; a profile rounds up.
     assert_eq!(
         (&status["degradedNodes"], &status["syncLatency"]["p99"]),
         (&json!(0), &json!("5ms"))
@@ -46,7 +46,8 @@ fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
     assert_eq!(status["currentHash"], status["targetHash"]);
     assert_eq!(condition(&profile, "Progressing"), "False/Settled");
 
-    // T4: another mode goes node by node, and what is not honoured is said where people look.
+    // T4: a change of the mode proceeds node by node, and unsupported settings are reported in the
+    // status.
     cluster.put_profile("default", json!({"mode": "ipvs"}))?;
     let mut waiting = NODES.to_vec();
     while let Some(node) = waiting.first().copied() {
@@ -108,7 +109,8 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
         cluster.report_ready(node)?;
     }
     cluster.wait_for_condition("b", "Ready", "True/AllNodesProgrammed")?;
-    // Same priority: the older decides. Made in one second, they would be ordered by name.
+    // With the same priority the older profile decides. Profiles created within the same second are
+    // ordered by name.
     let first = |name: &str| -> Result<String> {
         let profile = cluster
             .get("proxyprofile", name)?
@@ -129,11 +131,11 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
     let told = format!("same priority, same nodes: {winner} applies to 1 node");
     assert_eq!(message(&profile, "Conflict"), told);
     cluster.wait_for_condition(winner, "Conflict", "True/SamePriority")?;
-    // A status is written once a second at most: what n1 has reported may have to wait for its turn.
+    // A status is written at most once a second: the report of n1 may have to wait.
     cluster.wait_for_condition(winner, "Ready", "True/AllNodesProgrammed")?;
     operator.stop()?;
 
-    // It does not matter who looks, and when.
+    // The result must not depend on which operator evaluates it, and when.
     let before = cluster.versions()?;
     let _operator = Operator::start(&cluster, "operator-2")?;
     cluster.wait_for_holder("operator-2")?;

@@ -1,4 +1,4 @@
-//! What the API server takes, and from whom.
+//! Which writes the API server accepts, by user.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn an_agent_writes_about_its_own_node_alone() -> Result<()> {
         cluster.wait_for_stamp(node, "default", "nftables")?;
     }
     let lie = json!({"kernelVersion": "9.9"});
-    // The API server takes a moment to know the policy.
+    // The API server takes a moment to enforce the policy.
     let refusal = wait_for("the policy to be in force", DEADLINE, || {
         Ok(cluster
             .report_as(Some("n1"), "n2", &lie)

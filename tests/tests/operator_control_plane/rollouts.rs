@@ -1,4 +1,4 @@
-//! A change that fails on its way.
+//! Rollouts that fail.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
     let rollout = json!({"progressDeadline": "10s"});
     settle(&cluster, &rollout)?;
 
-    // Nobody reports about the change.
+    // No agent reports on the change.
     cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
     cluster.wait_for_stamp("n1", "default", "iptables")?;
     cluster.wait_for_condition("default", "Progressing", "False/RolledBack")?;
@@ -33,7 +33,7 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
     })?;
     operator.stop()?;
 
-    // Whoever comes next knows that it failed, and that an edit is another attempt.
+    // The next operator knows that the rollout failed, and that an edit is another attempt.
     let _operator = Operator::start(&cluster, "operator-2")?;
     cluster.put_profile("other", json!({"priority": 9000}))?;
     cluster.wait_for_condition("other", "Conflict", "False/Overridden")?;
@@ -117,7 +117,7 @@ fn t112_what_is_deleted_and_made_again_changes_one_node_at_first() -> Result<()>
     expect_one_after_the_other(&cluster, "iptables", "nftables")
 }
 
-/// n1 gets the new mode, and the others get what they had, until n1 is ready.
+/// Asserts that n1 receives the new mode while the others keep the old one until n1 is ready.
 fn expect_one_after_the_other(cluster: &Cluster, old: &str, new: &str) -> Result<()> {
     cluster.wait_for_stamp("n1", "default", new)?;
     for node in ["n2", "n3"] {
@@ -138,7 +138,7 @@ fn expect_one_after_the_other(cluster: &Cluster, old: &str, new: &str) -> Result
         .map(drop)
 }
 
-/// Three nodes that are ready with mode nftables.
+/// Settles three nodes, ready with mode nftables.
 fn settle(cluster: &Cluster, rollout: &Value) -> Result<()> {
     cluster.put_profile("default", json!({"rollout": rollout}))?;
     for node in NODES {

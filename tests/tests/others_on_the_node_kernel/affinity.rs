@@ -1,4 +1,4 @@
-//! Clients of one Service take all the room that affinity has.
+//! Clients of one Service use up the whole capacity of session affinity.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -38,16 +38,18 @@ ports: [{name: a, port: 8080}, {name: b, port: 9999, protocol: UDP}]
 endpoints: [{addresses: [10.0.1.5], nodeName: node-1}, {addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
-/// If each were placed anew, all would go to the same one of two endpoints once in a thousand.
+/// If each connection were placed independently, all would reach the same one of two endpoints once
+/// in a thousand.
 const CONNECTIONS: usize = 11;
-/// The first of the addresses that the flood comes from.
+/// The first source address of the flood.
 const SOURCES: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
-/// More clients than a Service's own room and the shared one have together.
+/// More clients than the capacity of the Service's own set and the shared one together.
 const CLIENTS: u32 = 8_192 + 262_144 + 5_000;
 pub(crate) const LONG: Duration = Duration::from_secs(240);
 
-/// As many sources as it takes ask one Service. A client of another one stays where it was, and who is
-/// new there gets an endpoint to stay with; the kernel names the Service that has no room.
+/// Enough sources to use up the capacity connect to one Service. A client of another Service keeps
+/// its endpoint, and new clients of it get session affinity; the kernel tells which Service has
+/// exhausted its capacity.
 pub(crate) fn a_flood_of_clients() -> Result<()> {
     let (mut kernel, script) = play(STORY, nftables)?;
     let packets = packets(&script);
@@ -91,19 +93,19 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
     Ok(())
 }
 
-/// Lets `pod` send from the addresses of the flood. Their flows are forgotten at once, so that the table
-/// of connections does not fill up.
+/// Lets `pod` send from the addresses of the flood. Their flows expire at once, so that the
+/// conntrack table does not fill up.
 pub(crate) fn let_flood_through(node: &Namespace, pod: &Namespace) -> Result<()> {
     pod.configure("route add local 11.0.0.0/8 dev lo")?;
     node.set_sysctls(&[("net/netfilter/nf_conntrack_udp_timeout", "1")])
 }
 
-/// One datagram from each of many addresses.
+/// Sends one datagram from each of many addresses.
 pub(crate) fn flood() -> Result<()> {
     for client in 0..CLIENTS {
         let source = Ipv4Addr::from_bits(SOURCES.to_bits() + client);
         let socket = UdpSocket::bind((source, 0))?;
-        // A full queue loses one: it is sent again in the next turn.
+        // A full queue drops a datagram, which the next pass sends again.
         let _ = socket.send_to(b"?", (Ipv4Addr::new(10, 96, 0, 11), 9999));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The real agent on a node where one Service's clients take all the room that affinity has. Failure
-//! story T93.
+//! The real agent on a node where one Service's clients use up the whole capacity of session
+//! affinity. Failure story T93.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use tests::network::{Plan, PlannedNode, Topology, start_server};
 
 use crate::affinity::{LONG, flood, let_flood_through};
 
-/// Where the flooded Service's endpoint listens, and where nobody knows what asks.
+/// The pod with the flooded Service's endpoint, the client pod, and the port of the endpoint.
 const SERVING: u8 = 5;
 const ASKING: u8 = 9;
 const SERVED: u16 = 9999;
 const METRIC: &str = "signpost_affinity_exhausted_services";
 
-/// Nobody's pods are said to be this node's, so that no flood is masqueraded.
+/// The profile detects no local traffic, so the flood is not masqueraded.
 const MANIFESTS: &str = r#"
 apiVersion: signpost.dev/v1alpha1
 kind: ProxyProfile
@@ -50,8 +50,8 @@ ports: [{name: "", port: 9999, protocol: UDP}]
 endpoints: [{addresses: [10.0.1.5], nodeName: node-1}]
 "#;
 
-/// The node says that the flooded Service's affinity is exhausted, and counts one such Service; and
-/// neither any more once the kernel has forgotten it, as it does ten minutes later.
+/// The node reports that the affinity of the flooded Service is exhausted, and counts one such
+/// Service; it stops both after the kernel has expired the clients, ten minutes later.
 pub(crate) fn it_is_said_as_long_as_it_lasts() -> Result<()> {
     let topology = Topology::build(&Plan {
         nodes: vec![PlannedNode {
@@ -93,7 +93,7 @@ pub(crate) fn it_is_said_as_long_as_it_lasts() -> Result<()> {
     wait_until_told(&agent, "True", "AllHonoured", 0.0).map(drop)
 }
 
-/// Waits until condition and metric say this, and returns the message.
+/// Waits until the condition and the metric have these values; returns the message.
 fn wait_until_told(agent: &LoneAgent, status: &str, reason: &str, services: f64) -> Result<String> {
     agent.wait_for(reason, |agent| {
         let told = agent.condition(FEATURES_HONOURED)?;

@@ -1,4 +1,4 @@
-//! A port map of a CNI plugin has the number of a Service's port. Failure story T92.
+//! A host port of a CNI plugin has the same number as a Service's port. Failure story T92.
 
 use anyhow::{Context, Result, ensure};
 use backend::Backend;
@@ -29,22 +29,22 @@ ports: [{name: "", port: 8080}]
 endpoints: [{addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
-/// Where a host port leads: a pod of no Service.
+/// The destination of host ports: a pod that belongs to no Service.
 const MAPPED: &str = "10.0.1.8:9090";
-/// A host port whose number no Service has.
+/// A host port whose number no Service uses.
 const OF_NO_SERVICE: u16 = 8444;
 
 /// How a port map is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Written {
-    /// In a table of its own, at the priority of DNAT: backend `nftables` of CNI plugin portmap.
+    /// In a separate table with the priority of DNAT: backend `nftables` of the CNI plugin portmap.
     TableOfItsOwn,
-    /// Behind the other rules of table nat: backend `iptables` of the same.
+    /// After the other rules of table nat: backend `iptables` of the same plugin.
     With(&'static str),
 }
 
-/// The Service answers on its ports, and the host port where there is none, whether the port map was
-/// there before the rules of Services or came after them.
+/// The Service must answer on its ports, and the host port on the other ones, independently of
+/// whether the port map was written before or after the rules of Services.
 pub(crate) fn services_come_first<B: Backend + Send>(
     build: impl Fn(&Script) -> Result<RealKernel<B>>,
     written: Written,
@@ -83,12 +83,12 @@ fn asked<B: Backend + Send>(mut kernel: RealKernel<B>, script: &Script) -> Resul
     Ok(())
 }
 
-/// A host port with the number of the Service's ports, and another one.
+/// Creates a host port with the number of the Service's ports, and another one.
 fn map_ports(node: &Namespace, written: Written) -> Result<()> {
     for port in [8443, OF_NO_SERVICE] {
         match written {
             Written::TableOfItsOwn => {
-                // A destination that is not local is mapped, too, unless the node itself sends there.
+                // A non-local destination is mapped too, except for packets from the node itself.
                 let table = format!(
                     "table ip cni_hostport {{ \
                         chain hostports {{ tcp dport {port} dnat to {MAPPED}; }}; \

@@ -1,4 +1,4 @@
-//! A cluster IP is on a device of the node, and processes of the node listen.
+//! A cluster IP is assigned to a device of the node, where processes listen.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,8 @@ ports: [{name: dns, port: 5353, protocol: UDP}, {name: dns-tcp, port: 5353}]
 endpoints: [{addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
-/// The node's address is the node's, and so is what listens on all of them; the cluster IP is not.
+/// The node's own addresses belong to processes that listen on all addresses; the cluster IP does
+/// not.
 pub(crate) fn strangers_are_refused<B: Backend + Send>(
     build: impl FnOnce(&Script) -> Result<RealKernel<B>>,
 ) -> Result<()> {
@@ -53,8 +54,8 @@ pub(crate) fn strangers_are_refused<B: Backend + Send>(
     Ok(())
 }
 
-/// NodeLocal DNS: the cache has the cluster IP of DNS on a device of its own, and takes its packets
-/// out of connection tracking, so that no NAT sees them.
+/// NodeLocal DNS: the cache has the cluster IP of DNS on its own device and excludes its packets
+/// from conntrack, so they bypass NAT.
 pub(crate) fn a_cache_answers<B: Backend + Send>(
     build: impl FnOnce(&Script) -> Result<RealKernel<B>>,
 ) -> Result<()> {

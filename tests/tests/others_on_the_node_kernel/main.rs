@@ -1,4 +1,4 @@
-//! What else is on a node: processes and rules of others that want the same packets.
+//! Other processes and rules on a node that handle the same packets.
 
 mod affinity;
 mod exhausted_affinity;

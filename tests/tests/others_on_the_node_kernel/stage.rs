@@ -1,4 +1,4 @@
-//! A node whose kernel holds the rules of one mode, and questions about where a packet ended.
+//! A node whose kernel holds the rules of one mode, and checks of where packets go.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tests::scenario::{
 };
 use xtables::Variant;
 
-/// Nobody else has the lock of the tables of iptables.
+/// No other process holds the iptables lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Mode nftables.
@@ -31,7 +31,7 @@ pub(crate) fn iptables(script: &Script) -> Result<RealKernel<Iptables>> {
     RealKernel::build(script, open, iptables_form())
 }
 
-/// A kernel that has been through all steps of `text` and did in each what it says there.
+/// Runs all steps of the script `text`, which must succeed; returns the kernel afterwards.
 pub(crate) fn play<D: Depth>(
     text: &str,
     build: impl FnOnce(&Script) -> Result<D>,
@@ -44,7 +44,7 @@ pub(crate) fn play<D: Depth>(
     Ok((kernel, script))
 }
 
-/// The packets that `script` asks about, in order.
+/// Returns the packets in `script` in order.
 pub(crate) fn packets(script: &Script) -> Vec<Packet> {
     let asked = script.steps.iter().filter_map(|step| match &step.action {
         Action::Packet { packet, .. } | Action::Keeps { packet, .. } => Some(packet.clone()),
@@ -53,7 +53,7 @@ pub(crate) fn packets(script: &Script) -> Vec<Packet> {
     asked.collect()
 }
 
-/// What comes of one connection, as a scenario writes it.
+/// Makes one connection; returns the result in the notation of scenarios.
 pub(crate) fn connect(kernel: &mut impl Depth, packet: &Packet) -> Result<String> {
     let verdicts = kernel.connect(packet, 1)?.context("it is a kernel")?;
     let first = verdicts.first().map(Verdict::to_string);

@@ -1,5 +1,5 @@
-//! A profile that is edited: packets on every node go another way, no agent is started again, and
-//! the profile says when.
+//! Edits of the profile: packets take another path on every node, no agent restarts, and the
+//! profile reports completion.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::stage::{NODES, PROMPTLY, Stage};
 use crate::upgrade::observe_all;
 use crate::ways::{Client, EVERYWHERE, Place};
 
-/// How long a client waits where nobody is to answer.
+/// How long a client waits where no answer is expected.
 const SHORTLY: Duration = Duration::from_millis(500);
 
-/// Whom a server sees is whoever asks, or after that the client's node.
+/// Servers see the client's address, or after the change the address of its node.
 pub(crate) fn masquerade(stage: &mut Stage) -> Result<()> {
     for (node, family, client, seen) in observe_sources(stage)? {
         ensure!(
@@ -38,7 +38,8 @@ pub(crate) fn masquerade(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// A family whose CIDRs have no address of any node answers nowhere, and the other everywhere.
+/// Node ports of a family without a matching node address answer nowhere, and those of the other
+/// family everywhere.
 pub(crate) fn node_ports(stage: &mut Stage) -> Result<()> {
     let answers = |stage: &Stage, node, family| -> Result<bool> {
         let way = stage.way(Place::Outside(node), STEADY, (Protocol::Tcp, family))?;
@@ -72,7 +73,7 @@ pub(crate) fn node_ports(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// No packet shows it, so each agent is asked.
+/// The change is not visible in packets, so each agent is queried.
 pub(crate) fn sync_period(stage: &mut Stage) -> Result<()> {
     change(stage, &json!({"syncPeriod": "17s"}), &EVERYWHERE)?;
     for node in stage.cluster.nodes() {
@@ -86,13 +87,13 @@ pub(crate) fn sync_period(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Changes the profile under constant connections of `clients`, and returns when its status says
-/// that the change is everywhere: of this generation, on all nodes, since a moment after the change.
+/// Changes the profile under continuous connections of `clients`; returns when its status reports
+/// completion: for this generation, on all nodes, at a time after the change.
 fn change(stage: &Stage, spec: &Value, clients: &[Client]) -> Result<()> {
     let before = observe_all(stage)?;
     let connections = stage.connect_from(clients)?;
     let began = Instant::now();
-    // Times in a status are whole seconds.
+    // Times in a status are in whole seconds.
     let changed = Timestamp::from_second(Timestamp::now().as_second())?;
     stage.patch_profile(&json!({"spec": spec}).to_string())?;
     let profile = stage.wait_until_ready()?;
@@ -120,7 +121,8 @@ fn change(stage: &Stage, spec: &Value, clients: &[Client]) -> Result<()> {
     connections.finish_unharmed()
 }
 
-/// For Pods on each node and each family: the Pod's address, and the one a server sees.
+/// Returns for Pods on each node and each family: the Pod's address, and the one that a server
+/// sees.
 fn observe_sources(stage: &Stage) -> Result<Vec<(u8, Family, IpAddr, IpAddr)>> {
     let mut sources = Vec::new();
     for node in 1..=NODES {

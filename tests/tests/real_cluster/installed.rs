@@ -1,4 +1,4 @@
-//! What somebody has who has just installed Signpost.
+//! A fresh installation of Signpost.
 
 use std::fs;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::shop::{STEADY, client};
 use crate::stage::{NODES, PROMPTLY, Stage};
 use crate::ways::Place;
 
-/// The capability that programming a kernel's network takes, as a bit (linux/capability.h).
+/// The capability needed to program the kernel's network, as a bit (linux/capability.h).
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
 pub(crate) fn on_an_empty_cluster(stage: &mut Stage) -> Result<()> {
@@ -46,7 +46,8 @@ pub(crate) fn on_an_empty_cluster(stage: &mut Stage) -> Result<()> {
     stage.wait_until_served(STEADY, &servers, PROMPTLY)
 }
 
-/// Names come from the Service kube-dns, and the API server's certificate is for its name.
+/// Names are resolved through the Service kube-dns, and the API server's certificate contains its
+/// DNS name.
 pub(crate) fn by_name(stage: &mut Stage) -> Result<()> {
     let ask_api_server = "account=/var/run/secrets/kubernetes.io/serviceaccount; \
         curl --silent --show-error --fail --max-time 10 --cacert $account/ca.crt \
@@ -88,7 +89,7 @@ pub(crate) fn everywhere(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// By what the kernel says of the processes, whatever their Pods ask for.
+/// Reads the privileges from the kernel, independent of the Pods' specs.
 pub(crate) fn privileges(stage: &mut Stage) -> Result<()> {
     for agent in stage.observe_ours("agent")? {
         let node = stage.cluster.nodes().find(|node| node.name() == agent.node);
@@ -123,7 +124,7 @@ pub(crate) fn privileges(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// What whoever gets hold of one node's token can do with it. It is the one that the Pod has.
+/// What an attacker can do with a stolen token of one node, which is the Pod's own.
 pub(crate) fn token(stage: &mut Stage) -> Result<()> {
     let agents = stage.observe_ours("agent")?;
     let agent = agents
@@ -139,12 +140,12 @@ pub(crate) fn token(stage: &mut Stage) -> Result<()> {
     let control_plane = stage.cluster.control_plane();
     let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
     let mut settings: Value = serde_json::from_str(&fs::read_to_string(&kubeconfig)?)?;
-    // In the place of the administrator's.
+    // Replace the administrator's credentials.
     settings["users"][0]["user"] = json!({"token": token.trim()});
     let folder = tempfile::tempdir()?;
     let own = folder.path().join("kubeconfig");
     fs::write(&own, settings.to_string())?;
-    // As the agent writes it, but for the result: that stays what the agent has written.
+    // Written as by the agent, but without the result, which stays as the agent wrote it.
     let attempt = |node: &str| -> Result<(bool, String)> {
         let status = json!({
             "apiVersion": "signpost.dev/v1alpha1",

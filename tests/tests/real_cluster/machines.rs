@@ -1,4 +1,4 @@
-//! Nodes that come and go.
+//! Nodes join and leave.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::shop::SHIFTING;
 use crate::stage::{DEADLINE, PROMPTLY, Stage};
 use crate::ways::Place;
 
-/// The node that is there for a while.
+/// The node that joins and leaves.
 const NEWCOMER: u8 = 4;
-/// Enough for one on each node, as they are spread.
+/// Enough servers for one on each node, given their spread.
 const SERVERS: usize = 8;
 
 pub(crate) fn come_and_go(stage: &mut Stage) -> Result<()> {
@@ -47,8 +47,8 @@ pub(crate) fn come_and_go(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// From elsewhere, connections go to servers that are not about to go, or still answer. On the
-/// node itself the agent stays, and so do Services.
+/// Connections from elsewhere reach servers that are not terminating, or still answer. The agent
+/// stays on the drained node, and so do its Services.
 fn drain(stage: &Stage) -> Result<()> {
     let ways = [
         (Place::Outside(1), (Protocol::Tcp, Family::Ipv4)),

@@ -1,8 +1,8 @@
-//! Life on a real cluster: somebody installs Signpost with Helm, and real Pods on real nodes reach
-//! Services, whatever is upgraded, changed, stopped, added or removed meanwhile, until it is uninstalled.
+//! A real cluster: Signpost is installed with Helm, and real Pods on real nodes reach Services
+//! during upgrades, changes, outages, additions and removals, until it is uninstalled.
 //!
-//! One cluster for all trials, in their order; each begins with everything as it was, so that each
-//! can also run alone. It is in an enclosure: nothing of it outlives this program.
+//! All tests share one cluster and run in order; each starts from the original state, so that each
+//! can also run alone. The cluster is in an enclosure and ends with this program.
 
 mod changes;
 mod installed;
@@ -32,7 +32,7 @@ type Test = fn(&mut Stage) -> Result<()>;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // The trials are one story.
+    // The tests depend on their order.
     arguments.test_threads = Some(1);
     if let Some(problem) = missing_for_ours()? {
         println!("SKIPPED: life on a real cluster: {problem}");
@@ -40,7 +40,7 @@ fn main() -> Result<ExitCode> {
         let skipped = skipped.with_ignored_flag(true);
         return Ok(libtest_mimic::run(&arguments, vec![skipped]).exit_code());
     }
-    // There is no way to anything from within.
+    // There is no network inside the enclosure, so build first.
     build_programs()?;
     Built::cluster()?;
     helm::build()?;
@@ -118,7 +118,7 @@ fn main() -> Result<ExitCode> {
     );
     let trials = [first].into_iter().chain(others).chain([last]).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // Before the enclosure ends, which takes along what this does not end.
+    // Before the enclosure ends, which kills everything that is left.
     drop(shared);
     Ok(conclusion.exit_code())
 }

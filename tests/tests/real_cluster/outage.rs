@@ -1,4 +1,4 @@
-//! The API server is away.
+//! An outage of the API server.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use tests::deadline::wait_for;
 use crate::shop::{SERVERS, SHIFTING};
 use crate::stage::{DEADLINE, PROMPTLY, Stage};
 
-/// How long it is away: longer than the operators hold on to their lease.
+/// The duration: longer than the operators keep their lease.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// How soon the controllers of Kubernetes act after the API server was away: they wait up to a
-/// minute before they ask again.
+/// How soon the controllers of Kubernetes act after an outage of the API server: they wait up to a
+/// minute before they retry.
 const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(240);
 
 pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
@@ -44,8 +44,8 @@ pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     connections.finish_unharmed()
 }
 
-/// Sees that everything else runs for as long as the API server is away. Agents say by then that they
-/// miss it, and that they are ready all the same.
+/// Checks that everything else keeps running during the outage. By its end the agents report that
+/// they have lost the API server, and that they are ready all the same.
 fn sit_out(stage: &mut Stage) -> Result<()> {
     let stopped = Instant::now();
     wait_for("the end of the outage", DEADLINE, || {

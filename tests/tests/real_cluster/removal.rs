@@ -1,4 +1,4 @@
-//! The end: what `helm uninstall` leaves, and what is left after what the documents say to do then.
+//! The removal: what `helm uninstall` leaves behind, and what is left after the documented cleanup.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use tests::real_cluster::Node;
 use crate::shop::STEADY;
 use crate::stage::{DEADLINE, NAMESPACE, PROMPTLY, Stage};
 
-/// What could be ours in the API, besides our own kinds.
+/// The kinds of objects that Signpost could leave behind, besides its own kinds.
 const KINDS: &str = "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
     poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings,leases,\
     customresourcedefinitions";
-/// What agents and operators listen on, and the Services of the trials.
+/// The ports of agents and operators, and of the test Services.
 const PORTS: [&str; 7] = [
     "10249", "10256", "10261", "10262", "10263", "30080", "30081",
 ];
@@ -34,7 +34,7 @@ pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
         said.contains("proxyprofiles.signpost.dev"),
         "kinds are kept, which it tells: {said}"
     );
-    // Rules are a node's, not a Pod's: kept connections go on, and new ones are made.
+    // Rules belong to a node, not to a Pod: existing connections continue, and new ones succeed.
     let servers = stage.observe_servers(STEADY)?;
     stage.wait_until_served(STEADY, &servers, PROMPTLY)?;
     connections.finish_unharmed()?;
@@ -52,7 +52,7 @@ pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
     let kinds = ["nodeproxies.signpost.dev", "proxyprofiles.signpost.dev"];
     let kept = kinds.map(|kind| format!("customresourcedefinition.apiextensions.k8s.io/{kind}"));
     let mut left = observe_objects(stage)?;
-    // Those of agents go with the NodeProxies that own them.
+    // The agents' Leases are deleted with the NodeProxies that own them.
     left.retain(|object| !object.contains("/signpost-agent-"));
     ensure!(left == kept, "in the API: {left:?}");
     ensure!(
@@ -68,7 +68,7 @@ pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
     })
 }
 
-/// As the README of the chart says, on every node.
+/// Runs the cleanup of the chart's README on every node.
 fn clean_up(stage: &Stage) -> Result<()> {
     let image = format!(
         "--image=ghcr.io/signpost/signpost-agent:{}",
@@ -123,14 +123,14 @@ fn ensure_clean(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// The names of objects that are ours, by label or name.
+/// Returns the names of Signpost's objects, recognized by label or name.
 fn observe_objects(stage: &Stage) -> Result<Vec<String>> {
     let all = stage.kubectl(&["get", KINDS, "--all-namespaces", "--output=name"])?;
     let ours = all.lines().filter(|name| name.contains("signpost"));
     Ok(ours.map(str::to_owned).collect())
 }
 
-/// All rules on each node but ours, without what they count.
+/// Returns all rules on each node except Signpost's, without counters.
 fn observe_rules_of_others(stage: &Stage) -> Result<BTreeMap<String, String>> {
     let rules = |node: &Node| -> Result<(String, String)> {
         let all = node.namespace().nft(&["--stateless", "list", "ruleset"])?;

@@ -1,4 +1,4 @@
-//! Pods of ours that go and come back, and a kubelet that does, while endpoints change.
+//! Signpost's Pods and a kubelet restart while endpoints change.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::shop::{SERVERS, SHIFTING, Shop};
 use crate::stage::{NAMESPACE, PROMPTLY, Running, Stage};
 use crate::ways::Place;
 
-/// The node whose agent goes.
+/// The node whose agent restarts.
 const NODE: u8 = 2;
-/// A single look.
+/// A deadline for a single check.
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(crate) fn agent_pod(stage: &mut Stage) -> Result<()> {
@@ -39,13 +39,13 @@ pub(crate) fn agent_pod(stage: &mut Stage) -> Result<()> {
         began.elapsed()
     );
     expect_served(stage, SHIFTING, &servers, AT_ONCE)?;
-    // And it hears of what happens from now on.
+    // The new agent receives later changes.
     let servers = stage.scale(SHIFTING, SERVERS + 1)?;
     expect_served(stage, SHIFTING, &servers, PROMPTLY)?;
     connections.finish_unharmed()
 }
 
-/// Nodes do without, and who comes next goes on where they were.
+/// Nodes work without operators, and the new ones continue where the old ones stopped.
 pub(crate) fn operator_pods(stage: &mut Stage) -> Result<()> {
     let old = stage.observe_ours("operator")?;
     let names: Vec<&str> = old.iter().map(|pod| pod.name.as_str()).collect();
@@ -81,8 +81,8 @@ pub(crate) fn operator_pods(stage: &mut Stage) -> Result<()> {
     connections.finish_unharmed()
 }
 
-/// k/k#125467: what had gone while kube-proxy was stopped was used after it went on. Here nobody is
-/// there to start the agent again, so that it is away for as long as the change takes.
+/// k/k#125467: endpoints removed while kube-proxy was stopped were used after its restart. Here the
+/// kubelet is stopped, so the agent is not restarted and stays away during the change.
 pub(crate) fn kubelet(stage: &mut Stage) -> Result<()> {
     let old = agent_on(stage, "node-2")?;
     let connections = stage.connect()?;
@@ -113,7 +113,7 @@ fn agent_on(stage: &Stage, node: &str) -> Result<Running> {
     agent.with_context(|| format!("{node} has no agent"))
 }
 
-/// The node whose agent went sends connections to these servers alone.
+/// Waits until the node whose agent ended forwards connections to exactly these servers.
 fn expect_served(
     stage: &Stage,
     shop: Shop,

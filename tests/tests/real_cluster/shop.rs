@@ -1,4 +1,4 @@
-//! What runs on the cluster: Services, the servers behind them, and clients.
+//! The workload of the cluster: Services, their servers, and clients.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,7 @@ use tests::real_cluster::lan::node_addresses;
 /// The image of the servers.
 pub(crate) const SERVER_IMAGE: &str = "registry.test/echo-server:test";
 
-/// A Service with cluster IPs and node ports of both families, for TCP and UDP, and the Deployment
-/// behind it.
+/// A Service with cluster IPs and node ports of both families, for TCP and UDP, and its Deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shop {
     /// The name of both.
@@ -20,44 +19,44 @@ pub(crate) struct Shop {
     cluster_ips: [&'static str; 2],
 }
 
-/// Nobody touches its servers.
+/// A Service whose servers stay.
 pub(crate) const STEADY: Shop = Shop {
     name: "steady",
     node_port: 30_080,
     cluster_ips: ["10.96.0.80", "fd00:10:96::80"],
 };
 
-/// Its servers come and go.
+/// A Service whose servers change.
 pub(crate) const SHIFTING: Shop = Shop {
     name: "shifting",
     node_port: 30_081,
     cluster_ips: ["10.96.0.81", "fd00:10:96::81"],
 };
 
-/// How many servers each has when nothing is going on.
+/// The number of servers of each in the idle state.
 pub(crate) const SERVERS: usize = 3;
 
 /// The port of both Services.
 const PORT: u16 = 80;
-/// Where servers listen.
+/// The port of the servers.
 const TARGET_PORT: u16 = 8080;
 
 // === impl Shop ===
 
 impl Shop {
-    /// Where it is for nodes and Pods.
+    /// Returns its address for nodes and Pods.
     pub(crate) fn cluster_address(self, family: Family) -> Result<SocketAddr> {
         let ip = self.cluster_ips[index(family)];
         Ok(SocketAddr::new(ip.parse().context("a cluster IP")?, PORT))
     }
 
-    /// Where it is for those outside.
+    /// Returns its address for outside clients.
     pub(crate) fn node_address(self, node: u8, family: Family) -> SocketAddr {
         SocketAddr::new(node_addresses(node)[index(family)], self.node_port)
     }
 
-    /// Its objects. A server goes on answering after it was told to end, until its time is over, as
-    /// servers do that drain: the first process of a container ignores what it does not handle.
+    /// Returns its objects. A server keeps answering after SIGTERM until its grace period is over,
+    /// like servers that drain: the first process of a container ignores signals without a handler.
     pub(crate) fn objects(self) -> Value {
         let labels = json!({"app": self.name});
         let port = |name: &str, protocol: &str| {
@@ -99,7 +98,7 @@ impl Shop {
                         "image": SERVER_IMAGE,
                         "args": ["$(NAME)", format!("[::]:{TARGET_PORT}")],
                         "env": [{"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-                        // It ends with its input.
+                        // The server ends with its input.
                         "stdin": true,
                         "readinessProbe": {"tcpSocket": {"port": TARGET_PORT}, "periodSeconds": 1},
                     }],
@@ -110,15 +109,15 @@ impl Shop {
     }
 }
 
-/// Selects all Pods from which connections are made.
+/// The selector of all client Pods.
 pub(crate) const CLIENTS: &str = "--selector=app=client";
 
-/// The name of the Pod on a node from which connections are made.
+/// Returns the name of the client Pod on a node.
 pub(crate) fn client(node: u8) -> String {
     format!("client-{node}")
 }
 
-/// A Pod with the tools of a person, where clients are.
+/// Returns a client Pod with network tools.
 pub(crate) fn client_object(node: u8, image: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! The cluster that all trials share, and Signpost on it.
+//! The cluster that all tests share, with Signpost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,19 +22,19 @@ use tests::real_cluster::{Built, Node, Plan, RealCluster};
 
 use crate::shop::{CLIENTS, SERVER_IMAGE, SERVERS, SHIFTING, STEADY, Shop, client, client_object};
 
-/// The namespace that the README installs Signpost in.
+/// The namespace of the installation in the README.
 pub(crate) const NAMESPACE: &str = "signpost-system";
-/// How long containers may take to start or to end on a machine with other work, and what follows
-/// from it to be programmed.
+/// How long containers may take to start or end on a busy machine, including the programming that
+/// follows.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
-/// How long something may take that is only programmed.
+/// How long a change may take that requires only programming.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
-/// How many nodes there are when nothing is going on.
+/// The number of nodes in the idle state.
 pub(crate) const NODES: u8 = 3;
-/// What trials change of the profile, as it is when nothing is going on.
+/// The fields of the profile that tests change, with their values in the idle state.
 const PROFILE: &str = r#"{"spec": {"masquerade": {"all": false}, "nodePorts": null, "syncPeriod": "30s", "rollout": {"minReady": "0s"}}}"#;
 
-/// A cluster, and what its trials use.
+/// A cluster, and what its tests use.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) helm: Helm,
@@ -42,7 +42,7 @@ pub(crate) struct Stage {
     client_image: String,
 }
 
-/// What a Pod is to a trial.
+/// A running Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Running {
     pub(crate) name: String,
@@ -60,7 +60,7 @@ struct List<T> {
 // === impl Stage ===
 
 impl Stage {
-    /// Starts a cluster on which nothing of ours runs. In an enclosure.
+    /// Starts a cluster without Signpost. Must run in an enclosure.
     pub(crate) fn start() -> Result<Stage> {
         let Place::Inside(enclosure) = enclosure::enter()? else {
             bail!("a cluster starts in an enclosure");
@@ -88,10 +88,10 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Waits until everything is as it is when nothing is going on. What is not installed is.
+    /// Restores the idle state and waits for it. Installs what is not installed.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.cluster.ensure_runs()?;
-        // Of a trial that failed.
+        // Nodes left behind by a failed test.
         let nodes: Vec<u8> = self.cluster.nodes().map(Node::number).collect();
         for node in nodes.into_iter().filter(|node| *node > NODES) {
             self.cluster.remove_node(node)?;
@@ -117,16 +117,17 @@ impl Stage {
         Ok(())
     }
 
-    /// As the README of the chart says, on a cluster that tells where its API server is.
+    /// Installs Signpost as in the README of the chart, in a cluster that publishes the address of
+    /// its API server.
     pub(crate) fn install(&self) -> Result<String> {
         let notes = self.run_helm("install", &["--create-namespace"])?;
         let timeout = format!("--timeout={}s", DEADLINE.as_secs());
-        // By the operator that holds the lease, which may come after all Pods are ready.
+        // The operator with the lease creates it, possibly after all Pods are ready.
         self.kubectl(&["wait", "--for=create", &timeout, "proxyprofile/default"])?;
         Ok(notes)
     }
 
-    /// Runs helm on our chart until Pods are ready.
+    /// Runs helm with Signpost's chart and waits until the Pods are ready.
     pub(crate) fn run_helm(&self, verb: &str, more: &[&str]) -> Result<String> {
         let chart = chart();
         let chart = chart.to_str().context("the path of the chart is text")?;
@@ -147,7 +148,7 @@ impl Stage {
             .map(drop)
     }
 
-    /// What `kubectl get … --output=json` prints, as what it stands for.
+    /// Parses the output of `kubectl get … --output=json`.
     pub(crate) fn get<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
         let text = self.kubectl(&[&["get", "--output=json"], arguments].concat())?;
         serde_json::from_str(&text)
@@ -166,7 +167,7 @@ impl Stage {
         self.kubectl(&arguments).map(drop)
     }
 
-    /// Makes Pods on nodes from which connections are made, and waits until they run.
+    /// Creates client Pods on nodes and waits until they run.
     pub(crate) fn create_clients(&self, nodes: impl Iterator<Item = u8>) -> Result<()> {
         let pods: Vec<Value> = nodes
             .map(|node| client_object(node, &self.client_image))
@@ -177,15 +178,14 @@ impl Stage {
         self.kubectl(&all).map(drop)
     }
 
-    /// Every NodeProxy, by the name of its node.
+    /// Returns every NodeProxy by the name of its node.
     pub(crate) fn observe_node_proxies(&self) -> Result<BTreeMap<String, NodeProxy>> {
         let proxies: List<NodeProxy> = self.get(&["nodeproxies"])?;
         let by_name = |proxy: NodeProxy| Some((proxy.metadata.name.clone()?, proxy));
         Ok(proxies.items.into_iter().filter_map(by_name).collect())
     }
 
-    /// Waits until the profile is Ready on all nodes that the cluster has, by its own word and by
-    /// that of each node.
+    /// Waits until the profile and each NodeProxy report Ready on all nodes of the cluster.
     pub(crate) fn wait_until_ready(&self) -> Result<ProxyProfile> {
         let names: BTreeSet<String> = self.cluster.nodes().map(|node| node.name()).collect();
         let count = u32::try_from(names.len())?;
@@ -205,8 +205,8 @@ impl Stage {
         })
     }
 
-    /// Our Pods of a component, `agent` or `operator`, without those that are about to go or whose
-    /// node has gone.
+    /// Returns Signpost's Pods of a component, `agent` or `operator`, except for those that are
+    /// terminating or whose node is gone.
     pub(crate) fn observe_ours(&self, component: &str) -> Result<Vec<Running>> {
         let selector = format!(
             "--selector=app.kubernetes.io/name=signpost,app.kubernetes.io/component={component}"
@@ -214,12 +214,12 @@ impl Stage {
         let namespace = format!("--namespace={NAMESPACE}");
         let nodes: BTreeSet<String> = self.cluster.nodes().map(|node| node.name()).collect();
         let mut pods = self.observe_pods(&["pods", &selector, &namespace])?;
-        // That of a node that was removed is there for a minute.
+        // The Pod of a removed node exists for another minute.
         pods.retain(|pod| nodes.contains(&pod.node));
         Ok(pods)
     }
 
-    /// Pods that are not about to go.
+    /// Returns the Pods that are not terminating.
     fn observe_pods(&self, arguments: &[&str]) -> Result<Vec<Running>> {
         let pods: List<Pod> = self.get(arguments)?;
         let pods = pods.items.into_iter();
@@ -227,7 +227,7 @@ impl Stage {
         Ok(staying.map(Running::of).collect())
     }
 
-    /// Waits until the Pods of a component are as `wanted`, each of them ready, and returns them.
+    /// Waits until the Pods of a component are all ready and `wanted` accepts them; returns them.
     pub(crate) fn wait_for_ours(
         &self,
         component: &str,
@@ -241,13 +241,13 @@ impl Stage {
         })
     }
 
-    /// The servers that a Service is for: ready, and not about to go.
+    /// Returns the servers of a Service that are ready and not terminating.
     pub(crate) fn observe_servers(&self, shop: Shop) -> Result<BTreeSet<String>> {
         let servers = self.observe_running_servers(shop)?.into_iter();
         Ok(servers.map(|pod| pod.name).collect())
     }
 
-    /// Those of them that are on a node.
+    /// Returns those servers on one node.
     pub(crate) fn observe_servers_on(&self, shop: Shop, node: u8) -> Result<BTreeSet<String>> {
         let servers = self.observe_running_servers(shop)?.into_iter();
         let there = servers.filter(|pod| pod.node == format!("node-{node}"));
@@ -260,7 +260,7 @@ impl Stage {
         Ok(servers.filter(|pod| pod.ready).collect())
     }
 
-    /// The servers that the EndpointSlices of a Service call ready.
+    /// Returns the servers that are ready in the EndpointSlices of a Service.
     pub(crate) fn observe_endpoints(&self, shop: Shop) -> Result<BTreeSet<String>> {
         let selector = format!("--selector=kubernetes.io/service-name={}", shop.name);
         let slices: List<EndpointSlice> = self.get(&["endpointslices", &selector])?;
@@ -274,7 +274,7 @@ impl Stage {
             .collect())
     }
 
-    /// The address of the Pod on a node from which connections are made.
+    /// Returns the address of the client Pod on a node.
     pub(crate) fn observe_client_address(&self, node: u8, family: Family) -> Result<IpAddr> {
         let pod: Pod = self.get(&["pod", &client(node)])?;
         let addresses = pod
@@ -290,7 +290,7 @@ impl Stage {
             .with_context(|| format!("{} has no {family} address", client(node)))
     }
 
-    /// Gives a Service so many servers, and returns their names once they are ready.
+    /// Scales a Service to this many servers; returns their names once they are ready.
     pub(crate) fn scale(&self, shop: Shop, servers: usize) -> Result<BTreeSet<String>> {
         let deployment = format!("deployment/{}", shop.name);
         self.kubectl(&["scale", &deployment, &format!("--replicas={servers}")])?;
@@ -304,7 +304,7 @@ impl Stage {
         )
     }
 
-    /// What a person would look at first when something is wrong.
+    /// Returns diagnostics for an error message.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         let namespace = format!("--namespace={NAMESPACE}");

@@ -1,4 +1,4 @@
-//! From kube-proxy to Signpost and back, as docs/migrate.md says.
+//! A migration from kube-proxy to Signpost and back, as described in docs/migrate.md.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use tests::real_cluster::{kube_proxy, kubeconfig};
 use crate::shop::STEADY;
 use crate::stage::{DEADLINE, Stage};
 
-/// No node has this label.
+/// A node label that no node has.
 const WANTED: &str = "signpost.dev/kube-proxy";
 const DETECTED: &str = "ForeignProxyDetected";
 
-/// Who forwards, as the node's tables say.
+/// The tables of both proxies, which show which one forwards.
 const OURS: [&str; 2] = ["table ip signpost", "table ip6 signpost"];
 const THEIRS: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 
-/// A cluster that has kube-proxy goes over, thinks better of it, and goes over again. One crowd of
-/// clients is there all along.
+/// A cluster with kube-proxy moves to Signpost, back, and to Signpost again, with the same clients
+/// all the time.
 pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     kube_proxy::install(&stage.cluster)?;
     let servers = stage.observe_servers(STEADY)?;
@@ -48,8 +48,8 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
 
     start_kube_proxy(stage)?;
-    // Refused as long as kube-proxy's rules are not complete; and its Pods count as ready before, because
-    // it is our agent that answers at the port of its probe.
+    // Rejected until kube-proxy's rules are complete. Its Pods count as ready before that, because
+    // Signpost's agent answers at the port of their probe.
     let told = wait_for("kube-proxy to be able to go on", DEADLINE, || {
         Ok(migrate(stage, &["handback"]).ok())
     })?;
@@ -57,8 +57,8 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     expect_tables(stage, &THEIRS, &OURS)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
 
-    // As the notes say, without a command on any node. The first node refuses while kube-proxy runs, and the others are
-    // not asked.
+    // The profile alone moves the nodes, without a command on any node. The first node refuses
+    // while kube-proxy runs, and the others do not change.
     set_handover(stage, "Takeover")?;
     let told = wait_for("the first node to refuse", DEADLINE, || {
         let degraded = nodes_with(stage, "Degraded", "True", "HandoverRefused")?;
@@ -81,13 +81,13 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     connections.finish_unharmed()
 }
 
-/// Has the profile say which proxy serves its nodes, and no node wait for the time that the one before has to prove itself.
+/// Sets in the profile which proxy serves its nodes, without a waiting time between nodes.
 fn set_handover(stage: &Stage, handover: &str) -> Result<()> {
     let spec = json!({"handover": handover, "rollout": {"minReady": "0s"}});
     stage.patch_profile(&json!({"spec": spec}).to_string())
 }
 
-/// Its Pods go, its rules stay.
+/// Deletes kube-proxy's Pods; its rules stay.
 fn stop_kube_proxy(stage: &Stage) -> Result<()> {
     select_nodes(stage, &json!({WANTED: "wanted"}))?;
     wait_for("kube-proxy to be gone from all nodes", DEADLINE, || {
@@ -123,7 +123,7 @@ fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
     stage.kubectl(&arguments).map(drop)
 }
 
-/// Runs `kubectl signpost migrate`, and returns what it prints.
+/// Runs `kubectl signpost migrate`; returns its output.
 fn migrate(stage: &Stage, arguments: &[&str]) -> Result<String> {
     let network = stage.cluster.lan().control();
     let mut command = network.command(binaries::find("kubectl-signpost")?);
@@ -156,7 +156,7 @@ fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every NodeProxy has the condition, for this reason.
+/// Waits until every NodeProxy has the condition with this reason.
 fn wait_for_condition(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<()> {
     let what = format!("{kind} {status} {reason} on all nodes");
     wait_for(&what, DEADLINE, || {
@@ -166,7 +166,7 @@ fn wait_for_condition(stage: &Stage, kind: &str, status: &str, reason: &str) -> 
     })
 }
 
-/// The nodes whose NodeProxy has the condition, for this reason.
+/// Returns the nodes whose NodeProxy has the condition with this reason.
 fn nodes_with(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<Vec<String>> {
     let proxies = stage.observe_node_proxies()?;
     let with = proxies.into_iter().filter(|(_, proxy)| {

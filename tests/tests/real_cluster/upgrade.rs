@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::stage::{NODES, Running, Stage};
 
-/// Another format of logs is another environment: every Pod is replaced.
+/// Another log format changes the environment, so every Pod is replaced.
 pub(crate) fn every_pod(stage: &mut Stage) -> Result<()> {
     let before: Vec<Running> = observe_all(stage)?;
     let old: BTreeSet<&str> = before.iter().map(|pod| pod.uid.as_str()).collect();
@@ -36,7 +36,7 @@ pub(crate) fn every_pod(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Our Pods, of both components.
+/// Returns Signpost's Pods of both components.
 pub(crate) fn observe_all(stage: &Stage) -> Result<Vec<Running>> {
     let mut pods = stage.observe_ours("agent")?;
     pods.extend(stage.observe_ours("operator")?);

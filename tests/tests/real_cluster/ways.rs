@@ -1,4 +1,4 @@
-//! From where to where connections are made.
+//! The clients and destinations of connections.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tests::network::{Connections, Kind, Way};
 use crate::shop::{STEADY, Shop, client};
 use crate::stage::Stage;
 
-/// Where a client is, with the node that it goes through.
+/// The place of a client, with the node that its connections go through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere in the cluster: it asks a node port of the node.
+    /// Outside the cluster: uses a node port of this node.
     Outside(u8),
-    /// On the node itself: it asks the cluster IP.
+    /// On this node itself: uses the cluster IP.
     Node(u8),
-    /// In a Pod of the node: it asks the cluster IP.
+    /// In a Pod on this node: uses the cluster IP.
     Pod(u8),
 }
 
-/// Where a client is, and how it asks.
+/// The place of a client, and its protocol and family.
 pub(crate) type Client = (Place, (Protocol, Family));
 
-/// Clients outside, on nodes and in Pods, so that each node, protocol and family is among them.
+/// Clients outside, on nodes and in Pods that cover each node, protocol and family.
 pub(crate) const EVERYWHERE: [Client; 7] = [
     (Place::Outside(1), (Protocol::Tcp, Family::Ipv4)),
     (Place::Outside(2), (Protocol::Udp, Family::Ipv6)),
@@ -35,11 +35,11 @@ pub(crate) const EVERYWHERE: [Client; 7] = [
     (Place::Pod(3), (Protocol::Udp, Family::Ipv4)),
 ];
 
-/// How often each client asks.
+/// The interval of each client's requests.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 impl Stage {
-    /// The way from a place to a Service.
+    /// Returns the way from a place to a Service.
     pub(crate) fn way(
         &self,
         place: Place,
@@ -73,7 +73,7 @@ impl Stage {
         })
     }
 
-    /// The way from a place over TCP, in each family.
+    /// Returns the ways from a place over TCP in each family.
     pub(crate) fn tcp_ways(&self, place: Place, shop: Shop) -> Result<Vec<Way>> {
         let families = Family::ALL.into_iter();
         families
@@ -81,8 +81,8 @@ impl Stage {
             .collect()
     }
 
-    /// Waits until connections from outside, from nodes and from Pods of every node reach these
-    /// servers alone.
+    /// Waits until connections from outside, from nodes and from Pods of every node reach exactly
+    /// these servers.
     pub(crate) fn wait_until_served(
         &self,
         shop: Shop,
@@ -100,8 +100,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts clients everywhere that ask a Service whose servers stay, over new connections and
-    /// over kept ones.
+    /// Starts clients in all places for a Service whose servers stay, over new and over kept
+    /// connections.
     pub(crate) fn connect(&self) -> Result<Connections> {
         self.connect_from(&EVERYWHERE)
     }

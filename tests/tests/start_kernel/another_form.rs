@@ -1,4 +1,4 @@
-//! A table that another version has left, which serves until its successor does. Failure story T87.
+//! A table left by another version serves until the new version does. Failure story T87.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,27 +17,28 @@ use tests::programmed::program;
 
 use crate::many;
 
-/// The pod that serves, on [`SERVED`], and the pod that asks.
+/// The serving pod, with a server on [`SERVED`], and the client pod.
 const SERVING: u8 = 5;
 const ASKING: u8 = 9;
 const SERVED: u16 = 8080;
-/// A cluster IP behind those of all others, so that it is written last.
+/// A cluster IP after all others, so that it is written last.
 const SERVICE: ([u8; 4], u16) = ([10, 96, 250, 10], 80);
-/// Between two connections of one client.
+/// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(5);
-/// More transactions than this are no progress.
+/// The maximum number of transactions before the test fails for lack of progress.
 const ENOUGH: usize = 40;
 
-/// What an older version has left.
+/// The leftovers of an older version.
 #[derive(Debug, Clone, Copy)]
 enum Left {
-    /// A table with one Service, and a map that has the name of one of this version, and other values.
+    /// A table with one Service, and a map with the name of one of this version but with other
+    /// values.
     OtherMap,
-    /// All that this version would write, but with NAT at the priority that all others have, too.
+    /// The same table that this version writes, except that NAT has the usual priority.
     OtherPriority,
 }
 
-/// A node with clients that connect through a table which no agent of this version has made.
+/// A node with clients that connect through a table from another version.
 struct Stage {
     clients: Connections,
     dataplane: Dataplane,
@@ -100,7 +101,7 @@ impl Stage {
         self.topology.node(1)
     }
 
-    /// The backend of an agent that starts, and what it finds.
+    /// Opens the backend of a new agent, and reads the existing rules.
     fn open(&self) -> Result<(Nftables, Rendered<backend_nftables::Table>)> {
         let [mut ipv4, _] = self.node()?.enter(backend_nftables::open)??;
         let from = Rendered {
@@ -156,7 +157,7 @@ fn leave_other_priority(node: &Namespace, dataplane: &Dataplane) -> Result<()> {
     Ok(())
 }
 
-/// Without an end in between.
+/// Replaces the table without an interruption.
 pub(crate) fn replaced() -> Result<()> {
     replaced_at_once(Left::OtherMap)
 }
@@ -178,7 +179,7 @@ fn replaced_at_once(left: Left) -> Result<()> {
     stage.finish()
 }
 
-/// Each agent starts anew, carries out one transaction of what it finds is to do, and is gone.
+/// Each agent starts anew, makes one transaction of its first change, and is killed.
 pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
     let stage = Stage::start(Left::OtherMap)?;
     let mut socket = stage.node()?.enter(Socket::open)??;
@@ -199,7 +200,7 @@ pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
     stage.finish()
 }
 
-/// What an agent left that was killed goes with what it had.
+/// The cleanup removes the half-built replacement of a killed agent together with the old table.
 pub(crate) fn what_is_half_built_is_cleaned_up() -> Result<()> {
     let stage = Stage::start(Left::OtherMap)?;
     let mut socket = stage.node()?.enter(Socket::open)??;

@@ -1,5 +1,4 @@
-//! Starts in a real kernel that another process, or an agent before, has left in another state than an
-//! agent would like.
+//! Starts in a real kernel whose state another process or an earlier agent has left unfavourable.
 
 mod another_form;
 
@@ -12,10 +11,11 @@ use tests::network::{Namespace, Network, Restless, enter_private_namespaces};
 use tests::programmed::program;
 use tests::trial::trial;
 
-/// So many that every listing of them is several datagrams.
+/// So many that a dump takes several datagrams.
 const SERVICES: u16 = 2_000;
 
-/// More than an agent leaves of which it does not know that they are used, with those of one change.
+/// More chains than an agent leaves when it does not know that they are used, including those of
+/// one change.
 const MANY_CHAINS: usize = 96 + 8;
 
 type Test = fn() -> Result<()>;
@@ -60,7 +60,7 @@ fn open(namespace: &Namespace) -> Result<Nftables> {
     Ok(ipv4)
 }
 
-/// Services of four endpoints each.
+/// Returns Services of four endpoints each.
 pub(crate) fn many() -> Dataplane {
     let mut dataplane = Dataplane::default();
     for number in 0..SERVICES {
@@ -79,8 +79,8 @@ pub(crate) fn many() -> Dataplane {
     dataplane
 }
 
-/// A transaction of any process interrupts every listing of more than one datagram, so that beside one
-/// transaction after the other there is no listing of a whole ruleset that stood still.
+/// A transaction of any process interrupts every dump of more than one datagram, so with continuous
+/// transactions no consistent dump of a whole ruleset is possible.
 fn start_beside_the_restless() -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = &network.add_namespaces(["kernel"])?;
@@ -111,8 +111,8 @@ fn generation(namespace: &Namespace) -> Result<u32> {
     Ok(socket.observe_generation()?)
 }
 
-/// A client of the API that may write EndpointSlices may make one Service have each number of endpoints
-/// there is, one change directly after the other.
+/// An API client that may write EndpointSlices may give one Service every possible number of
+/// endpoints, in immediate succession.
 fn stepping_through_numbers() -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = &network.add_namespaces(["kernel"])?;

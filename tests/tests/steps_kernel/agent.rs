@@ -1,4 +1,4 @@
-//! What an agent does from its start until all is programmed, step by step.
+//! Runs an agent step by step, from its start until everything is programmed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,19 +16,19 @@ use crate::mechanism::{Mechanism, Steps, smallest_parts, transactions};
 use crate::stage::Stage;
 use crate::witness::Witness;
 
-/// More attempts than this are no progress.
+/// The maximum number of attempts before the test fails for lack of progress.
 const ATTEMPTS: usize = 10;
 
-/// How much a step is.
+/// The size of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grain {
-    /// A transaction.
+    /// One transaction.
     Transactions,
-    /// What the kernel takes at once when it has no memory for more.
+    /// The smallest part into which a change is divided if the kernel lacks memory.
     SmallestParts,
 }
 
-/// What happens instead of a step.
+/// An incident in place of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Incident {
     /// The agent is killed.
@@ -37,17 +37,17 @@ pub(crate) enum Incident {
     NoMemory,
 }
 
-/// How an agent fares.
+/// The script of an agent's run.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) grain: Grain,
-    /// In the place of the step of this number, once.
+    /// The step to replace, and the incident.
     pub(crate) incident: Option<(usize, Incident)>,
-    /// Who looks before each step; nobody, where nobody needs to.
+    /// The witness that checks before each step, if needed.
     pub(crate) witness: Option<Witness>,
-    /// How many steps were begun.
+    /// The number of steps begun.
     pub(crate) steps: usize,
-    /// Why nobody could look.
+    /// Why a check was not possible.
     failure: Option<anyhow::Error>,
     is_dead: bool,
 }
@@ -83,14 +83,15 @@ impl Script {
             Some((_, Incident::NoMemory)) => Fate::Refuse(Recovery::Retry),
             Some((_, Incident::Kill)) => {
                 self.is_dead = true;
-                // With no other does the reconciler not go on at once.
+                // All other recoveries let the reconciler retry at once.
                 Fate::Refuse(Recovery::Halt)
             }
         }
     }
 }
 
-/// Lets an agent take one family of the node to `wanted` by `mechanism`, and what `other` has left go.
+/// Runs an agent that programs one family of the node with `wanted` through `mechanism`, and
+/// removes the rules of `other`.
 pub(crate) fn run(
     stage: &Stage,
     wanted: &Dataplane,
@@ -126,7 +127,7 @@ pub(crate) fn run(
     }
 }
 
-/// The reconciler's own rounds, up to the first that succeeds.
+/// Runs rounds of the reconciler until the first success.
 fn program<B: Steps>(
     stage: &Stage,
     variant: Variant,

@@ -1,6 +1,6 @@
-//! Packets in a real kernel after every step of every way to a state: of a start, a repair, a change,
-//! another form and a switch of mechanisms, also where an agent was killed there or the kernel had no
-//! memory for the next step. Failure stories T98 and, of sources that are excluded, T52.
+//! Packets in a real kernel after every step of every transition: a start, a repair, a change, a
+//! new table form and a switch of mechanisms, also after the agent was killed at that step or the
+//! kernel had no memory for the next one. Failure stories T98 and, for excluded sources, T52.
 
 mod agent;
 mod mechanism;
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
             ),
         ];
         for other in MECHANISMS.into_iter().filter(|other| *other != mechanism) {
-            // An agent uses one variant of iptables.
+            // An agent uses only one variant of iptables.
             if mechanism == Mechanism::Nftables || other == Mechanism::Nftables {
                 starts.push((
                     "t98_at_no_step_of_a_switch_is_a_healthy_service_refused",
@@ -85,7 +85,7 @@ fn main() -> Result<()> {
         witness::notices,
     ));
     let mut arguments = Arguments::from_args();
-    // They mostly wait for packets that nobody answers.
+    // The tests mostly wait for unanswered packets.
     arguments.test_threads = arguments.test_threads.or(Some(8));
     libtest_mimic::run(&arguments, trials).exit();
 }

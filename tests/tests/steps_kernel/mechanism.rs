@@ -1,4 +1,4 @@
-//! What programs a kernel, one transaction at a time.
+//! Programs a kernel one transaction at a time.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use xtables::Variant;
 
 use crate::stage::Stage;
 
-/// Longer than any other process of a test has the lock.
+/// Longer than any other process of a test holds the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How packets are redirected.
+/// The mechanism that redirects packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mechanism {
     Nftables,
     Iptables(Variant),
 }
 
-/// A backend whose changes can be carried out in parts.
+/// A backend whose changes can be divided.
 pub(crate) trait Steps: Backend + Sized + Send + 'static {
-    /// One family of the node.
+    /// Opens one family of the node.
     fn open_family(stage: &Stage, variant: Variant, family: Family) -> Result<Self>;
 
-    /// The same change in two.
+    /// Divides the change into two.
     fn halves(change: &Self::Change) -> Option<[Self::Change; 2]>;
 
-    /// Whether a kernel that has memory carries it out in more than one step.
+    /// Whether a kernel with enough memory makes the change in more than one step.
     fn is_divided(change: &Self::Change) -> bool;
 }
 
-/// The transactions of a change, in order.
+/// Returns the transactions of a change in order.
 pub(crate) fn transactions<B: Steps>(change: B::Change) -> Vec<B::Change> {
     divide::<B>(change, B::is_divided)
 }
 
-/// What a kernel with no memory for more carries out of a change at once, in order.
+/// Returns in order the smallest parts into which a change is divided if the kernel lacks memory.
 pub(crate) fn smallest_parts<B: Steps>(change: B::Change) -> Vec<B::Change> {
     divide::<B>(change, |_| true)
 }

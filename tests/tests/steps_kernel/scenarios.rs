@@ -1,4 +1,4 @@
-//! Where agents start, and what comes between.
+//! The initial states of agents, and the incidents.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,33 +17,32 @@ use crate::services::{self, API_SERVER, NODE_PORT, SERVED, SERVING, STICKY, WEB}
 use crate::stage::Stage;
 use crate::witness::Witness;
 
-/// At how many steps of one change an agent is killed, or the kernel has no memory, at most; they are
-/// spread over all.
+/// The maximum number of steps of one change at which an incident happens; they are spread evenly.
 const INCIDENTS: usize = 4;
 
-/// What an agent finds.
+/// The initial state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Start {
-    /// Nothing.
+    /// No rules.
     Nothing,
-    /// The rules of another version, which serve.
+    /// The working rules of another version.
     AnotherForm,
-    /// Its rules, of which another program has removed a half.
+    /// The agent's rules, half of them removed by another program.
     Damaged,
-    /// Its rules from before some Services came and others went.
+    /// The agent's rules from before some Services were added and others removed.
     Earlier,
-    /// The rules of another mechanism, which serve.
+    /// The working rules of another mechanism.
     Other(Mechanism),
-    /// Nothing. What it is to program serves some sources only, as in what follows.
+    /// No rules. From here on, the desired state admits only some sources.
     NothingGuarded,
-    /// Its rules from before, when the Service served everybody.
+    /// The agent's rules from when the Service admitted all sources.
     Unguarded,
-    /// Its rules from before, when the Service served other sources.
+    /// The agent's rules from when the Service admitted other sources.
     OtherRanges,
 }
 
-/// One family of a node on its way from `start` to what is wanted, by `mechanism`: undisturbed, by an
-/// agent that is killed at some step and the next one, and where the kernel has no memory at some step.
+/// Moves one family of a node from `start` to the desired state through `mechanism`: undisturbed,
+/// with an agent killed at some step and its successor, and with a lack of memory at some step.
 pub(crate) fn run(mechanism: Mechanism, start: Start, family: Family) -> Result<()> {
     let stage = Stage::build()?;
     let scenario = Scenario {
@@ -85,7 +84,7 @@ struct Scenario<'a> {
 // === impl Scenario ===
 
 impl Scenario<'_> {
-    /// In the smallest steps there are. How many, and how often clients asked.
+    /// Runs undisturbed in the smallest steps; returns their number and the number of checks.
     fn undisturbed(&self) -> Result<(usize, usize)> {
         self.prepare()?;
         let script = Script::new(Grain::SmallestParts, Some(self.witness()?));
@@ -94,7 +93,7 @@ impl Scenario<'_> {
         Ok((script.steps, self.finish(script)?))
     }
 
-    /// The next agent goes on in the steps of an agent that nothing happens to.
+    /// Kills the agent; the next one continues with the steps of an undisturbed agent.
     fn killed(&self) -> Result<usize> {
         let mut looks = 0;
         for grain in [Grain::Transactions, Grain::SmallestParts] {
@@ -114,7 +113,7 @@ impl Scenario<'_> {
         Ok(looks)
     }
 
-    /// The same agent goes on.
+    /// Lets the kernel lack memory; the same agent continues.
     fn without_memory(&self) -> Result<usize> {
         let (mut looks, grain) = (0, Grain::SmallestParts);
         for step in self.steps(grain)? {
@@ -129,7 +128,7 @@ impl Scenario<'_> {
         Ok(looks)
     }
 
-    /// The steps at which something happens.
+    /// Returns the steps at which an incident happens.
     fn steps(&self, grain: Grain) -> Result<Vec<usize>> {
         self.prepare()?;
         let all = self.run(Script::new(grain, None))?.steps;
@@ -144,14 +143,14 @@ impl Scenario<'_> {
         }
     }
 
-    /// Lets an agent start, and go on until all is done or it is killed.
+    /// Runs an agent until it is done or killed.
     fn run(&self, script: Script) -> Result<Script> {
         let mechanisms = (self.mechanism, self.other());
         agent::run(self.stage, &self.wanted, mechanisms, self.family, script)
     }
 
-    /// Fails unless all was well, and the rules are now those of an agent that found nothing: one that
-    /// starts once more has nothing to write.
+    /// Fails unless all checks succeeded and the rules equal those of an agent that started without
+    /// rules: another start has nothing to write.
     fn finish(&self, mut script: Script) -> Result<usize> {
         let witness = script.witness.take().context("somebody looked")?;
         let looks = witness.finish()?;
@@ -160,7 +159,7 @@ impl Scenario<'_> {
         Ok(looks)
     }
 
-    /// Makes the node what an agent is to find.
+    /// Creates the initial state.
     fn prepare(&self) -> Result<()> {
         self.clear()?;
         match self.start {
@@ -211,7 +210,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// All that this version would write, but with NAT where all others have it, too.
+    /// Writes the same table as this version, except that NAT has the usual priority.
     fn leave_other_priority(&self) -> Result<()> {
         self.program(Mechanism::Nftables, &self.wanted)?;
         let family = nft_family(self.family);
@@ -226,7 +225,7 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// Chains of other names and other contents, to one endpoint of each Service.
+    /// Writes chains with other names and contents that lead to one endpoint of each Service.
     fn leave_other_chains(&self, variant: Variant) -> Result<()> {
         let iptables = format!("{} -w -t nat", iptables(self.family, variant));
         let endpoint = addresses::pod_address(1, SERVING[0], self.family);
@@ -257,7 +256,7 @@ impl Scenario<'_> {
         self.stage.shell(&lines)
     }
 
-    /// Removes about half of what there is.
+    /// Removes about half of the rules.
     fn damage(&self) -> Result<()> {
         let lines = match self.mechanism {
             Mechanism::Nftables => {

@@ -1,4 +1,4 @@
-//! What is served.
+//! The Services of these tests.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -9,49 +9,50 @@ use ipnet::IpNet;
 use testkit::address_plan as addresses;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// The pods that serve, and where.
+/// The serving pods and the port of their servers.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
 pub(crate) const SERVED: u16 = 8080;
 /// The node port of `shop/web`, over TCP and UDP.
 pub(crate) const NODE_PORT: u16 = 30_080;
-/// Cluster IPs, by their last number.
+/// Cluster IPs by their host numbers.
 pub(crate) const API_SERVER: u8 = 1;
 pub(crate) const WEB: u8 = 10;
 pub(crate) const STICKY: u8 = 11;
 const EMPTY: u8 = 12;
 const OF_GUARDED: u8 = 13;
-/// The load-balancer IP of `shop/guarded`, by its last number.
+/// The load-balancer IP of `shop/guarded` by its host number.
 pub(crate) const GUARDED: u8 = 7;
-/// The clients outside that its source ranges let through, in the end and before.
+/// The outside clients that its source ranges admit, in the desired state and before.
 pub(crate) const ADMITTED: [u8; 2] = [3, 5];
 const ADMITTED_BEFORE: [u8; 2] = [3, 4];
-/// All who ask.
+/// All outside clients.
 pub(crate) const OUTSIDERS: [u8; 4] = [2, 3, 4, 5];
-/// Others, each at the cluster IP of this number: those before a change, and those after it.
+/// Other Services by the host numbers of their cluster IPs: those before a change, and those after
+/// it.
 const OTHERS_BEFORE: RangeInclusive<u8> = 21..=28;
 const OTHERS: RangeInclusive<u8> = 25..=32;
 
-/// What every way leads to.
+/// Returns the desired state of all transitions.
 pub(crate) fn wanted() -> Dataplane {
     compile(OTHERS, &SERVING)
 }
 
-/// The same before other Services came and went, and while `shop/web` had one endpoint.
+/// Returns the state before other Services were added and removed, with one endpoint of `shop/web`.
 pub(crate) fn earlier() -> Dataplane {
     compile(OTHERS_BEFORE, &SERVING[..1])
 }
 
-/// A Service for some sources only.
+/// Returns a Service that admits only some sources.
 pub(crate) fn guarded() -> Dataplane {
     compile_guarded(&ADMITTED, &SERVING)
 }
 
-/// The same while it was for others, and had one endpoint.
+/// Returns the same Service with one endpoint when it admitted other sources.
 pub(crate) fn guarded_for_others() -> Dataplane {
     compile_guarded(&ADMITTED_BEFORE, &SERVING[..1])
 }
 
-/// The same while it was for everybody.
+/// Returns the same Service when it admitted all sources.
 pub(crate) fn unguarded() -> Dataplane {
     compile_guarded(&[], &SERVING)
 }

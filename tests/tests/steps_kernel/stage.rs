@@ -1,4 +1,4 @@
-//! A node with pods that serve and clients, and every client's ways to a healthy Service.
+//! A node with serving pods and clients, and the ways of all clients to healthy Services.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use tests::network::{
 
 use crate::services::{API_SERVER, GUARDED, NODE_PORT, OUTSIDERS, SERVED, SERVING, STICKY, WEB};
 
-/// The pod that asks.
+/// The client pod.
 const ASKING: u8 = 9;
-/// Who answers at a node port that no rule redirects. Without it the node itself would refuse such a
-/// connection, and nobody could tell that from a refusal by a rule.
+/// The name of the server that answers at node ports without a rule. Without it the node itself
+/// would refuse such a connection, which would look like a rejection by a rule.
 pub(crate) const NODE_ITSELF: &str = "the-node-itself";
 
-/// Everything. It ends when this is dropped.
+/// The environment of a test. It ends on drop.
 #[derive(Debug)]
 pub(crate) struct Stage {
     _servers: Vec<Server>,
     folder: TempDir,
-    /// One for each question there is: no two flows are one to connection tracking, which sends what it
-    /// knows where it sent it before, whatever the rules are by then.
+    /// A separate source port for each question, because conntrack keeps the destination of a known
+    /// flow whatever the present rules are.
     pub(crate) ports: SourcePorts,
     topology: Topology,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    /// A node that nobody has programmed.
+    /// Builds a node without rules.
     pub(crate) fn build() -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
@@ -55,14 +55,14 @@ impl Stage {
         }
         let node_ports = Family::ALL.map(node_port);
         servers.push(start_server(topology.node(1)?, NODE_ITSELF, &node_ports)?);
-        // Nobody answers a packet to a cluster IP that leaves the node as it is.
+        // A packet to a cluster IP that leaves the node untranslated gets no answer.
         let mut routes = String::new();
         for family in Family::ALL {
             let range = addresses::service_cidr(family);
             routes += &format!("route replace blackhole {range}\n");
         }
         topology.world().configure(&routes)?;
-        // Nor does one to a load-balancer IP go round between the two.
+        // Nor does a packet to a load-balancer IP loop between node and world.
         for family in Family::ALL {
             let balancer = addresses::load_balancer_ip(GUARDED, family);
             let route = format!("route add blackhole {balancer}");
@@ -84,7 +84,7 @@ impl Stage {
         self.folder.path().join("lock")
     }
 
-    /// Everybody's ways to what is served before and after.
+    /// Returns all clients' ways to the Services that exist before and after.
     pub(crate) fn ways(&self, family: Family) -> Result<Vec<Way>> {
         let at = |number| SocketAddr::new(addresses::cluster_ip(number, family), 80);
         let mut ways = Vec::new();
@@ -111,7 +111,7 @@ impl Stage {
         Ok(ways)
     }
 
-    /// The way of everybody outside to `shop/guarded`.
+    /// Returns the way of the outside clients to `shop/guarded`.
     pub(crate) fn guarded_way(&self, family: Family) -> Result<Way> {
         Ok(Way {
             from: "outside".to_owned(),
@@ -121,7 +121,7 @@ impl Stage {
         })
     }
 
-    /// Runs a line of a shell on the node.
+    /// Runs a line of shell on the node.
     pub(crate) fn shell(&self, line: &str) -> Result<()> {
         let mut command = self.node()?.command("sh");
         command.args(["-e", "-c", line]);
@@ -133,7 +133,7 @@ impl Stage {
     }
 }
 
-/// The name of the server in a pod.
+/// Returns the name of the server in a pod.
 pub(crate) fn server(pod: u8) -> String {
     format!("pod-{pod}")
 }

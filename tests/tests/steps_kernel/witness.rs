@@ -1,4 +1,4 @@
-//! What becomes of packets while the rules are on their way.
+//! Observes packets while the rules change.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,16 +14,16 @@ use tests::network::{Connection, Outcome, SourcePorts, Transport, Way};
 use crate::services::{ADMITTED, OUTSIDERS, SERVING};
 use crate::stage::{NODE_ITSELF, Stage, server};
 
-/// How long an answer takes within a machine, with much to spare: a client that was never answered
-/// waits no longer, and one that was asks once more.
+/// How long an answer takes within a machine, with a large margin: a client that was never answered
+/// waits no longer, and one that was retries once.
 const PROMPTLY: Duration = Duration::from_millis(50);
-/// How long it takes on a machine that does much else.
+/// The timeout on a busy machine.
 const AT_LAST: Duration = Duration::from_secs(5);
-/// How long a client waits that cannot tell a busy machine from what it is to find: at first, and when
-/// it is excluded.
+/// The timeout of a client that cannot distinguish a busy machine from the expected result: at
+/// first, and if it is excluded.
 const DOUBTFUL: Duration = Duration::from_millis(500);
 
-/// Clients that ask at every step, and what was wrong with what they got.
+/// Clients that connect at every step, and their unexpected results.
 #[derive(Debug)]
 pub(crate) struct Witness {
     clients: Vec<Client>,
@@ -34,44 +34,46 @@ pub(crate) struct Witness {
 #[derive(Debug)]
 struct Client {
     way: Way,
-    /// The address that it comes from; `None` leaves it to the kernel.
+    /// The source address; `None` lets the kernel choose.
     source: Option<IpAddr>,
     ports: SourcePorts,
     right: Right,
     before: Before,
-    /// Whether all is programmed that it asks for: it was served before, or the last step is over.
+    /// Whether the Service must be programmed for this client: it was served before, or the last
+    /// step is over.
     is_entitled: bool,
 }
 
-/// What a client is to get in the end.
+/// The expected final result of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
     Served,
-    /// No answer, and none on the way there, once it has got none.
+    /// No answer, and none meanwhile after the first missing answer.
     Excluded,
 }
 
-/// What a client got before the first step, or since.
+/// The result of a client before the first step or since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
-    /// Not asked yet.
+    /// Not checked yet.
     Unknown,
     Served,
-    /// Anything else.
+    /// Any other result.
     Other(Outcome),
 }
 
 // === impl Witness ===
 
 impl Witness {
-    /// Asks for the first time, on all ways to healthy Services. All that follows is measured by this.
+    /// Connects for the first time on all ways to healthy Services. All later results are compared
+    /// with these.
     pub(crate) fn begin(stage: &Stage, family: Family) -> Result<Witness> {
         let ways = stage.ways(family)?.into_iter();
         let clients = ways.map(|way| Client::new(stage, way, None, Right::Served));
         Witness::of(clients.collect())
     }
 
-    /// The same for the clients outside, of which the Service is to serve some.
+    /// The same for the outside clients, some of which the Service must admit.
     pub(crate) fn begin_outside(stage: &Stage, family: Family) -> Result<Witness> {
         let way = stage.guarded_way(family)?;
         let clients = OUTSIDERS.iter().map(|number| {
@@ -95,8 +97,8 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Asks on every way. A client that was served once stays served. Until then it meets what it met
-    /// at first, or is not answered, which it takes for a lost packet.
+    /// Connects on every way. A client that was served once must stay served. Before that, it gets
+    /// its initial result or no answer, which a client would treat as packet loss.
     pub(crate) fn look(&mut self, moment: &str) -> Result<()> {
         self.looks += 1;
         for (client, outcome) in self.ask()? {
@@ -114,7 +116,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Fails unless all was well, and all have now what they are to have.
+    /// Fails unless all results were valid and all clients have their final result.
     pub(crate) fn finish(mut self) -> Result<usize> {
         for client in &mut self.clients {
             client.is_entitled = client.right == Right::Served;
@@ -131,7 +133,7 @@ impl Witness {
         Ok(self.looks)
     }
 
-    /// All clients at once; one after the other, their answers would take as long as all deadlines.
+    /// Connects for all clients concurrently; serially their timeouts would add up.
     fn ask(&self) -> Result<Vec<(usize, Outcome)>> {
         let clients: Vec<_> = self.clients.iter().enumerate().collect();
         let mut outcomes = Vec::new();
@@ -228,7 +230,7 @@ fn is_by(outcome: &Outcome, name: &str) -> bool {
     matches!(outcome, Outcome::Answered { server, .. } if server == name)
 }
 
-/// What is wrong with an outcome.
+/// Returns what is wrong with an outcome; `None` if it is valid.
 fn fault(right: Right, before: &Before, outcome: &Outcome) -> Option<String> {
     match before {
         Before::Other(before) if right == Right::Excluded => {
@@ -237,14 +239,14 @@ fn fault(right: Right, before: &Before, outcome: &Outcome) -> Option<String> {
         _ if is_served(outcome) || right == Right::Excluded => None,
         Before::Unknown => None,
         Before::Other(before) if is_alike(before, outcome) || *outcome == Outcome::TimedOut => None,
-        // It was lost on a busy machine, and nobody has touched it since either.
+        // The earlier packet was lost on a busy machine, and no rule has matched since either.
         Before::Other(Outcome::TimedOut) if is_by(outcome, NODE_ITSELF) => None,
         Before::Served => Some(format!("{outcome}, and was served before")),
         Before::Other(before) => Some(format!("{outcome}, and was {before} before")),
     }
 }
 
-/// Whether a client sees no difference.
+/// Whether two outcomes look the same to a client.
 fn is_alike(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
         (Outcome::Answered { server: one, .. }, Outcome::Answered { server: other, .. }) => {
@@ -254,7 +256,7 @@ fn is_alike(one: &Outcome, other: &Outcome) -> bool {
     }
 }
 
-/// The witness itself would notice what must not be.
+/// Tests that the witness detects invalid results.
 pub(crate) fn notices() -> Result<()> {
     let answered = |server: &str| Outcome::Answered {
         server: server.to_owned(),

@@ -1,4 +1,4 @@
-//! Services change hands because the profile says so, without a command.
+//! Handovers requested by the profile, without a command.
 
 use anyhow::{Result, ensure};
 use crds::condition::{DEGRADED, PROGRESSING, READY};
@@ -8,8 +8,9 @@ use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone, list_everything};
 use crate::stage::{Mode, Stage};
 
-/// Failure story T171: there and back. A kube-proxy that still runs keeps the configuration from being applied, and
-/// condition Degraded names it, so that a rollout stops at this node; nothing was changed.
+/// Failure story T171: there and back. A running kube-proxy keeps the configuration from being
+/// applied. The condition Degraded names it, so that a rollout stops at this node; nothing was
+/// changed.
 pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Nftables;
     stage.start_kube_proxy(mode)?;
@@ -35,7 +36,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     stage.wait_for_applied(&takeover)?;
     ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
     stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "False")?;
-    // The field holds: a command cannot go against it.
+    // The field takes precedence: a command cannot override it.
     let refused = stage.run(&["handback", "--force"])?;
     expect(
         refused,
@@ -44,7 +45,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     )?;
     ensure!(stage.has_our_tables()?);
 
-    // Nobody but Signpost serves the node: it stays, and says why.
+    // Only Signpost serves the node: it keeps serving and reports why.
     let handback = stage.configure(Handover::Handback)?;
     let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Connections that were established before and go on through everything.
+//! Established connections that must survive every handover.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,13 +12,13 @@ use dataplane::Protocol;
 use tests::deadline::patience;
 use tests::network::Namespace;
 
-/// How long an answer may take. One that was lost is not sent again in time by UDP, and TCP that has
-/// lost its way never finds it again.
+/// The timeout of an answer. A lost UDP answer is not sent again in this time, and a TCP connection
+/// that lost its translation never recovers.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two questions.
+/// The interval between two requests.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Somebody who keeps asking over one connection.
+/// A client that continuously makes requests over one connection.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     over: Arc<AtomicBool>,
@@ -28,7 +28,7 @@ pub(crate) struct Conversation {
 // === impl Conversation ===
 
 impl Conversation {
-    /// Connects, and asks until [`Conversation::end`].
+    /// Connects and makes requests until [`Conversation::end`].
     pub(crate) fn begin(
         inside: &Namespace,
         protocol: Protocol,
@@ -50,7 +50,8 @@ impl Conversation {
         Ok(Conversation { over, thread })
     }
 
-    /// How many questions were answered; fails when one was not, or not by who answered the first.
+    /// Returns the number of answered requests. Fails if one was not answered, or not by the server
+    /// that answered the first.
     pub(crate) fn end(self) -> Result<u64> {
         self.over.store(true, Ordering::Relaxed);
         let joined = self.thread.join();
@@ -97,7 +98,8 @@ fn ask_over_udp(socket: &UdpSocket, over: &AtomicBool) -> Result<u64> {
         };
         let length = exchange(&mut buffer);
         let length = length.with_context(|| format!("established UDP, after {answers} answers"))?;
-        // With the server's name, and what it sees of us: a change of either is another connection.
+        // The answer contains the server's name and the client's address as it sees it: a change of
+        // either means another connection.
         let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
         let first = first.get_or_insert_with(|| answer.clone());
         ensure!(*first == answer, "{first:?} became {answer:?}");

@@ -1,4 +1,4 @@
-//! Everybody who uses the Service while it changes hands: old connections and new ones.
+//! All clients of the Service during a handover: established connections and new ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tests::network::{Namespace, Probe, Topology, Traffic, start_traffic};
 use crate::conversation::Conversation;
 use crate::stage::{CLIENT, NODE_PORT};
 
-/// Between two new connections of one client.
+/// The interval between two new connections of one client.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// The clients, each with a name for errors.
+/// The clients, each with a name for error messages.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     new: Vec<(String, Traffic)>,
@@ -24,7 +24,7 @@ pub(crate) struct Crowd {
 // === impl Crowd ===
 
 impl Crowd {
-    /// Starts them; returns once each has been answered.
+    /// Starts the clients; returns once each has received an answer.
     pub(crate) fn gather(topology: &Topology) -> Result<Crowd> {
         let mut crowd = Crowd {
             new: Vec::new(),
@@ -66,7 +66,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Ends them. Every connection has to have been answered, every established one to the end.
+    /// Stops the clients. Every connection must have been answered, and every established one must
+    /// have survived.
     pub(crate) fn disperse(self) -> Result<()> {
         let (mut new, mut said) = (0, 0);
         for (name, traffic) in self.new {

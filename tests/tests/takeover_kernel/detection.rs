@@ -1,4 +1,4 @@
-//! What the agent says of others.
+//! The agent's reports about other proxies.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tests::network::{Outcome, Probe, probe};
 use crate::handovers::{expect, list_everything};
 use crate::stage::{CLIENT, Mode, Stage};
 
-/// Asks nft for the chain by which what comes in gets to kube-proxy's rules.
+/// The nft command that lists the chain through which incoming packets reach kube-proxy's rules.
 const NAT_PREROUTING_OF_KUBE_PROXY: [&str; 5] =
     ["list", "chain", "ip", "kube-proxy", "nat-prerouting"];
 
-/// Failure story T17 (calico#10748, cilium#27982): kube-proxy still runs on the node. It is named, both
-/// keep their rules, and neither repairs anything.
+/// Failure story T17 (calico#10748, cilium#27982): kube-proxy still runs on the node. The agent
+/// names it, both keep their rules, and neither repairs anything.
 pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     stage.start_kube_proxy(Mode::Nftables)?;
     stage.start_agent()?;
@@ -32,7 +32,7 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     );
     let log = stage.agent()?.log();
     ensure!(log.contains("ForeignProxyDetected"));
-    // Failure story T62: it has the ports, too.
+    // Failure story T62: kube-proxy holds the ports, too.
     for port in [10249, 10256] {
         let named = log.lines().any(|line| {
             line.contains(&format!(":{port}")) && line.contains("kube-proxy (process ")
@@ -47,7 +47,8 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
             "kube-proxy's rules for {family} have gone"
         );
     }
-    // A Service that both are told of reaches both tables, and is nobody's damage.
+    // A Service that both proxies program appears in both tables, and neither treats that as
+    // damage.
     stage.apply_services(&["web", "cart"])?;
     stage.wait_for("both to program another Service", |stage| {
         let listed = stage.node()?.nft(&["list", "ruleset"])?;
@@ -61,7 +62,8 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
         "somebody repaired something"
     );
 
-    // Ours are asked first, and theirs then not at all, whoever has attached chains last.
+    // Signpost's rules come first and kube-proxy's are then not reached, independent of which
+    // chains were attached last.
     let passed_by = "a new connection went by kube-proxy's rules";
     ensure!(!goes_by_kube_proxy(stage)?, "{passed_by}");
     stage.stop_kube_proxy();
@@ -110,8 +112,8 @@ fn goes_by_kube_proxy(stage: &Stage) -> Result<bool> {
         .contains("counter packets 0 "))
 }
 
-/// Kubelets have chains of their own in the tables of iptables, which stay when kube-proxy has gone, or
-/// never was (pkg/kubelet/kubelet_network_linux.go); older ones also had those for masquerading.
+/// Kubelets create their own chains in the iptables tables, which remain without kube-proxy
+/// (pkg/kubelet/kubelet_network_linux.go); older ones also created those for masquerading.
 pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
     let node = stage.node()?;
     for family in ["ip", "ip6"] {
@@ -125,14 +127,14 @@ pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
     }
     stage.start_agent()?;
     stage.wait_for_foreign("False", "NoneFound")?;
-    // One of kube-proxy's among them is not overlooked.
+    // A single kube-proxy chain among them is detected.
     stage.node()?.nft(&["add chain ip6 nat KUBE-SERVICES"])?;
     let told = stage.wait_for_foreign("True", "KubeProxyIptables")?;
     ensure!(told.message.contains(" for IPv6;"), "{}", told.message);
     Ok(())
 }
 
-/// Virtual servers, and rules of kube-proxy in the legacy variant of iptables.
+/// Virtual servers, and kube-proxy rules in the legacy variant of iptables.
 pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     let iptables = ["--table", "nat", "--list"];
     let legacy = stage
@@ -143,7 +145,7 @@ pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     let legacy = legacy.is_ok_and(|output| output.status.success());
     stage.start_agent()?;
     if legacy {
-        // A table alone is nobody's proxy.
+        // A table without chains does not indicate a proxy.
         stage.wait_for_foreign("False", "NoneFound")?;
         let chain = ["--table", "nat", "--new-chain", "KUBE-SERVICES"];
         let mut iptables = stage.node()?.command("iptables-legacy");
@@ -159,7 +161,7 @@ pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     } else {
         println!("    SKIPPED: this machine has no legacy iptables");
     }
-    // The device has this name and no other; that it is a dummy one makes no difference.
+    // Detection uses the name of the device; its type makes no difference.
     stage
         .node()?
         .configure("link add name kube-ipvs0 type veth peer name kube-ipvs1\n")?;

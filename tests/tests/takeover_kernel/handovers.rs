@@ -1,4 +1,4 @@
-//! Services change hands while everybody uses them.
+//! Handovers with continuous traffic.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use tests::network::{Outcome, Probe, probe};
 use crate::crowd::Crowd;
 use crate::stage::{Mode, NODE_ON_THE_WAY, NODE_PORT, Printed, Stage};
 
-/// Failure story T18 (kubernetes#119265): nothing of ours is left, and what is not ours is as it was. From
-/// kube-proxy to us, back, and once more, with as many restarts in between as there may be.
+/// Failure story T18 (kubernetes#119265): nothing of Signpost is left, and everything else is
+/// unchanged. From kube-proxy to Signpost, back, and once more, with restarts at every point in
+/// between.
 pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Nftables;
     stage.start_kube_proxy(mode)?;
@@ -56,11 +57,11 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     );
     stage.wait_for_condition(READY, is_handed_back)?;
     expect(stage.run(&["handback"])?, true, "handed back before")?;
-    // Over its socket: kube-proxy has the port.
+    // Over its socket: kube-proxy holds the port.
     let explained = stage.run(&["explain", "shop/web"])?;
     ensure!(explained.text.contains("Service shop/web"));
 
-    // What the API server says is kube-proxy's to carry out, also after a restart of ours.
+    // kube-proxy applies the changes in the API server, also after a restart of the agent.
     stage.apply_services(&["web", "cart"])?;
     stage.kill_agent()?;
     stage.launch_agent()?;
@@ -80,11 +81,11 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     crowd.disperse()
 }
 
-/// kube-proxy in mode iptables, on the variant of iptables that writes nf_tables.
+/// kube-proxy in mode iptables, variant nf_tables.
 pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Iptables;
     stage.start_kube_proxy(mode)?;
-    // What others have in the same tables stays: a kubelet, a port mapping, a person.
+    // Rules of other programs in the same tables stay: a kubelet, a port mapping, an administrator.
     let others = [
         "add chain ip filter KUBE-FIREWALL",
         "add chain ip nat CNI-HOSTPORT-SETMARK",
@@ -123,8 +124,9 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
     }
     crowd.disperse()?;
 
-    // A rule that leads to what is to be removed is named, and nothing is touched; nor is it where the
-    // node forwards only what rules accept, as a container engine leaves it.
+    // The takeover is refused without changes if a rule leads to a chain to be removed, which is
+    // then named, or if the node forwards only packets that rules accept, as container engines
+    // configure it.
     stage.start_kube_proxy(mode)?;
     stage.stop_kube_proxy();
     let node = stage.node()?;
@@ -147,8 +149,8 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T69: kube-proxy of mode iptables takes node ports at every address of the node, and ours at
-/// one of each family.
+/// Failure story T69: kube-proxy in mode iptables accepts node ports at every address of the node,
+/// and Signpost at one of each family.
 pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Iptables;
     stage.start_kube_proxy(mode)?;
@@ -171,7 +173,7 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     ensure!(!named.contains(&&*own), "{named:?}");
     expect(told, true, "nothing was changed")?;
 
-    // It is by kube-proxy's rules that this one is answered.
+    // kube-proxy's rules answer this connection.
     let question = Probe {
         protocol: Protocol::Tcp,
         source: None,
@@ -229,7 +231,7 @@ pub(crate) fn kube_proxy_still_runs(stage: &mut Stage) -> Result<()> {
         "Signpost alone serves",
     )?;
     stage.wait_for_foreign("False", "NoneFound")?;
-    // It notices with the next change, or within the hour.
+    // The agent notices at the next change or within an hour.
     stage.apply_services(&["web", "cart"])?;
     stage
         .wait_for_foreign("True", "KubeProxyNftables")
@@ -246,7 +248,7 @@ pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
     )?;
     crowd.disperse()?;
 
-    // Its rules alone follow no change: it has to show that it runs.
+    // Rules without a running kube-proxy are never updated, so kube-proxy must be seen to run.
     stage.start_kube_proxy(Mode::Nftables)?;
     stage.stop_kube_proxy();
     let crowd = Crowd::gather(stage.topology())?;
@@ -256,7 +258,7 @@ pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
         "no kube-proxy has answered",
     )?;
     ensure!(stage.has_our_tables()?);
-    // The ports were given back for that time only.
+    // The ports were released only temporarily.
     stage
         .agent()?
         .wait_for("the agent to answer again", |agent| {
@@ -282,7 +284,7 @@ pub(crate) fn is_handed_back(
     (ready.status.as_str(), ready.reason.as_str()) == ("False", "HandedBack")
 }
 
-/// Whether nothing that only kube-proxy has is left.
+/// Whether all rules that only kube-proxy has are gone.
 pub(crate) fn is_gone(stage: &Stage, mode: Mode) -> Result<bool> {
     for family in Family::ALL {
         let listed = stage.list_kube_proxy(mode, family)?;
@@ -306,12 +308,12 @@ pub(crate) fn is_gone(stage: &Stage, mode: Mode) -> Result<bool> {
     Ok(true)
 }
 
-/// All rules, without what packets count.
+/// Returns all rules without counters.
 pub(crate) fn list_everything(stage: &Stage) -> Result<String> {
     stage.node()?.nft(&["--stateless", "list", "ruleset"])
 }
 
-/// The same without our tables.
+/// Returns all rules without counters and without Signpost's tables.
 fn list_all_but_ours(stage: &Stage) -> Result<String> {
     let all = list_everything(stage)?;
     let mut ours = false;
@@ -324,7 +326,7 @@ fn list_all_but_ours(stage: &Stage) -> Result<String> {
     Ok(others.map(|line| format!("{line}\n")).collect())
 }
 
-/// Fails unless the command ended like this, and said that.
+/// Fails unless the command ended with this result and this text.
 pub(crate) fn expect(printed: Printed, succeeds: bool, says: &str) -> Result<()> {
     let Printed { succeeded, text } = printed;
     ensure!(

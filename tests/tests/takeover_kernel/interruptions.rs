@@ -1,4 +1,4 @@
-//! Handovers that end before they are done: agents and commands that are killed.
+//! Interrupted handovers: agents and commands that are killed.
 
 use std::fs;
 use std::process::Stdio;
@@ -12,8 +12,8 @@ use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone};
 use crate::stage::{Mode, Stage};
 
-/// Killed between the two families, the agent starts again and says what is left; asked again, it
-/// removes that. A command that is killed changes nothing about what it has begun.
+/// Killed between the two families, the agent restarts and reports what is left; a repeated
+/// takeover removes that. A killed command does not affect the operation that it has started.
 pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Nftables;
     stage.start_kube_proxy(mode)?;
@@ -21,7 +21,7 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     stage.stop_kube_proxy();
     let crowd = Crowd::gather(stage.topology())?;
 
-    // As a takeover leaves it that is killed after its first step.
+    // The state after a takeover that was killed after its first step.
     stage.kill_agent()?;
     stage.node()?.nft(&["delete table ip kube-proxy"])?;
     stage.start_agent()?;
@@ -43,14 +43,15 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     crowd.disperse()
 }
 
-/// Killed when it has just decided to hand back, the agent does so when it starts.
+/// An agent killed directly after it has decided to hand back completes the handback at its next
+/// start.
 pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Nftables;
     stage.start_agent()?;
     let crowd = Crowd::gather(stage.topology())?;
     stage.start_kube_proxy(mode)?;
 
-    // As a handback leaves it that is killed before its last step.
+    // The state after a handback that was killed before its last step.
     stage.kill_agent()?;
     ensure!(stage.has_our_tables()?);
     let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});

@@ -1,5 +1,5 @@
-//! kube-proxy and our agent on one node: who is seen, and Services that go from one to the other and
-//! back while everybody uses them.
+//! kube-proxy and Signpost's agent on one node: detection, and handovers in both directions with
+//! continuous traffic.
 
 mod by_profile;
 mod conversation;
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
-        // The last one: a network namespace that has tables of legacy iptables keeps them.
+        // Last, because tables of legacy iptables stay in a network namespace.
         (
             "what_is_not_ours_to_remove_is_named_with_what_removes_it",
             detection::not_ours_to_remove,
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());
-    // An exit drops nothing.
+    // `exit` drops nothing.
     *shared.lock().unwrap_or_else(PoisonError::into_inner) = None;
     conclusion.exit();
 }

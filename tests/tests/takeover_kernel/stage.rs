@@ -1,4 +1,5 @@
-//! One node of a cluster with a real API server, on which kube-proxy and our agent come and go.
+//! A node of a cluster with a real API server, on which kube-proxy and Signpost's agent start and
+//! stop.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,18 +23,18 @@ use tests::deadline::wait_for;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Link, Namespace, Network, Plan, PlannedNode, Server, Topology, start_server};
 
-/// The pods that serve, and the one that asks.
+/// The serving pods and the client pod.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
 pub(crate) const CLIENT: u8 = 9;
-/// The Service's node port, and the port of its endpoints.
+/// The node port of the Service, and the port of its endpoints.
 pub(crate) const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
-/// Where the API server is, and the node's address on the way there.
+/// The address of the API server, and the node's address on the link to it.
 const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
 pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
-/// The user that Kubernetes itself lets do what kube-proxy needs.
+/// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
 const KUBE_PROXY_USER: &str = "system:kube-proxy";
-/// How long either may take for anything.
+/// The deadline of waits for either proxy.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(40);
 
 /// kube-proxy's mode.
@@ -43,10 +44,10 @@ pub(crate) enum Mode {
     Iptables,
 }
 
-/// The cluster. Both proxies are started by trials.
+/// The cluster. The tests start both proxies.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    // Dropped in this order: who uses something goes before it.
+    // Fields are dropped in this order: users before what they use.
     pub(crate) agent: Option<LoneAgent>,
     kube_proxy: Option<Program>,
     #[expect(dead_code, reason = "held for the sake of their end")]
@@ -58,7 +59,7 @@ pub(crate) struct Stage {
     files: TempDir,
 }
 
-/// What a command printed, and whether it succeeded.
+/// The output of a command, and whether it succeeded.
 #[derive(Debug)]
 pub(crate) struct Printed {
     pub(crate) succeeded: bool,
@@ -68,7 +69,7 @@ pub(crate) struct Printed {
 // === impl Stage ===
 
 impl Stage {
-    /// Builds everything; nobody programs the node yet.
+    /// Builds everything. No proxy runs yet.
     pub(crate) fn start() -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
@@ -107,17 +108,17 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The network.
+    /// Returns the network.
     pub(crate) fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The node that changes hands.
+    /// Returns the node.
     pub(crate) fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// Ends both proxies and removes what they have left, and what trials have added.
+    /// Stops both proxies and removes their rules and everything that tests have added.
     pub(crate) fn clear(&mut self) -> Result<()> {
         self.agent = None;
         self.kube_proxy = None;
@@ -131,7 +132,7 @@ impl Stage {
         self.apply_services(&["web"])
     }
 
-    /// Starts kube-proxy, and waits until the kernel holds its rules of `shop/web`.
+    /// Starts kube-proxy, and waits until the kernel holds its rules for `shop/web`.
     pub(crate) fn start_kube_proxy(&mut self, mode: Mode) -> Result<()> {
         let file = self.files.path().join("kube-proxy.yaml");
         let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
@@ -157,12 +158,12 @@ impl Stage {
         })
     }
 
-    /// Ends kube-proxy. Its rules stay, as they do when its Pod is deleted.
+    /// Kills kube-proxy. Its rules stay, as after the deletion of its Pod.
     pub(crate) fn stop_kube_proxy(&mut self) {
         self.kube_proxy = None;
     }
 
-    /// What the kernel holds of kube-proxy's, as people see it; empty when it is nothing.
+    /// Lists kube-proxy's rules in the kernel; empty if there are none.
     pub(crate) fn list_kube_proxy(&self, mode: Mode, family: Family) -> Result<String> {
         let family = nft_word(family);
         Ok(match mode {
@@ -183,7 +184,7 @@ impl Stage {
         })
     }
 
-    /// Whether our tables are in the kernel: in both families, or in none.
+    /// Whether the kernel has Signpost's tables, in both families or in none.
     pub(crate) fn has_our_tables(&self) -> Result<bool> {
         let tables = self.node()?.nft(&["list", "tables"])?;
         let ours = ["table ip signpost", "table ip6 signpost"];
@@ -192,7 +193,7 @@ impl Stage {
         Ok(there[0])
     }
 
-    /// Starts the agent, and waits until it says that it is ready.
+    /// Starts the agent, and waits until it reports that it is ready.
     pub(crate) fn start_agent(&mut self) -> Result<()> {
         self.launch_agent()?;
         self.wait_for_condition(READY, |ready| ready.status == "True")
@@ -201,7 +202,7 @@ impl Stage {
 
     /// Starts the agent.
     pub(crate) fn launch_agent(&mut self) -> Result<()> {
-        // What an agent before it has said is not what this one says.
+        // Remove the report of an earlier agent.
         let status = self.folder().join("status.yaml");
         if status.exists() {
             fs::remove_file(status)?;
@@ -216,22 +217,22 @@ impl Stage {
         Ok(())
     }
 
-    /// The agent that runs.
+    /// Returns the running agent.
     pub(crate) fn agent(&self) -> Result<&LoneAgent> {
         self.agent.as_ref().context("an agent was started")
     }
 
-    /// Ends the agent with SIGKILL.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill_agent(&mut self) -> Result<()> {
         self.agent.take().context("an agent was started")?.kill()
     }
 
-    /// Where agents keep what outlives them.
+    /// Returns the folder of the agents' persistent state.
     pub(crate) fn state(&self) -> PathBuf {
         self.folder().join("state")
     }
 
-    /// Runs `signpost-agent` as somebody on the node does.
+    /// Runs `signpost-agent` on the node.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<Printed> {
         let output = self.command(arguments)?.output()?;
         let mut text = String::from_utf8(output.stdout)?;
@@ -246,14 +247,14 @@ impl Stage {
         })
     }
 
-    /// The command that [`Stage::run`] runs.
+    /// Returns the command that [`Stage::run`] runs.
     pub(crate) fn command(&self, arguments: &[&str]) -> Result<std::process::Command> {
         let mut command = self.node()?.command(binaries::find("signpost-agent")?);
         command.args(arguments).arg("--state").arg(self.state());
         Ok(command)
     }
 
-    /// Waits for the agent to say something, and returns it.
+    /// Waits until `is_it` accepts a condition that the agent reports; returns it.
     pub(crate) fn wait_for_condition(
         &self,
         kind: &str,
@@ -269,14 +270,14 @@ impl Stage {
         waited.with_context(|| format!("it was last {last:?}"))
     }
 
-    /// Waits for what the agent says of other proxies.
+    /// Waits for the agent's report about other proxies.
     pub(crate) fn wait_for_foreign(&self, status: &str, reason: &str) -> Result<Condition> {
         self.wait_for_condition(FOREIGN_PROXY_DETECTED, |condition| {
             condition.status == status && condition.reason == reason
         })
     }
 
-    /// Waits until `look` sees something.
+    /// Polls `look` until it returns a value.
     pub(crate) fn wait_for<T>(
         &self,
         what: &str,
@@ -285,8 +286,8 @@ impl Stage {
         wait_for(what, PROMPTLY, || look(self))
     }
 
-    /// Makes the API server hold these Services and no others, with the same endpoints; the first one
-    /// is the one that everybody uses.
+    /// Makes these Services, with the same endpoints, the only ones in the API server; clients use
+    /// the first one.
     pub(crate) fn apply_services(&self, names: &[&str]) -> Result<()> {
         let objects: Vec<Value> = names
             .iter()
@@ -326,7 +327,7 @@ impl Stage {
         self.control_plane.patch_status(&node, "default", &status)
     }
 
-    /// Gives the node the configuration of a profile with this `handover`, and returns its hash.
+    /// Assigns to the node the configuration of a profile with this `handover`; returns its hash.
     pub(crate) fn configure(&self, handover: Handover) -> Result<ConfigHash> {
         let config = EffectiveConfig::of(&ProxyProfileSpec {
             handover,
@@ -371,7 +372,7 @@ impl Stage {
     }
 }
 
-/// A way between the node and the API server that nothing else goes through.
+/// Creates the link between the node and the API server, used for nothing else.
 fn connect(network: &Network, control: &Namespace, node: &Namespace) -> Result<()> {
     network.add_links(&[Link {
         from: (node, "control0"),
@@ -389,7 +390,7 @@ fn connect(network: &Network, control: &Namespace, node: &Namespace) -> Result<(
     ))
 }
 
-/// A Service of both families with a node port, and its EndpointSlices.
+/// Returns a Service of both families with a node port, and its EndpointSlices.
 fn service(name: &str, number: u8) -> Vec<Value> {
     let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
     let node_port = NODE_PORT + u16::from(number) - 10;
@@ -432,7 +433,7 @@ fn service(name: &str, number: u8) -> Vec<Value> {
     objects
 }
 
-/// The file that kube-proxy reads. It leaves the sysctls of conntrack alone.
+/// Returns kube-proxy's configuration file. It leaves the conntrack sysctls alone.
 fn configuration(mode: Mode, kubeconfig: &Path) -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

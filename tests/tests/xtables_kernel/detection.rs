@@ -1,4 +1,4 @@
-//! Which variant others use, and what is ours in either.
+//! Detection of the variant that other programs use, and of Signpost's chains in either variant.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xtables::{
 
 use crate::ground::PREFIX;
 
-/// How many there are of ours: their list is many datagrams long.
+/// The number of Signpost's chains: a dump of them takes many datagrams.
 const CHAINS: u32 = 20_000;
 
 fn run(namespace: &Namespace, command: &str) -> Result<()> {
@@ -32,8 +32,9 @@ fn observe(namespace: &Namespace) -> Result<Found> {
     Ok(namespace.enter(|| observe_variants(PREFIX))??)
 }
 
-/// Failure story T36 (cilium#28260, kube-router#1069): rules of both variants on one machine. Ours go
-/// where the others' are, and a split is told with its numbers.
+/// Failure story T36 (cilium#28260, kube-router#1069): rules of both variants on one machine.
+/// Signpost chooses the variant of the other programs, and reports a split with the numbers of
+/// rules.
 pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Result<()> {
     let expect = |what: &str, variant, why, split| -> Result<()> {
         let found = observe(namespace)?;
@@ -71,7 +72,7 @@ pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Resu
     expect("the nft hint", nf, Why::Kubelet, split(2, 1))
 }
 
-/// What we have left behind in a variant is seen, and is nobody else's use of it.
+/// Signpost's own leftovers in a variant are detected, and do not count as use by another program.
 pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<()> {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let folder = tempfile::tempdir()?;
@@ -98,9 +99,9 @@ pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<
     Ok(())
 }
 
-/// While somebody else changes an unrelated table of nf_tables all the time, no listing of thousands of
-/// chains comes to its end undisturbed. A restart on such a node took ours for gone, and wrote all of
-/// them to the legacy tables beside.
+/// While another program continuously changes an unrelated table of nf_tables, no dump of thousands
+/// of chains finishes uninterrupted. A restart on such a node treated Signpost's chains as gone,
+/// and wrote all of them to the legacy tables as well.
 pub(crate) fn ours_are_found_while_others_never_rest(namespace: &Namespace) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut tables = namespace.enter(|| open(Variant::NfTables, folder.path()))??;

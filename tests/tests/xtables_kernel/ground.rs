@@ -1,4 +1,5 @@
-//! A network namespace with the tables of one variant and family, seen by us and by iptables.
+//! A network namespace with the tables of one variant and family, accessed by Signpost and by
+//! iptables.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,19 +9,19 @@ use tempfile::TempDir;
 use tests::network::{Namespace, Network};
 use xtables::{Family, Held, Rule, TableChange, TableName, Tables, Variant};
 
-/// What the names of our chains begin with.
+/// The prefix of the names of Signpost's chains.
 pub(crate) const PREFIX: &str = "SIGNPOST-";
-/// No other process has the lock of a test.
+/// No other process holds the lock of a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where one test happens.
+/// The environment of one test.
 pub(crate) struct Ground {
     pub(crate) family: Family,
     variant: Variant,
     pub(crate) namespace: Namespace,
-    /// Holds the lock: not that of the machine.
+    /// The folder of the lock, separate from the machine's.
     folder: TempDir,
-    /// Keeps the namespace.
+    /// Keeps the namespace alive.
     _network: Network,
 }
 
@@ -43,7 +44,7 @@ impl Ground {
         self.open_with(PATIENCE)
     }
 
-    /// Opens what waits for the lock no longer than `patience`.
+    /// Opens tables that wait at most `patience` for the lock.
     pub(crate) fn open_with(&self, patience: Duration) -> Result<Tables> {
         let lock = self.lock();
         let open = || Tables::open(self.variant, self.family, PREFIX, &lock, patience);
@@ -60,24 +61,24 @@ impl Ground {
         Ok(self.namespace.enter(open)??)
     }
 
-    /// What a new process finds of ours.
+    /// Returns Signpost's rules as a new process reads them.
     pub(crate) fn observe(&self, table: TableName) -> Result<Held> {
         Ok(self.open()?.observe(table)?)
     }
 
-    /// `iptables` of this variant and family with arguments as a shell splits them.
+    /// Runs `iptables` of this variant and family with arguments that the shell splits.
     pub(crate) fn iptables(&self, table: TableName, arguments: &str) -> Result<String> {
         self.shell(&format!("{} -t {table} {arguments}", self.program("")))
     }
 
-    /// What `iptables-save` prints of a table, with its counters, without the hour.
+    /// Returns the output of `iptables-save` for a table, with counters but without the time.
     pub(crate) fn save(&self, table: TableName) -> Result<String> {
         let saved = self.shell(&format!("{} -c -t {table}", self.program("-save")))?;
         let lines = saved.lines().filter(|line| !line.starts_with('#'));
         Ok(lines.map(|line| format!("{line}\n")).collect())
     }
 
-    /// The rules of a chain as `iptables-save` prints them behind its name.
+    /// Returns the rules of a chain as `iptables-save` prints them after its name.
     pub(crate) fn listed(&self, table: TableName, chain: &str) -> Result<Vec<String>> {
         let listed = self.iptables(table, &format!("-S {chain}"))?;
         let start = format!("-A {chain} ");
@@ -85,12 +86,12 @@ impl Ground {
         Ok(rules.map(str::to_owned).collect())
     }
 
-    /// Lets `nft` list all there is: of legacy tables, nothing.
+    /// Lets `nft` list the whole ruleset, which does not contain legacy tables.
     pub(crate) fn list_ruleset(&self) -> Result<()> {
         self.namespace.nft(&["list", "ruleset"]).map(drop)
     }
 
-    /// `iptables` of this variant and family, or what belongs to it.
+    /// Returns the name of an iptables program of this variant and family.
     pub(crate) fn program(&self, suffix: &str) -> String {
         let family = match self.family {
             Family::Ipv4 => "iptables",
@@ -103,7 +104,7 @@ impl Ground {
         format!("{family}-{variant}{suffix}")
     }
 
-    /// Runs a line, in which iptables takes the lock of this test.
+    /// Runs a line of shell in which iptables uses the lock of this test.
     pub(crate) fn shell(&self, line: &str) -> Result<String> {
         let output = self
             .namespace

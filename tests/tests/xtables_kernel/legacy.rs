@@ -1,5 +1,5 @@
-//! The tables that everybody replaces whole: nothing of anybody is lost, and whoever holds the lock
-//! is waited for, but not for ever.
+//! The legacy tables, which every writer replaces as a whole: no program's rules are lost, and a
+//! wait for the lock is limited.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -16,13 +16,13 @@ use xtables::{
 
 use crate::ground::{Ground, PREFIX, chains};
 
-/// How long anything may take that waits for nobody.
+/// The deadline for operations that do not wait for other processes.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
-/// How many changes of ours fall among those of another, at least.
+/// The minimum number of Signpost's changes during those of another process.
 const CHANGES: usize = 200;
-/// How many packets a rule counts.
+/// The number of packets that a rule counts.
 const PACKETS: u64 = 7;
-/// How many rules the other adds, at least.
+/// The minimum number of rules that the other process adds.
 const RULES: usize = 150;
 
 pub(crate) fn jump(chain: &str) -> Rule {
@@ -45,7 +45,7 @@ pub(crate) fn ports(numbers: &[u16]) -> Vec<Rule> {
     numbers.iter().map(|number| port(*number)).collect()
 }
 
-/// `change`, after which these rules are in chains of the kernel and these chains have gone.
+/// Extends `change` with rules in built-in chains and with chains to remove.
 pub(crate) fn with(
     change: TableChange,
     entries: &[(BuiltIn, &[&str])],
@@ -60,7 +60,7 @@ pub(crate) fn with(
     }
 }
 
-/// An error and all its causes.
+/// Returns an error with all of its causes.
 pub(crate) fn chain(error: &CommitError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -71,8 +71,8 @@ pub(crate) fn chain(error: &CommitError) -> String {
     text
 }
 
-/// Rules of somebody else: every way to lead somewhere, modules that we do not know, rules without a
-/// target, policies, chains that nobody leads to, and counters on all of them.
+/// Returns rules of another program: every form of jump, unknown modules, rules without a target,
+/// policies, chains without references, and counters on all of them.
 fn rules_of_others(family: Family) -> String {
     let (range, reason) = match family {
         Family::Ipv4 => ("10.0.0.0/8", "icmp-host-prohibited"),
@@ -115,7 +115,7 @@ fn restore(ground: &Ground, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both tables, with counters.
+/// Returns both tables with counters.
 fn save(ground: &Ground) -> Result<String> {
     let tables = TableName::ALL.map(|table| ground.save(table));
     tables.into_iter().collect()
@@ -126,8 +126,8 @@ fn of_others(saved: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Rules, counters, policies and chains of others are byte for byte as they were, whatever we add,
-/// change and remove.
+/// Rules, counters, policies and chains of other programs stay byte for byte the same while
+/// Signpost adds, changes and removes its own.
 pub(crate) fn others_keep_everything_at_every_step(ground: &Ground) -> Result<()> {
     let text = rules_of_others(ground.family);
     restore(ground, &text)?;
@@ -191,7 +191,7 @@ pub(crate) fn others_keep_everything_at_every_step(ground: &Ground) -> Result<()
     Ok(())
 }
 
-/// A rule of ours that did not change goes on counting, as people who look for lost packets expect.
+/// An unchanged rule keeps its counters, as administrators expect who search for lost packets.
 pub(crate) fn a_rule_that_stays_goes_on_counting(ground: &Ground) -> Result<()> {
     let filter = TableName::Filter;
     let mut tables = ground.open()?;
@@ -213,7 +213,7 @@ pub(crate) fn a_rule_that_stays_goes_on_counting(ground: &Ground) -> Result<()> 
     )])?;
     ground.namespace.enter(|| -> std::io::Result<()> {
         let socket = UdpSocket::bind((localhost, 0))?;
-        // To itself: nobody refuses.
+        // To itself, so that the packet is not refused.
         let own = socket.local_addr()?;
         (0..PACKETS).try_for_each(|_| socket.send_to(&[], own).map(drop))
     })??;
@@ -244,7 +244,7 @@ pub(crate) fn a_rule_that_stays_goes_on_counting(ground: &Ground) -> Result<()> 
     Ok(())
 }
 
-/// The kernel's word on what cannot be: nothing has changed, and it is not tried again.
+/// If the kernel rejects a change, nothing has changed, and the change is not retried.
 pub(crate) fn what_the_kernel_refuses_changes_nothing(ground: &Ground) -> Result<()> {
     let filter = TableName::Filter;
     restore(ground, &rules_of_others(ground.family))?;
@@ -267,7 +267,8 @@ pub(crate) fn what_the_kernel_refuses_changes_nothing(ground: &Ground) -> Result
     Ok(())
 }
 
-/// Another process adds rules all the time, as CNI plugins and Docker do, while we change ours.
+/// Another process continuously adds rules, as CNI plugins and Docker do, while Signpost changes
+/// its own.
 pub(crate) fn two_writers_lose_nothing(ground: &Ground) -> Result<()> {
     let nat = TableName::Nat;
     ground.iptables(nat, "-N OTHERS")?;
@@ -309,8 +310,8 @@ pub(crate) fn two_writers_lose_nothing(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T37 (k/k#105742, vpc-cni#2948): another process holds the lock. The wait is bounded
-/// and told, with the holder's name; and once it lets go, the change goes through at once.
+/// Failure story T37 (k/k#105742, vpc-cni#2948): another process holds the lock. The wait is
+/// limited, and the error names the holder; after the release, the change succeeds at once.
 pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Result<()> {
     let nat = TableName::Nat;
     let wait = Duration::from_millis(300);
@@ -322,7 +323,7 @@ pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Resu
 
     let mut holder = ground.namespace.command("flock");
     holder.arg("--no-fork").arg(ground.lock());
-    // Until its input ends.
+    // Holds the lock until its input ends.
     holder.args(["sh", "-c", "echo held; read line || true"]);
     let mut holder = Process::start("the holder of the lock", holder)?;
     holder.wait_for_line("held", PROMPTLY)?;
@@ -336,13 +337,14 @@ pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Resu
         "{text}"
     );
     let waited = hasty.waited();
-    // Nobody lets go before this has ended. Who went by the default would wait for five seconds.
+    // The lock is held until this has ended. With the default patience, the wait would take five
+    // seconds.
     let bounds = wait..patience(Duration::from_secs(4));
     ensure!(bounds.contains(&waited), "waited {waited:?}");
 
     let late = std::thread::scope(|scope| -> Result<Duration> {
         let commit = scope.spawn(|| patient.commit(&step).map(|_| Instant::now()));
-        // While the other waits.
+        // While the other one waits.
         hasty.commit(&step).err().context("the lock was released")?;
         let released = Instant::now();
         holder.finish(PROMPTLY)?;
@@ -355,7 +357,8 @@ pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Resu
     Ok(())
 }
 
-/// To look at a table that is not there does not make it: from then on every packet would pass it.
+/// Reading a table that does not exist must not create it: from then on every packet would traverse
+/// it.
 pub(crate) fn a_look_makes_no_table(ground: &Ground) -> Result<()> {
     let names = || -> Result<String> {
         let family = match ground.family {

@@ -1,5 +1,5 @@
-//! The tables that everybody replaces whole, with somebody else at work between our looks and our
-//! changes.
+//! Races in the legacy tables, which every writer replaces as a whole: another program writes
+//! between Signpost's checks and changes.
 
 use anyhow::{Context, Result, ensure};
 use tests::network::{Namespace, Process};
@@ -8,7 +8,7 @@ use xtables::{BuiltIn, Fault, TableChange, TableName, Tables, Variant};
 use crate::ground::{Ground, PREFIX, chains};
 use crate::legacy::{PROMPTLY, chain, jump, ports, with};
 
-/// A way in, a way on, and a chain that changes often.
+/// Returns an entry rule, an intermediate chain, and a chain that changes often.
 fn tree(table: TableName, port: u16) -> TableChange {
     let top = [jump("SIGNPOST-LEAF")];
     let steps = chains(
@@ -18,8 +18,9 @@ fn tree(table: TableName, port: u16) -> TableChange {
     with(steps, &[(BuiltIn::Prerouting, &["SIGNPOST-TOP"])], &[])
 }
 
-/// Another program holds the lock and flushes the table while we wait for it. Our change of a chain
-/// further down succeeded, and hid for a minute that no packet came there any more.
+/// Another program holds the lock and flushes the table while Signpost waits for it. The change of
+/// a chain further down used to succeed, and hid for a minute that packets no longer reached the
+/// chain.
 pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Result<()> {
     let nat = TableName::Nat;
     let mut tables = ground.open()?;
@@ -50,8 +51,8 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
         ensure!(!tables.observe_drift()?, "what was mended counts as drift");
     }
 
-    // What others do with what is theirs costs no change of ours, but a look afterwards: a rule of
-    // ours that was replaced by another of the same length shows in no other way.
+    // A change by another program to its own rules costs Signpost no failed change, but requires a
+    // check afterwards: a replaced rule of the same length would show in no other way.
     ground.iptables(nat, "-A PREROUTING -p udp -j ACCEPT")?;
     tables.commit(&leaf(82))?;
     ensure!(tables.observe_drift()?, "what somebody did is hidden");
@@ -64,9 +65,9 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
     Ok(())
 }
 
-/// A rule of somebody else that the kernel looks at in the namespaces of whoever writes the table
-/// (`-m owner`: the user namespace; `-m cgroup --path`: that of the cgroups). No table that holds it
-/// can be written by us, which is the fault of no Service.
+/// Another program's rule that the kernel validates in the namespaces of the process that writes
+/// the table (`-m owner`: the user namespace; `-m cgroup --path`: the cgroup namespace). Signpost
+/// cannot write a table that contains it, which no Service has caused.
 pub(crate) fn a_rule_that_cannot_be_carried_over_is_told(ground: &Ground) -> Result<()> {
     let filter = TableName::Filter;
     let program = ground.program("");
@@ -90,7 +91,7 @@ pub(crate) fn a_rule_that_cannot_be_carried_over_is_told(ground: &Ground) -> Res
     let said = "a rule of another program cannot be written back";
     ensure!(text.contains(said), "{text}");
 
-    // A table without such a rule is as good as any other there.
+    // A table without such a rule can be written as usual.
     let nat = TableName::Nat;
     tables.commit(&[chains(nat, &[("SIGNPOST-A", &ports(&[80]))])])?;
     other.finish(PROMPTLY)?;

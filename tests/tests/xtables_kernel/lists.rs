@@ -1,4 +1,4 @@
-//! Rules, one by one, in our words and in those of iptables.
+//! Single rules, as printed by Signpost and by iptables.
 
 use anyhow::{Context, Result, ensure};
 use xtables::{Family, Rule, TableName, Target};
@@ -8,7 +8,7 @@ use crate::samples::{ELSEWHERE, samples};
 
 const CHAIN: &str = "SIGNPOST-SAMPLES";
 
-/// The samples of each table.
+/// Returns the samples of each table.
 fn by_table(family: Family) -> [(TableName, Vec<Rule>); 2] {
     TableName::ALL.map(|table| {
         let samples = samples(family).into_iter();
@@ -39,12 +39,12 @@ pub(crate) fn iptables_lists_every_rule_as_it_prints(ground: &Ground) -> Result<
         let wanted: Vec<_> = rules.into_iter().map(Some).collect();
         ensure!(held.chains[CHAIN] == wanted, "{held:#?}");
     }
-    // Forms exist that make it abort.
+    // Some rules make nft abort.
     ground.list_ruleset()
 }
 
-/// A rule in the words that iptables chooses where there are several. What it leaves out, it takes
-/// for the same when it reads.
+/// Returns a rule in the notation that iptables prefers. Parts that iptables omits are its defaults
+/// when it reads the rule.
 fn spelled(rule: &Rule, family: Family) -> String {
     let mut text = rule.to_string();
     let mask = match family {

@@ -1,5 +1,5 @@
-//! What is written to the tables of iptables is what iptables lists, what iptables writes is what is
-//! read, and whatever belongs to others stays as it is: in both variants, in both families.
+//! The iptables tables: iptables lists what Signpost writes, Signpost reads what iptables writes,
+//! and other programs' rules stay unchanged, in both variants and both families.
 
 mod detection;
 mod ground;
@@ -72,7 +72,7 @@ const TESTS: [(&str, Test); 12] = [
     ),
 ];
 
-/// Of the variant in nf_tables.
+/// The tests of variant nf_tables.
 const NF_TABLES_TESTS: [(&str, Test); 7] = [
     (
         "a_name_that_is_not_utf_8_hides_nothing",
@@ -104,7 +104,7 @@ const NF_TABLES_TESTS: [(&str, Test); 7] = [
     ),
 ];
 
-/// Of the variant whose tables are replaced whole.
+/// The tests of the legacy variant, whose tables are replaced as a whole.
 const LEGACY_TESTS: [(&str, Test); 8] = [
     (
         "others_keep_everything_at_every_step",
@@ -134,7 +134,7 @@ const LEGACY_TESTS: [(&str, Test); 8] = [
     ),
 ];
 
-/// Of both variants beside each other.
+/// The tests of both variants together.
 const DETECTION_TESTS: [(&str, DetectionTest); 3] = [
     (
         "t36_the_variant_of_the_others_is_chosen",

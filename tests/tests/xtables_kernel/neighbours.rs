@@ -1,4 +1,4 @@
-//! Ours and other people's rules in the same tables.
+//! Rules of Signpost and of other programs in the same tables.
 
 use anyhow::{Result, ensure};
 use xtables::{BuiltIn, Held, Rule, TableChange, TableName, Target};
@@ -9,7 +9,7 @@ fn jump(chain: &str) -> Rule {
     Rule::always(Target::Jump(chain.into()))
 }
 
-/// Two chains, of which the kernel's lead to the first.
+/// Returns a change that adds two chains and jumps from built-in chains to the first one.
 pub(crate) fn program(table: TableName, from: &[BuiltIn]) -> TableChange {
     let mut change = chains(
         table,
@@ -23,7 +23,7 @@ pub(crate) fn program(table: TableName, from: &[BuiltIn]) -> TableChange {
     change
 }
 
-/// What takes it away again.
+/// Returns a change that removes them.
 pub(crate) fn removal(table: TableName, from: &[BuiltIn]) -> TableChange {
     TableChange {
         entries: from.iter().map(|chain| (*chain, Vec::new())).collect(),
@@ -48,7 +48,7 @@ const FROM: [(TableName, &[BuiltIn]); 2] = [
     ),
 ];
 
-/// Rules of others: in chains of the kernel and of their own, with a policy and counters.
+/// Rules of other programs: in built-in chains and in their own, with a policy and counters.
 const FOREIGN: [(TableName, &str); 10] = [
     (TableName::Nat, "-N THEIRS"),
     (
@@ -167,7 +167,7 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
     listed(&["SIGNPOST-A"])?;
     tables.commit(&[enter(vec![jump("SIGNPOST-B"), jump("SIGNPOST-A")])])?;
     listed(&["SIGNPOST-B", "SIGNPOST-A"])?;
-    // Somebody has added one that is not ours, and moved another behind theirs.
+    // Another program has added a different rule and moved one of Signpost's behind its own.
     ground.iptables(table, "-D FORWARD -j SIGNPOST-B")?;
     ground.iptables(table, "-A FORWARD -p udp -j SIGNPOST-B")?;
     ground.iptables(table, "-A FORWARD -o eth0 -j SIGNPOST-B")?;
@@ -185,7 +185,7 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
 pub(crate) fn chains_are_replaced_and_go_together(ground: &Ground) -> Result<()> {
     let table = TableName::Nat;
     let mut tables = ground.open()?;
-    // They lead to each other, the later to the earlier and the reverse.
+    // The chains jump to each other in both directions of their order.
     let first = [jump("SIGNPOST-3"), jump("SIGNPOST-2")];
     let mut change = chains(
         table,
@@ -228,7 +228,7 @@ pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
     }
     ensure!(!tables.observe_drift()?, "our own change counts as drift");
     for (table, from) in FROM {
-        // In the table that was read first, and in that which was read last.
+        // In the table read first, and in the one read last.
         ground.iptables(table, "-A INPUT -j ACCEPT")?;
         for other in TableName::ALL.into_iter().filter(|other| *other != table) {
             tables.observe(other)?;

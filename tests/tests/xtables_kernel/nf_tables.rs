@@ -1,4 +1,5 @@
-//! The variant in nf_tables, where anybody may make tables and chains of the names that iptables uses.
+//! Variant nf_tables, in which any program can create tables and chains with the names that
+//! iptables uses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +14,8 @@ use crate::neighbours::{program, removal};
 
 const TABLE: TableName = TableName::Nat;
 const FROM: [BuiltIn; 1] = [BuiltIn::Prerouting];
-/// How often a stranger writes, and looks in between: a change of ours takes as long as ten looks.
+/// The number of writes by another program, and of checks in between: a change by Signpost takes as
+/// long as ten checks.
 const WRITES: u32 = 200;
 const LOOKS: u32 = 100;
 
@@ -22,7 +24,8 @@ fn nft(ground: &Ground, command: &str) -> Result<()> {
     ground.namespace.nft(&[&command]).map(drop)
 }
 
-/// To the kernel, names are bytes. One such chain made the table unreadable for as long as it was there.
+/// The kernel treats names as bytes. A single chain whose name is not UTF-8 used to make the whole
+/// table unreadable.
 pub(crate) fn a_name_that_is_not_utf_8_hides_nothing(ground: &Ground) -> Result<()> {
     let theirs = "\"$(printf 'caf\\351')\"";
     ground.iptables(TABLE, &format!("-N {theirs}"))?;
@@ -46,7 +49,7 @@ pub(crate) fn a_name_that_is_not_utf_8_hides_nothing(ground: &Ground) -> Result<
     Ok(())
 }
 
-/// Why `change` cannot be carried out here: the error and its causes.
+/// Returns why `change` is impossible here: the error with its causes.
 fn impossible(ground: &Ground, change: TableChange) -> Result<String> {
     match ground.open()?.commit(&[change]) {
         Ok(_) => bail!("the kernel took it"),
@@ -57,7 +60,8 @@ fn impossible(ground: &Ground, change: TableChange) -> Result<String> {
     }
 }
 
-/// Rules in a chain that only has the name were taken for served Services, and no packet came to them.
+/// Rules in a chain that only has the right name used to count as served Services, but received no
+/// packets.
 pub(crate) fn a_chain_that_is_not_as_iptables_makes_it_is_named(ground: &Ground) -> Result<()> {
     for attached in [
         "",
@@ -93,7 +97,7 @@ pub(crate) fn a_table_that_sleeps_is_named_and_can_be_left(ground: &Ground) -> R
     let mut tables = ground.open()?;
     tables.commit(&[program(TABLE, &FROM)])?;
     tables.observe(TABLE)?;
-    // Somebody sends it to sleep with our rules in it: they are there, and do nothing.
+    // Another program makes the table dormant: Signpost's rules exist in it but have no effect.
     nft(ground, "add table FAMILY nat { flags dormant; }")?;
     ensure!(tables.observe_drift()?, "it went unseen");
     let held = tables.observe(TABLE)?;
@@ -108,7 +112,7 @@ pub(crate) fn a_table_that_sleeps_is_named_and_can_be_left(ground: &Ground) -> R
     Ok(())
 }
 
-/// More than the send buffer of a process that may have the largest: of 32 MiB.
+/// A step longer than the largest possible send buffer of a process, 32 MiB.
 pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
     ground: &Ground,
 ) -> Result<()> {
@@ -145,7 +149,7 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
             .eq(["SIGNPOST-A", "SIGNPOST-B"]),
         "{held:#?}"
     );
-    // Of several chains each fits by itself.
+    // Each of several chains fits by itself.
     let half = vec![rule; 30_000];
     let halves: [(&str, &[Rule]); 2] = [("SIGNPOST-A", &half), ("SIGNPOST-B", &half)];
     let transactions = tables.commit(&[chains(TABLE, &halves)])?;
@@ -153,7 +157,7 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
     Ok(())
 }
 
-/// The numbers of the rules in the kernel's chain, and where they lead to.
+/// Returns the handles of the rules in the built-in chain, and their targets.
 fn numbers(ground: &Ground, socket: &mut Socket) -> Result<Vec<(u64, Option<String>)>> {
     let all = socket.observe_chosen_rules(ground.family, "nat", Some("PREROUTING"), |rule| {
         Some((rule.handle(), rule.leads_to().map(str::to_owned)))
@@ -161,8 +165,8 @@ fn numbers(ground: &Ground, socket: &mut Socket) -> Result<Vec<(u64, Option<Stri
     Ok(all?)
 }
 
-/// A table that somebody makes anew numbers its rules from the beginning: what was the number of our
-/// rule is that of one of theirs.
+/// A recreated table numbers its rules from the beginning: the former handle of Signpost's rule
+/// belongs to a rule of another program.
 pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground) -> Result<()> {
     ground.open()?.commit(&[program(TABLE, &FROM)])?;
     let mut socket = ground.namespace.enter(Socket::open)??;
@@ -202,7 +206,8 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
     Ok(())
 }
 
-/// Neither those who write all the time, nor our other family while it loads, fail a change of ours.
+/// Neither other programs that write continuously nor Signpost's other family during its initial
+/// load fail a change.
 pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
     let ([mut ours, mut beside], mut stranger) = (ground.open_families()?, ground.open()?);
     stranger.observe(TableName::Filter)?;
@@ -239,7 +244,7 @@ pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
     })
 }
 
-/// What every node's rules are made of, and what no kernel has.
+/// The extensions that every node's rules use, and some that no kernel has.
 pub(crate) fn matches_and_targets_of_the_kernel_are_known(ground: &Ground) -> Result<()> {
     let mut socket = ground.namespace.enter(Socket::open)??;
     for (kind, name, revision, is_there) in [

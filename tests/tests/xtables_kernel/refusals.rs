@@ -1,4 +1,4 @@
-//! What the kernel does not take.
+//! Changes that the kernel rejects.
 
 use anyhow::{Result, bail, ensure};
 use xtables::{CommitError, Fault, Rule, TableChange, TableName, Tables, Target};
@@ -25,11 +25,11 @@ pub(crate) fn what_the_kernel_lacks_is_told_from_what_somebody_changed(
     let both: [(&str, &[Rule]); 2] = [("SIGNPOST-A", &[jump("SIGNPOST-B")]), ("SIGNPOST-B", &[])];
     tables.commit(&[chains(TABLE, &both)])?;
     tables.observe(TABLE)?;
-    // There is nothing of that name, and there never was: the change is wrong.
+    // The chain does not exist and never did: the change is wrong.
     let wrong = chains(TABLE, &[("SIGNPOST-A", &[jump("SIGNPOST-NEVER")])]);
     let error = refused(&mut tables, &[wrong])?;
     ensure!(error.fault == Fault::Refused, "{error:?}");
-    // There was, until somebody took it away: what is believed is wrong.
+    // The chain existed until another program removed it: the observed state is outdated.
     ground.iptables(TABLE, "-F SIGNPOST-A")?;
     ground.iptables(TABLE, "-X SIGNPOST-B")?;
     let right = chains(TABLE, &[("SIGNPOST-C", &[jump("SIGNPOST-B")])]);
@@ -48,7 +48,7 @@ pub(crate) fn a_refused_step_changes_nothing_and_the_steps_before_it_stand(
     ground: &Ground,
 ) -> Result<()> {
     let mut tables = ground.open()?;
-    // In the other table: neighbours of one table may be carried out together.
+    // In the other table: consecutive steps for one table may be combined.
     let good = chains(
         TableName::Filter,
         &[("SIGNPOST-A", &[Rule::always(Target::Reject)])],

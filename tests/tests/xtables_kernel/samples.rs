@@ -1,4 +1,4 @@
-//! A rule for each thing that rules can ask and do.
+//! A rule for each match and target that Signpost's rules can have.
 
 use ipnet::IpNet;
 use xtables::{
@@ -6,10 +6,10 @@ use xtables::{
     Which,
 };
 
-/// Where rules of [`samples`] lead.
+/// The chain to which rules of [`samples`] jump.
 pub(crate) const ELSEWHERE: &str = "SIGNPOST-ELSEWHERE";
 
-/// Rules, and a table that each may be in.
+/// Returns rules, each with a table that accepts it.
 pub(crate) fn samples(family: Family) -> Vec<(TableName, Rule)> {
     let nat = by_address(family)
         .into_iter()
@@ -17,7 +17,7 @@ pub(crate) fn samples(family: Family) -> Vec<(TableName, Rule)> {
         .chain(by_match())
         .chain(by_target(family))
         .map(|rule| (TableName::Nat, rule));
-    // iptables writes no DROP to table nat, and the kernel takes no REJECT there.
+    // iptables writes no DROP to table nat, and the kernel accepts no REJECT there.
     let filter =
         [Target::Drop, Target::Reject].map(|target| (TableName::Filter, Rule::always(target)));
     nat.chain(filter).collect()
