@@ -30,8 +30,8 @@ pub struct ArchiveArguments {
 // === impl ArchiveArguments ===
 
 impl ArchiveArguments {
-    /// Returns the architecture given or that of this machine; absent if neither is given nor
-    /// supported.
+    /// Returns the given architecture, or that of this machine; absent if none is given and this
+    /// machine's is not supported.
     pub fn architecture(&self) -> Option<Architecture> {
         self.architecture.or_else(Architecture::own)
     }
@@ -46,11 +46,11 @@ pub fn commit(path: &Path, content: &[u8]) -> io::Result<()> {
     written.inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
-/// A time as `SOURCE_DATE_EPOCH` has it, in seconds since 1970.
+/// Parses a time in the format of `SOURCE_DATE_EPOCH`: seconds since 1970.
 ///
 /// # Errors
 ///
-/// For anything that is no such number.
+/// Any other text.
 pub fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
     let seconds = text.parse::<u32>().ok();
     let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());

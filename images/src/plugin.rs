@@ -1,4 +1,5 @@
-//! `kubectl signpost` for download, as krew installs it: an archive for each processor and a manifest that names them.
+//! The download of `kubectl signpost` for krew: an archive for each processor, and a manifest that
+//! refers to them.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +19,25 @@ const RELEASES: &str = "https://github.com/signpost/signpost/releases/download";
 pub struct Plugin {
     /// The version of the release without a `v`: `0.1.0`.
     pub version: String,
-    /// Stands for every time in the archives.
+    /// The timestamp of everything in the archives.
     pub created: Timestamp,
-    /// The program for each processor, which needs no library.
+    /// The statically linked program for each processor.
     pub programs: BTreeMap<Architecture, Vec<u8>>,
-    /// The text of the licence, without which krew's index accepts no archive.
+    /// The text of the licence. krew's index rejects archives without one.
     pub license: Vec<u8>,
 }
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// The name of the archive for a processor.
+    /// Returns the file name of the archive for a processor.
     pub fn archive_name(&self, architecture: Architecture) -> String {
         let version = &self.version;
         format!("{PROGRAM}-{version}-linux-{architecture}.tar.gz")
     }
 
-    /// An archive for each processor, with the program and the licence in no folder. The same bytes for the same input.
+    /// Renders an archive for each processor, with the program and the licence at its root. The
+    /// same input gives the same bytes.
     pub fn archives(&self) -> BTreeMap<Architecture, Vec<u8>> {
         let programs = self.programs.iter();
         let archives =
@@ -57,9 +59,9 @@ impl Plugin {
         gzip(&tree.render(self.created))
     }
 
-    /// What krew reads about `archives`, in the format of
-    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew wants it in a file with
-    /// the plugin's name: `signpost.yaml`.
+    /// Returns krew's manifest of `archives`, in the format of
+    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew requires the file to
+    /// have the name of the plugin: `signpost.yaml`.
     pub fn manifest(&self, archives: &BTreeMap<Architecture, Vec<u8>>) -> String {
         let version = &self.version;
         let platforms = archives

@@ -1,4 +1,4 @@
-//! What a program is made of, as a CycloneDX document. Pure.
+//! The components of a program as a CycloneDX document (SBOM). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// What `cargo metadata --format-version 1` prints, as far as it is needed here.
+/// The parts of the output of `cargo metadata --format-version 1` that are needed here.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Metadata {
     packages: Vec<Package>,
@@ -43,31 +43,31 @@ struct Dependency {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Kind {
-    /// `build` or `dev`; absent for what is linked into a program.
+    /// `build` or `dev`; absent for a dependency that is linked into the program.
     kind: Option<String>,
 }
 
-/// What is said about one program.
+/// The program that a document describes.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The program.
     pub program: String,
     /// The package it is built from.
     pub package: String,
-    /// Stands for the time of the document.
+    /// The timestamp of the document.
     pub created: Timestamp,
-    /// The version of Rust, whose library is in the program.
+    /// The version of Rust, whose standard library is linked into the program.
     pub rust: String,
-    /// The version of glibc, which is in the program.
+    /// The version of glibc, which is linked into the program.
     pub glibc: String,
 }
 
-/// No package has this name.
+/// The error for a package that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the workspace has no package {0}")]
 pub struct UnknownPackage(String);
 
-/// The document about `subject`, in the format of <https://cyclonedx.org/docs/1.5/json/>.
+/// Renders the document about `subject`, in the format of <https://cyclonedx.org/docs/1.5/json/>.
 ///
 /// # Errors
 ///
@@ -108,7 +108,7 @@ pub fn sbom(metadata: &Metadata, subject: &Subject) -> Result<Value, UnknownPack
     }))
 }
 
-/// The packages that are linked into what is built of `root`, itself among them, in the order of their ids.
+/// Returns the packages that are linked into a build of `root`, including `root`, sorted by ID.
 fn linked<'a>(resolve: &'a Resolve, root: &'a str) -> BTreeSet<&'a str> {
     let nodes = resolve.nodes.iter();
     let nodes: BTreeMap<&str, &Node> = nodes.map(|node| (node.id.as_str(), node)).collect();
@@ -135,7 +135,7 @@ impl Package {
         if self.source.is_some() {
             component["purl"] = format!("pkg:cargo/{name}@{version}").into();
         }
-        // Older packages write a list with slashes, which is no expression of SPDX.
+        // Older packages separate licences with slashes, which is not a valid SPDX expression.
         component["licenses"] = match self.license.as_deref() {
             None => json!([]),
             Some(list) if list.contains('/') => json!([{"license": {"name": list}}]),

@@ -1,5 +1,5 @@
-//! The programs in the archives for arm64, run by qemu's emulation of that processor. Skipped where `make image ARCHS=arm64` has
-//! written none, or qemu-user-static is missing.
+//! Runs the programs in the archives for arm64 with qemu's emulation. Skipped if
+//! `make image ARCHS=arm64` has not written the archives, or if qemu-user-static is missing.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use flate2::read::GzDecoder;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tar::Archive;
 
-/// Debian's, in package qemu-user-static.
+/// The emulator from Debian's package qemu-user-static.
 const EMULATOR: &str = "/usr/bin/qemu-aarch64-static";
 
 fn main() -> ExitCode {
@@ -40,7 +40,8 @@ fn archive(program: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-/// Takes the program out of the image, and has it say its version; the agent also computes what it would program.
+/// Extracts the program from the image and runs it with `--version`; the agent also computes what
+/// it would program.
 fn run(program: &str, archive: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join(program);
@@ -70,13 +71,13 @@ fn run(program: &str, archive: &Path) -> Result<()> {
 const SERVICE: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
     "spec": {"clusterIPs": ["10.96.0.10"], "ports": [{"port": 80}]}}"#;
 
-/// The program in the layer of an image.
+/// Returns the program from the layer of an image.
 fn find(program: &str, archive: &[u8]) -> Result<Vec<u8>> {
     let mut archive = Archive::new(archive);
     for blob in archive.entries()? {
         let mut content = Vec::new();
         blob?.read_to_end(&mut content)?;
-        // A layer is the only blob that is compressed.
+        // The layer is the only compressed blob.
         if !content.starts_with(&[0x1f, 0x8b]) {
             continue;
         }

@@ -12,7 +12,7 @@ use tar::Archive;
 
 const PROGRAM: &[u8] = b"\x7fELF a program";
 
-/// Runs `write-plugin`; gives the bytes of the archive for arm64, its name, and the manifest.
+/// Runs `write-plugin`; returns the bytes of the archive for arm64, its name, and the manifest.
 fn written(epoch: &str) -> (Vec<u8>, String, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("program"), PROGRAM).expect("a file");

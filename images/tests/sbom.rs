@@ -1,4 +1,4 @@
-//! What `write-sbom` says of this repository's own programs.
+//! The documents that `write-sbom` writes about this repository's programs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use images::{Metadata, Subject, sbom};
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The names of what the program of `package` is made of.
+/// Returns the names of the components in the program of `package`.
 fn components(package: &str) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-//! The workflow of a release, which has never run: its form, and that what it runs exists.
+//! The release workflow, which has never run: checks its form, and that everything it runs exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Programs that the workflow's machine has, installs in a step, or has from an action.
+/// The programs that the workflow's machine has, installs in a step, or gets from an action.
 const PROGRAMS: [&str; 6] = ["cargo", "echo", "make", "skopeo", "sudo", "images/release"];
-/// Programs that `images/release` runs beside the shell's own and coreutils.
+/// The programs that `images/release` runs besides shell builtins and coreutils.
 const PUBLISHERS: [&str; 4] = ["skopeo", "docker buildx imagetools", "cosign", "gh release"];
 
 fn repository() -> PathBuf {
@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The only job.
+/// Returns the only job.
 fn job() -> Value {
     let workflow = read(".github/workflows/release.yaml");
     let workflow: Value = serde_saphyr::from_str(&workflow).expect("YAML");
@@ -30,7 +30,7 @@ fn job() -> Value {
     jobs["release"].clone()
 }
 
-/// The commands of its steps.
+/// Returns the commands of its steps.
 fn commands() -> Vec<String> {
     let job = job();
     let steps = job["steps"].as_array().expect("steps");
@@ -88,7 +88,7 @@ fn images_plugin_and_materials_are_built_before_they_are_published() {
     for publisher in PUBLISHERS {
         assert!(script.contains(publisher), "nothing runs {publisher}");
     }
-    // What is signed and published is what those targets write.
+    // The script must sign and publish the files that those targets write.
     for name in ["-linux-$architecture.tar", ".cdx.json", "signpost.yaml"] {
         assert!(script.contains(name), "{name} is not published");
     }

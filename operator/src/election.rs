@@ -1,7 +1,9 @@
 //! Leader election: which of several operators is active. A state machine over a Lease that uses
-//! neither a clock nor the network. Clocks of different machines are never compared. A lease has
-//! expired when its record has not changed for its whole duration on the observer's own monotonic
-//! clock, counted from when the observer first read that record.
+//! neither a clock nor the network.
+//!
+//! Clocks of different machines are never compared. A lease has expired when its record has not
+//! changed for its whole duration on the observer's own monotonic clock, counted from when the
+//! observer first read that record.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The cost of the initial read of all objects, for the API server and the agent: `cargo bench
-//! --package tests --bench initial_list`.
+//! The cost of the initial read of all objects, for the API server and the agent:
+//! `cargo bench --package tests --bench initial_list`.
 //!
 //! A real API server has 10,000 Services with five endpoints each. The agent's source reads them
 //! until it is current, with a new connection each time; nothing is programmed.

@@ -1,5 +1,5 @@
-//! The cost of a large change before it reaches the kernel: `cargo bench --package tests --bench
-//! large_change`.
+//! The cost of a large change before it reaches the kernel:
+//! `cargo bench --package tests --bench large_change`.
 //!
 //! 2,000 ordinary Services are programmed. Then 100 Services of 200 ports and one of 100 ports with
 //! 1,000 endpoints at each are added, as in `bench --row large-objects`, from the decoded objects

@@ -1,5 +1,5 @@
-//! The cost of a listener for the programs that write: `cargo bench --package tests --bench
-//! listening`.
+//! The cost of a listener for the programs that write:
+//! `cargo bench --package tests --bench listening`.
 //!
 //! IPv4 only, with five endpoints per Service, in separate network namespaces. While a process
 //! listens, the kernel sends a message for each committed element.

@@ -1,8 +1,8 @@
 //! Runs the tests that use a kernel on Debian kernels in emulated machines, see `tests/kernel-rig`.
 //!
 //! The tests of the kernel's state and of packets always run on Linux 6.1. Other targets, scenarios
-//! that do not depend on the kernel, and other kernels run only with `SIGNPOST_KERNELS='5.10 6.1
-//! 6.12'`.
+//! that do not depend on the kernel, and other kernels run only with
+//! `SIGNPOST_KERNELS='5.10 6.1 6.12'`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -14,7 +14,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use demo::network::{Connection, Outcome, Tally};
 
-/// Connects and says what came of it.
+/// Connects and prints the result.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -23,28 +23,28 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// A fixed number of connections.
+    /// Make a fixed number of connections.
     Once {
-        /// How many.
+        /// The number of connections.
         #[arg(long, default_value_t = 1)]
         count: u32,
         #[command(flatten)]
         connection: Connection,
     },
-    /// New connections until the input ends.
+    /// Make new connections until the input ends.
     Watch {
-        /// The time from the start of one connection to the start of the next, in milliseconds.
+        /// The interval from the start of one connection to the start of the next, in milliseconds.
         #[arg(long)]
         every_ms: u64,
-        /// How long a TCP connection may take until both kernels have it, in milliseconds.
+        /// The time limit of a TCP handshake, in milliseconds.
         #[arg(long)]
         handshake_ms: u64,
         #[command(flatten)]
         connection: Connection,
     },
-    /// Questions over one TCP connection, or one UDP flow, until the input ends.
+    /// Make requests over one TCP connection or one UDP flow until the input ends.
     Keep {
-        /// The time from one question to the next, in milliseconds.
+        /// The interval between two requests, in milliseconds.
         #[arg(long)]
         every_ms: u64,
         #[command(flatten)]

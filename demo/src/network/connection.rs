@@ -28,20 +28,20 @@ const QUESTION: &str = "who is there?\n";
 /// The parameters of a connection.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connection {
-    /// How long to wait for an answer, in milliseconds.
+    /// The timeout of an answer, in milliseconds.
     #[arg(long)]
     pub deadline_ms: u64,
-    /// The address to connect from.
+    /// The source address.
     #[arg(long)]
     pub from: Option<IpAddr>,
-    /// The port to connect from first; every other connection takes the next free one. Connection
-    /// tracking remembers a flow of datagrams for minutes, and sends what comes from its port again
-    /// where it sent the flow, whatever the rules say by then.
+    /// The first source port; each further connection uses the next free one. Conntrack remembers a
+    /// UDP flow for minutes and sends packets of a reused port to the flow's old destination,
+    /// independent of the present rules.
     #[arg(long = "first-port")]
     pub ports: SourcePorts,
     /// The protocol.
     pub protocol: Transport,
-    /// Where to.
+    /// The destination.
     pub destination: SocketAddr,
 }
 

@@ -141,8 +141,8 @@ fn reserve_ports(count: u16) -> u16 {
     }
 }
 
-/// Returns the path of a program of this package: cargo builds it before the tests, in a parent
-/// folder of theirs.
+/// Returns the path of a program of this package. Cargo builds it before the tests, in one of their
+/// parent folders.
 fn own_program(name: &str) -> Result<PathBuf> {
     let test = env::current_exe().context("failed to find this program")?;
     let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));

@@ -1,4 +1,5 @@
-//! Writes `kubectl signpost` for download: an archive for each processor, and the manifest with which krew installs them.
+//! Writes the download of `kubectl signpost`: an archive for each processor, and the manifest with
+//! which krew installs them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,7 +70,7 @@ fn write_plugin(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// `amd64=FILE`.
+/// Parses `amd64=FILE`.
 fn parse_program(text: &str) -> Result<(Architecture, PathBuf), String> {
     let (architecture, path) = text.split_once('=').ok_or("write ARCHITECTURE=FILE")?;
     Ok((Architecture::from_str(architecture, false)?, path.into()))

@@ -1,4 +1,4 @@
-//! Writes what a program is made of, as a CycloneDX document.
+//! Writes the components of a program as a CycloneDX document.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
-//! How many nodes may change at once, and which nodes are next. A node uses the budget while it
-//! changes, until it has proven itself, and while it is worse than before for any reason: a node
-//! lost after a change must not let the next one start. Nodes that were not ready before reduce the
-//! budget but never to zero: a fleet with a broken node still changes, one node at a time.
+//! How many nodes may change at once, and which nodes are next.
+//!
+//! A node uses the budget while it changes, until it has proven itself, and while it is worse than
+//! before for any reason: a node lost after a change must not let the next one start. Nodes that
+//! were not ready before reduce the budget but never to zero: a fleet with a broken node still
+//! changes, one node at a time.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,10 @@
 //! The rollout of one profile over its nodes: wave by wave, canaries first, and a rollback when a
-//! wave fails. Which nodes have a change, since when, and what they had before is read from their
-//! objects each time. The profile's status stores only what those objects cannot show: that a
-//! rollout ended, successfully or not. An operator that starts in the middle of a rollout therefore
-//! continues where the last one stopped.
+//! wave fails.
+//!
+//! Which nodes have a change, since when, and what they had before is read from their objects each
+//! time. The profile's status stores only what those objects cannot show: that a rollout ended,
+//! successfully or not. An operator that starts in the middle of a rollout therefore continues
+//! where the last one stopped.
 //!
 //! Nodes also join a profile whose rollout has ended. A node that is new in the cluster is assigned
 //! the configuration at once, whatever the result of earlier nodes: it has no other configuration,

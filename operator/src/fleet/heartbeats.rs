@@ -1,7 +1,8 @@
-//! Detects silent agents from their Leases, on the operator's own clock. The times in a Lease come
-//! from the clock of its node and are not used. A changed resource version means a renewal; an
-//! agent has been silent for as long as the operator has seen the same version
-//! ([0048](../../../docs/decisions/0048-a-lease-for-each-agent.md)).
+//! Detects silent agents from their Leases, on the operator's own clock.
+//!
+//! The times in a Lease come from the clock of its node and are not used. A changed resource
+//! version means a renewal; an agent has been silent for as long as the operator has seen the same
+//! version ([0048](../../../docs/decisions/0048-a-lease-for-each-agent.md)).
 
 use std::{
     collections::BTreeMap,

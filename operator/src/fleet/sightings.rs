@@ -1,7 +1,8 @@
 //! How long nodes have been in their present state, measured on the operator's own clock. The
-//! clocks of nodes and of the API server are not compared with it. The observations are kept in
-//! memory only. An operator that starts counts what it finds as first seen then, so a verdict can
-//! come later but never earlier.
+//! clocks of nodes and of the API server are not compared with it.
+//!
+//! The observations are kept in memory only. An operator that starts counts what it finds as first
+//! seen then, so a verdict can come later but never earlier.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,7 @@
 //! The state of a node with regard to a configuration: what a wave waits for, and what makes it
-//! fail. Only a change for the worse counts, and only if it lasts. Every change records the node's
+//! fail.
+//!
+//! Only a change for the worse counts, and only if it lasts. Every change records the node's
 //! previous state ([`Baseline`]); generations and hashes identify the configuration that a report
 //! is about; the operator measures durations itself ([`Sightings`]). Loss of the API server does
 //! not fail a node: one failing API server of several cuts off a healthy fleet.

@@ -1,7 +1,8 @@
-//! The waves of a rollout: which nodes belong to which wave, and how far they have come. The waves
-//! are not stored. The nodes are sorted, those that already have the configuration first in the
-//! order of their assignment, and the order is cut where a wave ends. An operator that starts
-//! computes the same waves.
+//! The waves of a rollout: which nodes belong to which wave, and how far they have come.
+//!
+//! The waves are not stored. The nodes are sorted, those that already have the configuration first
+//! in the order of their assignment, and the order is cut where a wave ends. An operator that
+//! starts computes the same waves.
 
 use std::collections::BTreeMap;
 

@@ -87,8 +87,8 @@ impl fmt::Display for Contender {
     }
 }
 
-/// Returns the settings of the C library's allocator in Signpost's images: every `ENV
-/// MALLOC_NAME=VALUE` of the Dockerfile.
+/// Returns the settings of the C library's allocator in Signpost's images: every
+/// `ENV MALLOC_NAME=VALUE` of the Dockerfile.
 fn allocator_settings() -> Result<Vec<(String, String)>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Dockerfile");
     let text =

@@ -22,7 +22,7 @@ use tests::network::enter_private_namespaces;
 /// process.
 const FEWEST_SLICES: u32 = 5000;
 
-/// kube-proxy and Signpost, measured side by side.
+/// Compares kube-proxy and Signpost side by side.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -34,12 +34,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Decodes EndpointSlices and prints what came of it in JSON.
+    /// Decodes EndpointSlices and prints the results as JSON.
     Decode {
-        /// How many.
+        /// The number of slices.
         #[arg(long)]
         slices: u32,
-        /// Endpoints of each.
+        /// The number of endpoints of each.
         #[arg(long)]
         endpoints: u32,
     },
@@ -47,63 +47,63 @@ enum Part {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The mechanism of both: nftables, iptables-nft or iptables-legacy; again for more, which are
-    /// measured in turn.
+    /// The mechanism of both: nftables, iptables-nft or iptables-legacy. Repeat it to measure
+    /// several in turn.
     #[arg(long, default_value = "nftables")]
     mode: Vec<String>,
-    /// Services; again for more sizes, from small to large.
+    /// The number of Services. Repeat it for several sizes, in ascending order.
     #[arg(long, default_values_t = [10_000])]
     services: Vec<u32>,
-    /// Endpoints of each Service.
+    /// The number of endpoints of each Service.
     #[arg(long, default_value_t = 5)]
     endpoints: u32,
-    /// Times both are measured.
+    /// The number of rounds in which both are measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Who is measured. Both, unless given: with one alone nothing is compared.
+    /// The contender to measure; both by default. With only one, nothing is compared.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
-    /// The program of the agent. What cargo has put beside this one, unless given.
+    /// The path of the agent; by default the one that cargo has built next to this program.
     #[arg(long)]
     agent: Option<PathBuf>,
-    /// What is measured; again for more. Everything, unless given.
+    /// The row to measure; all by default. Repeat it for several rows.
     #[arg(long, value_enum)]
     row: Vec<Row>,
-    /// Services added one by one in each round.
+    /// The number of Services added one by one in each round.
     #[arg(long, default_value_t = 30)]
     additions: u32,
-    /// Endpoints replaced one by one in each round.
+    /// The number of endpoints replaced one by one in each round.
     #[arg(long, default_value_t = 30)]
     replacements: u32,
-    /// Steady changes in a second.
+    /// The number of steady changes per second.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     churn_rate: u32,
-    /// Seconds that they last.
+    /// The duration of the steady changes, in seconds.
     #[arg(long, default_value_t = 60)]
     churn: u64,
-    /// Services of 200 ports that are written while others change; a tenth of the endpoints of one with
-    /// 100 ports.
+    /// The number of Services of 200 ports written during other changes; also a tenth of the number
+    /// of endpoints of a Service with 100 ports.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
     large: u32,
-    /// Seconds in which nothing happens.
+    /// The duration of the idle measurement, in seconds.
     #[arg(long, default_value_t = 120)]
     idle: u64,
-    /// First packets of each protocol.
+    /// The number of first packets of each protocol.
     #[arg(long, default_value_t = 3000)]
     packets: usize,
-    /// Seconds in which connections are counted.
+    /// How long connections are counted, in seconds.
     #[arg(long, default_value_t = 5)]
     connecting: u64,
-    /// Seconds that a start may take.
+    /// The timeout of a start, in seconds.
     #[arg(long, default_value_t = 600)]
     start_patience: u64,
-    /// Seconds that one change may take.
+    /// The timeout of one change, in seconds.
     #[arg(long, default_value_t = 120)]
     change_patience: u64,
-    /// Seconds that a repair may take.
+    /// The timeout of a repair, in seconds.
     #[arg(long, default_value_t = 90)]
     repair_patience: u64,
-    /// Where the table and the chart are written.
+    /// The folder of the table and the chart.
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
 }

@@ -26,7 +26,7 @@ const READY: &str = "the cluster is ready";
 /// How long the shutdown may take.
 const END: Duration = Duration::from_secs(60);
 
-/// A real Kubernetes cluster on this machine, in namespaces of its own.
+/// A real Kubernetes cluster on this machine, in private namespaces.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -35,29 +35,29 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Order {
-    /// Start it, and return when its nodes are Ready.
+    /// Start the cluster, and return when its nodes are Ready.
     Up(Size),
-    /// End it, and remove all that is left of it, or of a start that failed.
+    /// Stop the cluster, and remove everything that is left of it or of a failed start.
     Down,
     /// Run a command on a node.
     Exec {
-        /// The node, as node-1.
+        /// The node, such as node-1.
         node: String,
         /// The command.
         #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Be it, until a signal.
+    /// Run the cluster until a signal arrives.
     #[command(hide = true)]
     Run(Size),
 }
 
 #[derive(Debug, clap::Args)]
 struct Size {
-    /// How many nodes.
+    /// The number of nodes.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=i64::from(LAST_NODE)))]
     nodes: u8,
-    /// Archives of images that every node is to have.
+    /// An archive of images to import on every node. May be repeated.
     #[arg(long = "image")]
     images: Vec<PathBuf>,
 }

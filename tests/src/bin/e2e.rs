@@ -1,5 +1,5 @@
-//! Kubernetes' own tests of Services, run on a real cluster: `make e2e`, `make e2e
-//! PROXY=kube-proxy`.
+//! Kubernetes' own tests of Services, run on a real cluster: `make e2e`,
+//! `make e2e PROXY=kube-proxy`.
 //!
 //! Each run is saved in `target/e2e/PROXY-N.json`, with ginkgo's output in the folder next to it.
 //! After all runs of a proxy, `docs/conformance.md` is written from the existing runs of both
@@ -26,29 +26,31 @@ use tests::real_cluster::{self, Built, Plan, RealCluster, helm};
 /// Kubernetes' own end-to-end tests of Services, on a real cluster on this machine.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Who serves Services.
+    /// The proxy under test.
     #[arg(long, value_enum, default_value = "signpost")]
     proxy: Proxy,
-    /// A regular expression for names of tests, in place of all that are about Services; again for more.
+    /// A regular expression for the names of tests to run, instead of all tests about Services. May
+    /// be repeated.
     #[arg(long)]
     focus: Vec<String>,
-    /// A regular expression for names of tests that are left out, in place of those that cannot be run
-    /// here; again for more.
+    /// A regular expression for the names of tests to leave out, instead of those that cannot run
+    /// here. May be repeated.
     #[arg(long)]
     skip: Vec<String>,
-    /// How many tests at a time.
+    /// The number of concurrent tests.
     #[arg(long, default_value_t = 4)]
     processes: u8,
-    /// How many times everything is run, one after the other on one cluster.
+    /// The number of consecutive runs on one cluster.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
     runs: u8,
-    /// How many nodes. Some tests want three, and a few six: two in each of three zones.
+    /// The number of nodes. Some tests require three, and a few require six: two in each of three
+    /// zones.
     #[arg(long, default_value_t = 3)]
     nodes: u8,
-    /// Restart the proxy and the API server as well, which a selection of one's own otherwise leaves out.
+    /// Restart the proxy and the API server as well, which a custom selection otherwise omits.
     #[arg(long)]
     disruptive: bool,
-    /// Write the page from the runs that are there, and run nothing.
+    /// Write the page from the existing runs, and run nothing.
     #[arg(long)]
     page_only: bool,
 }

@@ -6,13 +6,13 @@ use anyhow::Result;
 use clap::Parser;
 use tests::fleet::{Figures, measure};
 
-/// Runs the real operator on a real API server beside simulated agents, and prints what it costs.
+/// Runs the real operator on a real API server with simulated agents, and prints its cost.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Nodes; again for more sizes.
+    /// The number of nodes. Repeat it for several sizes.
     #[arg(long, default_values_t = [100, 1000, 5000])]
     nodes: Vec<usize>,
-    /// For how many seconds each period is watched.
+    /// The duration of each observed period, in seconds.
     #[arg(long, default_value_t = 60)]
     watched: u64,
 }

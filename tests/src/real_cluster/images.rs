@@ -24,8 +24,8 @@ pub enum Ours {
 }
 
 /// Finds the archives of this version: in the folder named by the environment variable
-/// `SIGNPOST_IMAGES`, where a missing archive is an error, or otherwise in `dist`, where `make
-/// image` writes them.
+/// `SIGNPOST_IMAGES`, where a missing archive is an error, or otherwise in `dist`, where
+/// `make image` writes them.
 pub fn observe_ours() -> Result<Ours> {
     let named = env::var_os(FOLDER).map(PathBuf::from);
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");

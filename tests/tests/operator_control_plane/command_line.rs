@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::operator::Operator;
 use crate::{DEADLINE, NODES};
 
-/// The command line, as the administrator.
+/// The command line with the administrator's credentials.
 pub(crate) struct CommandLine {
     program: PathBuf,
     kubeconfig: PathBuf,
@@ -36,7 +36,7 @@ impl CommandLine {
         command.args(arguments).output().context("it runs")
     }
 
-    /// What is printed, when it ends with this code.
+    /// Runs a command, which must exit with this code; returns its output.
     pub(crate) fn expect(&self, code: i32, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -189,7 +189,7 @@ fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
     let output = cli.run(&["no-such"])?;
     assert_eq!(output.status.code(), Some(2));
 
-    // Whatever fails, the last line says it.
+    // After every failure, the last line states the next step.
     let folder = tempfile::tempdir()?;
     let file = |name: &str, text: &str| -> Result<String> {
         let file = folder.path().join(name);

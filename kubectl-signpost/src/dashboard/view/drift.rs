@@ -79,9 +79,10 @@ impl Drift {
     }
 }
 
-/// Returns the program named in a message: `last repaired at TIME: IPv4: nft (process 7) had
-/// changed …`, or `since TIME, nft (process 7) keeps changing …`. Returns `None` for other
-/// messages, which are shown unchanged.
+/// Returns the program named in a message:
+/// `last repaired at TIME: IPv4: nft (process 7) had changed …`, or
+/// `since TIME, nft (process 7) keeps changing …`. Returns `None` for other messages, which are
+/// shown unchanged.
 fn name_in(message: &str) -> Option<&str> {
     let (before, _) = message.split_once(BEHIND_NAME)?;
     let ends = [": ", ", "].map(|end| before.rfind(end).map(|at| at + end.len()));
