@@ -1,6 +1,7 @@
 //! Harnesses for tests that need more than one crate: real networks, scenarios.
 
 pub mod bench;
+pub mod browser;
 pub mod build_script;
 pub mod cluster;
 pub mod conformance;

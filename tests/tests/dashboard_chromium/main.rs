@@ -1,7 +1,6 @@
 //! The page of `kubectl signpost dashboard` in Chromium, with a real API server and a real
 //! operator. The test acts as the agents.
 
-mod browser;
 mod stage;
 
 use std::path::Path;
@@ -13,12 +12,12 @@ use anyhow::{Context, Result, ensure};
 use crds::condition::reason::advice;
 use libtest_mimic::{Arguments, Trial};
 use serde_json::json;
+use tests::browser;
 use tests::control_plane::build_programs;
 use tests::trial::trial;
 use ureq::Agent;
 use ureq::http::StatusCode;
 
-use browser::find;
 use stage::{NODES, Reports, Stage, State};
 
 /// Everything happens within a second or two; the rest is a reserve for busy machines.
@@ -49,8 +48,8 @@ const TESTS: [(&str, Test); 8] = [
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
-    if let Err(error) = find("chromedriver").and_then(|_| find("chromium")) {
-        println!("SKIPPED: the page of kubectl signpost dashboard in Chromium: {error:#}");
+    if let Some(problem) = browser::missing() {
+        println!("SKIPPED: the page of kubectl signpost dashboard in Chromium: {problem}");
         let skipped = Trial::test("SKIPPED_everything_with_chromium", || Ok(()));
         let skipped = vec![skipped.with_ignored_flag(true)];
         libtest_mimic::run(&arguments, skipped).exit();

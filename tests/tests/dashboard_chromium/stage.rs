@@ -15,13 +15,13 @@ use reconciler::Contest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::binaries;
+use tests::browser::Browser;
 use tests::cluster::Program;
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, ServiceAccount, client};
 use tests::deadline::wait_for;
 use tests::network::Process;
 
 use crate::DEADLINE;
-use crate::browser::Browser;
 
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -66,7 +66,7 @@ impl Stage {
             .stderr(Stdio::null());
         let mut dashboard = Process::start("kubectl-signpost", command)?;
         let address = dashboard.next_line(DEADLINE)?;
-        let browser = Browser::start()?;
+        let browser = Browser::start(None)?;
         browser.open(&address)?;
         Ok(Stage {
             browser,

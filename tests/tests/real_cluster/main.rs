@@ -8,6 +8,7 @@ mod changes;
 mod installed;
 mod machines;
 mod outage;
+mod page;
 mod removal;
 mod restarts;
 mod shop;
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libtest_mimic::{Arguments, Trial};
+use tests::browser;
 use tests::control_plane::build_programs;
 use tests::real_cluster::enclosure::{self, Place};
 use tests::real_cluster::{Built, helm, missing_for_ours};
@@ -29,6 +31,9 @@ use tests::shared::Shared;
 use crate::stage::Stage;
 
 type Test = fn(&mut Stage) -> Result<()>;
+
+/// The trial that takes a browser.
+const PAGE: &str = "t167_the_page_shows_what_agents_have_and_what_others_do_to_it";
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
@@ -104,6 +109,16 @@ fn main() -> Result<ExitCode> {
         "helm_install_on_an_empty_cluster_makes_every_node_ready",
         |stage| run(stage, installed::on_an_empty_cluster),
     );
+    let page = match browser::missing() {
+        None => shared.trial(PAGE, |stage| {
+            stage.settle()?;
+            run(stage, page::faults)
+        }),
+        Some(problem) => {
+            println!("SKIPPED: the page of a real cluster in Chromium: {problem}");
+            Trial::test(format!("SKIPPED_{PAGE}"), || Ok(())).with_ignored_flag(true)
+        }
+    };
     let others = tests.map(|(name, test)| {
         shared.trial(name, move |stage| {
             stage
@@ -116,7 +131,8 @@ fn main() -> Result<ExitCode> {
         "t17_t18_a_cluster_goes_from_kube_proxy_to_us_and_back_without_a_lost_connection",
         |stage| run(stage, takeover::from_kube_proxy_and_back),
     );
-    let trials = [first].into_iter().chain(others).chain([last]).collect();
+    let trials = [first, page].into_iter().chain(others).chain([last]);
+    let trials = trials.collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Before the enclosure ends, which kills everything that is left.
     drop(shared);

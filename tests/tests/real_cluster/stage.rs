@@ -141,7 +141,7 @@ impl Stage {
         self.cluster.control_plane().kubectl(arguments)
     }
 
-    fn apply(&self, object: &Value) -> Result<()> {
+    pub(crate) fn apply(&self, object: &Value) -> Result<()> {
         self.cluster
             .control_plane()
             .apply(&object.to_string())

@@ -1,21 +1,28 @@
 //! Headless Chromium, driven over the WebDriver protocol.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::cluster::Program;
-use tests::deadline::wait_for;
 use ureq::Agent;
 
-use crate::DEADLINE;
+use crate::cluster::Program;
+use crate::deadline::{patience, wait_for};
+use crate::network::Namespace;
+
+/// Everything happens within a second or two; the rest is for a machine with other work.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A running Chromium with one page. It ends on drop and with the test.
-pub(crate) struct Browser {
+#[derive(Debug)]
+pub struct Browser {
     agent: Agent,
+    /// The network namespace it runs in; that of the test if none.
+    network: Option<Namespace>,
     /// The URL of the WebDriver session.
     session: String,
     #[expect(dead_code, reason = "held for the sake of its end")]
@@ -23,6 +30,10 @@ pub(crate) struct Browser {
     #[expect(dead_code, reason = "held for the sake of its end")]
     folder: TempDir,
 }
+
+/// The programs of Debian's packages chromium-driver and chromium.
+const DRIVER: &str = "/usr/bin/chromedriver";
+const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// The command line of Chromium: without the user's profile, and without any network requests of
 /// its own.
@@ -38,27 +49,31 @@ const ARGUMENTS: [&str; 9] = [
     "--disable-sync",
 ];
 
-/// Returns a program of Debian's packages chromium and chromium-driver.
-pub(crate) fn find(program: &str) -> Result<PathBuf> {
-    let path = Path::new("/usr/bin").join(program);
-    ensure!(path.exists(), "{program} is not there: run tools/set-up");
-    Ok(path)
+/// Returns which program is missing on this machine, in one line.
+pub fn missing() -> Option<String> {
+    let mut programs = [DRIVER, CHROMIUM].into_iter();
+    let missing = programs.find(|program| !Path::new(program).exists())?;
+    Some(format!("there is no {missing}: run tools/set-up"))
 }
 
 // === impl Browser ===
 
 impl Browser {
-    pub(crate) fn start() -> Result<Browser> {
+    /// Starts Chromium in `network`, or in the namespace of the test.
+    pub fn start(network: Option<&Namespace>) -> Result<Browser> {
         let folder = TempDir::new()?;
         let log = folder.path().join("log");
         // In a PID namespace, all processes end with the first one: a killed driver would otherwise
         // leave its Chromium behind.
-        let mut command = Command::new("unshare");
+        let mut command = match network {
+            Some(network) => network.command("unshare"),
+            None => Command::new("unshare"),
+        };
         if !rustix::process::geteuid().is_root() {
             command.arg("--map-root-user");
         }
         command.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
-        command.arg(find("chromedriver")?).arg("--port=0");
+        command.arg(DRIVER).arg("--port=0");
         command.env("HOME", folder.path());
         let mut driver = Program::start("chromedriver", command, &log)?;
         let port = wait_for("chromedriver to start", DEADLINE, || {
@@ -69,44 +84,56 @@ impl Browser {
         })?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(tests::deadline::patience(DEADLINE)));
+            .timeout_global(Some(patience(DEADLINE)));
         let agent: Agent = config.build().into();
         let data = folder.path().join("data");
         let mut arguments: Vec<String> = ARGUMENTS.map(str::to_owned).into();
         arguments.push(format!("--user-data-dir={}", data.display()));
         arguments.push("--window-size=1280,900".to_owned());
         let capabilities = json!({
-            "goog:chromeOptions": {"args": arguments, "binary": find("chromium")?},
+            "goog:chromeOptions": {"args": arguments, "binary": CHROMIUM},
             "goog:loggingPrefs": {"browser": "ALL"},
         });
         let root = format!("http://127.0.0.1:{port}/session");
         let question = json!({"capabilities": {"alwaysMatch": capabilities}});
-        let session = send(&agent, &root, &question)?;
-        let id = session["sessionId"].as_str().context("a session")?;
-        Ok(Browser {
-            session: format!("{root}/{id}"),
+        let mut browser = Browser {
+            session: root.clone(),
+            network: network.cloned(),
             agent,
             driver,
             folder,
-        })
+        };
+        let session = browser.send(&root, &question)?;
+        let id = session["sessionId"].as_str().context("a session")?;
+        browser.session = format!("{root}/{id}");
+        Ok(browser)
     }
 
     fn ask(&self, what: &str, question: &Value) -> Result<Value> {
-        send(&self.agent, &format!("{}/{what}", self.session), question)
+        self.send(&format!("{}/{what}", self.session), question)
     }
 
-    pub(crate) fn open(&self, url: &str) -> Result<()> {
+    /// Posts a command to the driver, from its network namespace.
+    fn send(&self, url: &str, question: &Value) -> Result<Value> {
+        match &self.network {
+            Some(network) => network.enter(|| send(&self.agent, url, question))?,
+            None => send(&self.agent, url, question),
+        }
+    }
+
+    /// Opens a page.
+    pub fn open(&self, url: &str) -> Result<()> {
         self.ask("url", &json!({ "url": url })).map(drop)
     }
 
     /// Evaluates an expression in JavaScript.
-    pub(crate) fn evaluate(&self, expression: &str) -> Result<Value> {
+    pub fn evaluate(&self, expression: &str) -> Result<Value> {
         let script = format!("return {expression};");
         self.ask("execute/sync", &json!({"script": script, "args": []}))
     }
 
     /// Returns the rendered text of the first element that matches `selector`; empty without one.
-    pub(crate) fn text(&self, selector: &str) -> Result<String> {
+    pub fn text(&self, selector: &str) -> Result<String> {
         let selector = json!(selector);
         let text = self.evaluate(&format!(
             "document.querySelector({selector})?.innerText ?? ''"
@@ -115,14 +142,14 @@ impl Browser {
     }
 
     /// Returns the number of elements that match `selector`.
-    pub(crate) fn count(&self, selector: &str) -> Result<u64> {
+    pub fn count(&self, selector: &str) -> Result<u64> {
         let selector = json!(selector);
         let count = self.evaluate(&format!("document.querySelectorAll({selector}).length"))?;
         count.as_u64().context("a number")
     }
 
     /// Waits until the text of an element contains all of `wanted`.
-    pub(crate) fn wait_for_text(&self, selector: &str, wanted: &[&str]) -> Result<String> {
+    pub fn wait_for_text(&self, selector: &str, wanted: &[&str]) -> Result<String> {
         let mut seen = String::new();
         let found = wait_for(&format!("{wanted:?} in {selector}"), DEADLINE, || {
             seen = self.text(selector)?;
@@ -132,7 +159,8 @@ impl Browser {
         found.with_context(|| format!("{selector} says {seen:?}"))
     }
 
-    pub(crate) fn wait_for_count(&self, selector: &str, wanted: u64) -> Result<()> {
+    /// Waits until `wanted` elements match `selector`.
+    pub fn wait_for_count(&self, selector: &str, wanted: u64) -> Result<()> {
         let mut seen = 0;
         let found = wait_for(&format!("{wanted} of {selector}"), DEADLINE, || {
             seen = self.count(selector)?;
@@ -142,7 +170,7 @@ impl Browser {
     }
 
     /// Presses keys one after another, in WebDriver's encoding.
-    pub(crate) fn press(&self, keys: &str) -> Result<()> {
+    pub fn press(&self, keys: &str) -> Result<()> {
         let strokes = keys.chars().flat_map(|key| {
             let key = key.to_string();
             ["keyDown", "keyUp"].map(|what| json!({"type": what, "value": key}))
@@ -154,7 +182,7 @@ impl Browser {
     }
 
     /// Returns the accessibility tree as `role: name` for each element.
-    pub(crate) fn accessible(&self) -> Result<Vec<String>> {
+    pub fn accessible(&self) -> Result<Vec<String>> {
         let tree = self.debug("Accessibility.getFullAXTree", &json!({}))?;
         let nodes = tree["nodes"].as_array().context("a tree")?;
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
@@ -163,23 +191,22 @@ impl Browser {
     }
 
     /// Emulates a system with a preference for the dark or light scheme.
-    pub(crate) fn prefer(&self, scheme: &str) -> Result<()> {
+    pub fn prefer(&self, scheme: &str) -> Result<()> {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
         let media = json!({"features": [feature]});
         self.debug("Emulation.setEmulatedMedia", &media).map(drop)
     }
 
     /// Returns a screenshot as PNG.
-    pub(crate) fn picture(&self) -> Result<Vec<u8>> {
-        let response = self.agent.get(format!("{}/screenshot", self.session));
-        let answer: Value = serde_json::from_str(&response.call()?.body_mut().read_to_string()?)?;
-        let ByteString(bytes) = serde_json::from_value(answer["value"].clone())?;
+    pub fn picture(&self) -> Result<Vec<u8>> {
+        let picture = self.debug("Page.captureScreenshot", &json!({}))?;
+        let ByteString(bytes) = serde_json::from_value(picture["data"].clone())?;
         Ok(bytes)
     }
 
     /// Returns the errors since the last call: those of scripts, and violations of the content
     /// security policy.
-    pub(crate) fn errors(&self) -> Result<Vec<String>> {
+    pub fn errors(&self) -> Result<Vec<String>> {
         let entries = self.ask("se/log", &json!({"type": "browser"}))?;
         let entries = entries.as_array().context("a log")?.iter();
         let errors = entries.filter(|entry| entry["level"] == "SEVERE");
