@@ -39,7 +39,6 @@ pub mod check;
 pub mod condition;
 pub mod effective;
 pub mod event;
-pub mod honoured;
 pub mod int_or_percent;
 pub mod manifest;
 pub mod node_proxy;
@@ -49,6 +48,7 @@ pub mod resolve;
 mod rule;
 mod section;
 pub mod span;
+pub mod unsupported;
 
 pub use check::{FieldError, check as check_spec, parse as parse_profile};
 pub use effective::{EffectiveConfig, hash::ConfigHash};

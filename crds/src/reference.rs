@@ -177,7 +177,7 @@ fn conditions() -> String {
     let mut page = format!(
         "{NOTICE}# Conditions, reasons and Events\n\nThe operator writes the conditions of a ProxyProfile, the agent of a node those of its NodeProxy; when the agent is silent, \
          the operator sets Ready there. \
-         A *sync* brings the rules of one address family up to date; `/debug/rounds` lists the last ones.\n\n\
+         A *sync* brings the rules of one address family up to date; `/debug/syncs` lists the last ones.\n\n\
          ## Conditions\n\n| condition | of | True means |\n|---|---|---|\n"
     );
     for kind in TYPES {

@@ -19,9 +19,9 @@ use jiff::Timestamp;
 use crate::{
     check::{self, FieldError},
     effective::{EffectiveConfig, hash::ConfigHash},
-    honoured,
     node_proxy::NodeProxySpec,
     profile::ProxyProfile,
+    unsupported,
 };
 
 /// The properties of a node that the decision depends on.
@@ -237,7 +237,7 @@ fn stamp(profile: &ProxyProfile, name: &str) -> NodeProxySpec {
         profile_generation: profile.metadata.generation.unwrap_or_default(),
         config_hash: ConfigHash::of(&config),
         config,
-        written_fields: honoured::written_fields(&profile.spec),
+        written_fields: unsupported::written_fields(&profile.spec),
     }
 }
 

@@ -219,10 +219,10 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_time_is_told_in_whole_milliseconds_and_never_too_long() {
-        let told = |duration: Duration| Span::from(duration).to_string();
-        assert_eq!(told(Duration::from_micros(1_234_999)), "1s234ms");
-        assert_eq!(told(Duration::from_micros(999)), "0s");
+    fn a_measured_time_is_reported_in_whole_milliseconds_and_never_too_long() {
+        let reported = |duration: Duration| Span::from(duration).to_string();
+        assert_eq!(reported(Duration::from_micros(1_234_999)), "1s234ms");
+        assert_eq!(reported(Duration::from_micros(999)), "0s");
         assert_eq!(Span::from(Duration::MAX), Span::MAX);
     }
 

@@ -11,7 +11,7 @@
 
 use std::{fs, path::Path};
 
-use crds::{ProxyProfile, check_spec, honoured, manifest, parse_profile, reference};
+use crds::{ProxyProfile, check_spec, manifest, parse_profile, reference, unsupported};
 use kube_cel::Validator;
 use serde_json::Value;
 
@@ -242,7 +242,7 @@ fn an_unsupported_field_says_so_and_no_other_does() {
             });
             assert_eq!(
                 documented,
-                honoured::is_unread(&path),
+                unsupported::is_unread(&path),
                 "{path}: {}",
                 inner["description"]
             );
@@ -250,7 +250,7 @@ fn an_unsupported_field_says_so_and_no_other_does() {
     }
     let schema = schema();
     walk(&schema["properties"]["spec"], "");
-    for field in honoured::UNREAD_FIELDS {
+    for field in unsupported::UNREAD_FIELDS {
         let pointer = format!(
             "/properties/spec/properties/{}",
             field.replace('.', "/properties/")

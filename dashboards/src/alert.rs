@@ -142,7 +142,7 @@ fn of_changes() -> [Alert; 3] {
     [
         Alert {
             name: "SignpostSyncsFail",
-            measured: r#"sum by (node, instance, ip_family) (increase(signpost_rounds_total{outcome="failed"}[5m]))"#.to_owned(),
+            measured: r#"sum by (node, instance, ip_family) (increase(signpost_syncs_total{outcome="failed"}[5m]))"#.to_owned(),
             when: " > 0",
             lasts: "10m",
             severity: Severity::Critical,

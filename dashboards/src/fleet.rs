@@ -152,7 +152,7 @@ fn trouble() -> Row {
                 "Failed syncs",
                 Shape::Lines,
                 "ops",
-                r#"topk(10, sum by (node) (rate(signpost_rounds_total{outcome="failed"}[$__rate_interval])))"#,
+                r#"topk(10, sum by (node) (rate(signpost_syncs_total{outcome="failed"}[$__rate_interval])))"#,
                 "{{node}}",
             ),
             Panel::new(
@@ -223,7 +223,7 @@ fn operator() -> Row {
                 "Duration of a look at the fleet, p99",
                 Shape::Lines,
                 "s",
-                "histogram_quantile(0.99, sum by (le) (rate(signpost_operator_round_duration_seconds_bucket[$__rate_interval])))",
+                "histogram_quantile(0.99, sum by (le) (rate(signpost_operator_sync_duration_seconds_bucket[$__rate_interval])))",
                 "p99",
             ),
             Panel::new(

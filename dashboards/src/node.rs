@@ -119,7 +119,7 @@ fn latency() -> Row {
                 "Syncs by outcome",
                 Shape::Lines,
                 "ops",
-                r#"sum by (ip_family, outcome) (rate(signpost_rounds_total{node="$node"}[$__rate_interval]))"#,
+                r#"sum by (ip_family, outcome) (rate(signpost_syncs_total{node="$node"}[$__rate_interval]))"#,
                 "{{ip_family}} {{outcome}}",
             ),
             Panel::new(

@@ -17,6 +17,7 @@
 //! Creating namespaces requires root or unprivileged user namespaces: a test target calls
 //! [`enter_private_namespaces`] at the start of its `main`.
 
+mod busy_writer;
 mod connection;
 mod connections;
 mod http;
@@ -24,7 +25,6 @@ mod isolation;
 mod namespace;
 mod outcome;
 mod process;
-mod restless;
 mod sctp;
 mod tally;
 mod topology;
@@ -37,13 +37,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
+pub use busy_writer::BusyWriter;
 pub use connection::{Connection, Kept, SourcePorts, Transport};
 pub use connections::{Connections, Kind, Way};
 pub use isolation::enter_private_namespaces;
 pub use namespace::Namespace;
 pub use outcome::Outcome;
 pub use process::Process;
-pub use restless::Restless;
 pub use sctp::sctp_socket;
 pub use tally::Tally;
 pub use topology::{Outsider, Plan, PlannedNode, Topology};

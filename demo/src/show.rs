@@ -226,7 +226,7 @@ fn show_removal(screen: &mut Screen<'_>, scene: &Scene) -> Result<Removal> {
             "No connection that was opened after the file was renamed has reached {REMOVED}."
         ))?,
     }
-    show_rounds_of_change(screen, &scene.agent)?;
+    show_syncs_of_change(screen, &scene.agent)?;
     show_latency(screen, &after)?;
     Ok(removal)
 }
@@ -241,10 +241,10 @@ fn show_verdict(screen: &mut Screen<'_>, connections: &str, failures: &[String])
     screen.quote(&failures.join("\n"))
 }
 
-fn show_rounds_of_change(screen: &mut Screen<'_>, agent: &LoneAgent) -> Result<()> {
-    let rounds = agent.get("/debug/rounds")?;
-    screen.line("What the agent did (/debug/rounds):")?;
-    screen.quote(&newest_writes(&rounds).join("\n"))
+fn show_syncs_of_change(screen: &mut Screen<'_>, agent: &LoneAgent) -> Result<()> {
+    let syncs = agent.get("/debug/syncs")?;
+    screen.line("What the agent did (/debug/syncs):")?;
+    screen.quote(&newest_writes(&syncs).join("\n"))
 }
 
 fn show_latency(screen: &mut Screen<'_>, status: &NodeProxyStatus) -> Result<()> {
@@ -307,12 +307,12 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
         |_| true,
     )?;
     let connections = crowd.stop()?;
-    let rounds = agent.get("/debug/rounds")?;
+    let syncs = agent.get("/debug/syncs")?;
     // The namespaces are removed with the stage, so the agent must end first.
     drop(agent);
     drop(stage);
 
-    let restart = Restart::of(&connections, killed, restarted, REMOVED, &rounds);
+    let restart = Restart::of(&connections, killed, restarted, REMOVED, &syncs);
     let verdict = format!(
         "{} connections, {} of them while no agent ran",
         restart.connections, restart.without_agent
@@ -325,7 +325,7 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
     } else {
         screen.failure("Back again, the agent wrote something:")?;
     }
-    screen.quote(&without_phases(&rounds).join("\n"))?;
+    screen.quote(&without_phases(&syncs).join("\n"))?;
     Ok(restart)
 }
 

@@ -74,11 +74,11 @@ fn t168_every_step_uses_an_action_of_a_version_or_runs_a_command_that_exists() {
 #[test]
 fn images_plugin_and_materials_are_built_before_they_are_published() {
     let commands = commands();
-    let place = |wanted: &str| {
+    let place = |desired: &str| {
         let found = commands
             .iter()
-            .position(|command| command.starts_with(wanted));
-        found.unwrap_or_else(|| panic!("nothing runs {wanted}: {commands:?}"))
+            .position(|command| command.starts_with(desired));
+        found.unwrap_or_else(|| panic!("nothing runs {desired}: {commands:?}"))
     };
     let publish = place("images/release publish");
     for before in ["make test", "make image", "make plugin", "make sbom"] {

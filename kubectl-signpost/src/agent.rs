@@ -26,7 +26,7 @@ pub(crate) struct Answer {
 
 /// A finished command in an agent's Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     /// Standard output.
     pub(crate) text: String,
     errors: String,
@@ -141,7 +141,11 @@ impl Agent {
     }
 
     /// Runs `signpost-agent` with `arguments` until it ends.
-    pub(crate) async fn run(&self, cluster: &Cluster, arguments: &[&str]) -> Result<Ran, AskError> {
+    pub(crate) async fn run(
+        &self,
+        cluster: &Cluster,
+        arguments: &[&str],
+    ) -> Result<CommandOutput, AskError> {
         let node = || self.node.clone();
         let command = ["signpost-agent"].iter().chain(arguments).copied();
         let command: Vec<&str> = command.collect();
@@ -168,7 +172,7 @@ impl Agent {
             Some(status) => status.await,
             None => None,
         };
-        Ok(Ran {
+        Ok(CommandOutput {
             text: String::from_utf8_lossy(&text).into_owned(),
             errors: String::from_utf8_lossy(&errors).into_owned(),
             code: exit_code(&status.unwrap_or_default()),
@@ -176,9 +180,9 @@ impl Agent {
     }
 }
 
-// === impl Ran ===
+// === impl CommandOutput ===
 
-impl Ran {
+impl CommandOutput {
     /// Returns its error output without the name of the program.
     pub(crate) fn error(&self) -> &str {
         self.errors.trim().trim_start_matches("signpost-agent: ")

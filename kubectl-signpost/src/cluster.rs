@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::arguments::Access;
 
-pub(crate) use watch::{Depth, News};
+pub(crate) use watch::{Depth, ObjectEvent};
 
 /// The cluster that a command works on.
 #[derive(Clone)]

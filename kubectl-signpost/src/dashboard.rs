@@ -4,7 +4,7 @@
 //! watches --News--> Facts --View::of--> newest View --View::difference--> line of JSON --> page
 //! ```
 //!
-//! [`Facts`] holds the objects as last received. The pure functions behind `status`, `nodes` and
+//! [`ClusterState`] holds the objects as last received. The pure functions behind `status`, `nodes` and
 //! `rollout status` compute a [`View`] from them. A page receives one whole view, and then the
 //! differences between its view and the newest. A slow page therefore skips views, and nothing
 //! queues up for it.
@@ -29,11 +29,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::advice::problem;
 use crate::arguments::{Access, DashboardOptions};
-use crate::cluster::{Cluster, Depth, News};
+use crate::cluster::{Cluster, Depth, ObjectEvent};
 use crate::ending::Ending;
 use crate::print;
-use facts::{Facts, Source};
-use gate::{Gate, Token};
+use facts::{ClusterState, Source};
+use gate::{AccessControl, Token};
 use view::View;
 
 /// Changes within this interval are sent to pages together.
@@ -57,7 +57,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let token = Token::random()?;
     let address = format!("http://127.0.0.1:{port}/#token={token}");
 
-    let facts = Facts::new(cluster.server(), cluster.default_namespace());
+    let facts = ClusterState::new(cluster.server(), cluster.default_namespace());
     let (publish, views) = watch::channel(Arc::new(View::of(&facts)));
     let (sender, news) = mpsc::unbounded_channel();
     let tell = |source| {
@@ -68,7 +68,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
     let proxies = cluster.follow::<NodeProxy>(Depth::Whole, tell(Source::NodeProxies));
     let nodes = cluster.follow::<Node>(Depth::Metadata, tell(Source::Nodes));
-    let routes = routes::router(&Gate::new(port, token), views, cluster.clone());
+    let routes = routes::router(&AccessControl::new(port, token), views, cluster.clone());
 
     print(&format!("{address}\n"))?;
     eprintln!(
@@ -88,8 +88,8 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
 
 /// Publishes a view of `facts` after each change, until the channel closes.
 async fn keep_up(
-    mut facts: Facts,
-    mut news: mpsc::UnboundedReceiver<(Source, News)>,
+    mut facts: ClusterState,
+    mut news: mpsc::UnboundedReceiver<(Source, ObjectEvent)>,
     publish: &watch::Sender<Arc<View>>,
 ) {
     while let Some((source, first)) = news.recv().await {

@@ -21,7 +21,7 @@ use crate::output::Paint;
 use crate::print;
 use crate::rollout::edit::Edit;
 use crate::status::{POLL, ProfileReport, render_trouble};
-use crate::trouble::{Trouble, Weight};
+use crate::trouble::{ConditionProblem, Weight};
 
 /// The stage of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,7 +32,7 @@ pub(crate) enum Stage {
     /// Complete: every node has the change.
     Finished,
     /// Stopped, with the reason: it does not continue by itself.
-    Stopped(Trouble),
+    Stopped(ConditionProblem),
 }
 
 /// Runs one of the subcommands.
@@ -149,7 +149,7 @@ async fn apply(
 /// Returns the stage of the rollout of the profile's current generation.
 pub(crate) fn stage(report: &ProfileReport) -> Stage {
     // The nodes' readiness and degradation may predate the rollout and do not count.
-    let of_rollout = |trouble: &&Trouble| {
+    let of_rollout = |trouble: &&ConditionProblem| {
         [PROGRESSING, ACCEPTED, "observedGeneration"].contains(&trouble.condition.as_str())
     };
     let mut troubles = report.troubles.iter().filter(of_rollout);
@@ -168,7 +168,7 @@ pub(crate) fn stage(report: &ProfileReport) -> Stage {
             Weight::Fault => Stage::Stopped(trouble.clone()),
             // A pause that holds no node back.
             Weight::Note if !unfinished => Stage::Finished,
-            Weight::Note => Stage::Stopped(Trouble {
+            Weight::Note => Stage::Stopped(ConditionProblem {
                 weight: Weight::Pending,
                 ..trouble.clone()
             }),

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// A condition that reports a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Trouble {
+pub(crate) struct ConditionProblem {
     pub(crate) weight: Weight,
     pub(crate) condition: String,
     pub(crate) status: String,
@@ -35,16 +35,16 @@ pub(crate) enum Weight {
 }
 
 /// Returns the problems in `conditions`, the most severe first.
-pub(crate) fn troubles(conditions: &[Condition]) -> Vec<Trouble> {
-    let mut troubles: Vec<Trouble> = conditions.iter().filter_map(trouble).collect();
+pub(crate) fn troubles(conditions: &[Condition]) -> Vec<ConditionProblem> {
+    let mut troubles: Vec<ConditionProblem> = conditions.iter().filter_map(trouble).collect();
     // The sort is stable: problems of the same severity keep the order of the status.
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.weight));
     troubles
 }
 
-fn trouble(condition: &Condition) -> Option<Trouble> {
+fn trouble(condition: &Condition) -> Option<ConditionProblem> {
     let weight = weight(condition)?;
-    Some(Trouble {
+    Some(ConditionProblem {
         weight,
         condition: condition.type_.clone(),
         status: condition.status.clone(),

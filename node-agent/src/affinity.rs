@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend_nftables::Crowded;
+use backend_nftables::FullAffinityMaps;
 use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
 use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
@@ -20,9 +20,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Checks every `syncPeriod`, and at least every minute, which frontends have no room for another
 /// client, until `stop` is cancelled. Mode iptables does not record this.
 pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
-    let mut in_force = board.in_force();
+    let mut applied_config = board.applied_config();
     let mut is_refused = false;
-    let mut kernel = Crowded::default();
+    let mut kernel = FullAffinityMaps::default();
     loop {
         let look = spawn_blocking(move || (kernel.observe(), kernel));
         match look.await {
@@ -30,7 +30,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
                 kernel = reusable;
                 let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
                 match seen {
-                    Ok(crowded) => board.post_crowded(crowded),
+                    Ok(full_affinity_maps) => board.post_full_affinity_maps(full_affinity_maps),
                     // Keep the last result. One log line is enough.
                     Err(error) if !was_refused => {
                         warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
@@ -42,31 +42,31 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             // The runtime is shutting down.
             Err(_) => return,
         }
-        let pause = in_force
+        let pause = applied_config
             .borrow_and_update()
             .as_ref()
-            .map_or(LONGEST, |in_force| {
-                in_force.effective.sync_period.duration().min(LONGEST)
+            .map_or(LONGEST, |applied_config| {
+                applied_config.effective.sync_period.duration().min(LONGEST)
             });
         // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = in_force.changed() => if changed.is_err() { return },
+            changed = applied_config.changed() => if changed.is_err() { return },
             () = sleep(pause) => {}
         }
     }
 }
 
-/// Returns the Services of `desired` with session affinity that have the frontends `crowded`. Costs
+/// Returns the Services of `desired` with session affinity that have the frontends `full_affinity_maps`. Costs
 /// one lookup for each of those. Pure.
 pub(crate) fn exhausted<'a>(
-    crowded: &BTreeSet<FrontendKey>,
+    full_affinity_maps: &BTreeSet<FrontendKey>,
     desired: Option<&'a Dataplane>,
 ) -> BTreeSet<&'a ServiceKey> {
     let Some(desired) = desired else {
         return BTreeSet::new();
     };
-    let claims = crowded
+    let claims = full_affinity_maps
         .iter()
         .filter_map(|key| desired.frontends().get(key));
     claims
@@ -110,10 +110,10 @@ mod tests {
             let rules = dataplane::compile(&service.build(), &endpoints, node, config);
             desired.set(rules.into());
         }
-        let crowded = ["10.96.0.10", "10.96.0.11", "10.96.0.12"].map(frontend);
-        let crowded = BTreeSet::from(crowded);
+        let full_affinity_maps = ["10.96.0.10", "10.96.0.11", "10.96.0.12"].map(frontend);
+        let full_affinity_maps = BTreeSet::from(full_affinity_maps);
         let named = |desired| -> Vec<String> {
-            let services = exhausted(&crowded, desired).into_iter();
+            let services = exhausted(&full_affinity_maps, desired).into_iter();
             services.map(ServiceKey::to_string).collect()
         };
         assert_eq!(named(Some(&desired)), ["game/lobby"]);

@@ -162,7 +162,7 @@ pub enum Part {
     /// The complete desired state of the kernel.
     Dataplane,
     /// The last syncs of each family.
-    Rounds,
+    Syncs,
     /// The status that the node reports.
     Status,
     /// The metrics, as a scrape gets them.
@@ -243,7 +243,7 @@ impl Part {
         match self {
             Part::Rules => "/debug/rules",
             Part::Dataplane => "/debug/dataplane",
-            Part::Rounds => "/debug/rounds",
+            Part::Syncs => "/debug/syncs",
             Part::Status => "/debug/status",
             Part::Metrics => "/metrics",
         }

@@ -8,15 +8,15 @@ use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
-use reconciler::{Report, UnderWay};
+use reconciler::{Report, RunningSync};
 use tokio::sync::watch;
 use tokio::time::Instant as Moment;
 
 use crate::conntrack::ConntrackState;
-use crate::engine::{InForce, View};
-use crate::foreign_proxy::Sight;
+use crate::engine::{AppliedConfig, View};
+use crate::foreign_proxy::ForeignProxyScan;
 use crate::latency::Latencies;
-use crate::mechanism::{Held, Sighting, Standing as Carried};
+use crate::mechanism::{MechanismState as Carried, RulesByMechanism, VariantScan};
 use crate::serving_state::ServingState;
 
 /// Values that the parts of the agent share. Each has one writer, which posts it; readers get the
@@ -24,20 +24,20 @@ use crate::serving_state::ServingState;
 #[derive(Debug)]
 pub(crate) struct Board {
     view: watch::Sender<Option<Arc<View>>>,
-    in_force: watch::Sender<Option<InForce>>,
-    under_way: Mutex<Option<UnderWay>>,
+    applied_config: watch::Sender<Option<AppliedConfig>>,
+    running_sync: Mutex<Option<RunningSync>>,
     report: watch::Sender<Option<Arc<Report>>>,
     status: watch::Sender<Arc<NodeProxyStatus>>,
     heartbeat: watch::Sender<Option<Moment>>,
     conntrack: watch::Sender<ConntrackState>,
     not_relayed: watch::Sender<Vec<Rejection>>,
-    crowded: watch::Sender<BTreeSet<FrontendKey>>,
+    full_affinity_maps: watch::Sender<BTreeSet<FrontendKey>>,
     serving_state: watch::Sender<ServingState>,
     handover_refusal: watch::Sender<Option<String>>,
-    sight: watch::Sender<Sight>,
+    scan: watch::Sender<ForeignProxyScan>,
     others: watch::Sender<()>,
     latencies: Mutex<Latencies>,
-    variants: watch::Sender<Sighting>,
+    variants: watch::Sender<VariantScan>,
     families: Mutex<BTreeMap<Family, FamilyState>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Board {
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyState {
     /// The observed rules of the family; `None` if they are not known.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<RulesByMechanism>,
     /// The mechanisms that program it.
     pub(crate) standing: Carried,
 }
@@ -56,20 +56,20 @@ impl Board {
     pub(crate) fn new() -> Board {
         Board {
             view: watch::Sender::new(None),
-            in_force: watch::Sender::new(None),
-            under_way: Mutex::default(),
+            applied_config: watch::Sender::new(None),
+            running_sync: Mutex::default(),
             report: watch::Sender::new(None),
             status: watch::Sender::new(Arc::default()),
             heartbeat: watch::Sender::new(None),
             conntrack: watch::Sender::new(ConntrackState::default()),
             not_relayed: watch::Sender::new(Vec::new()),
-            crowded: watch::Sender::new(BTreeSet::new()),
+            full_affinity_maps: watch::Sender::new(BTreeSet::new()),
             serving_state: watch::Sender::new(ServingState::default()),
             handover_refusal: watch::Sender::new(None),
-            sight: watch::Sender::new(Sight::default()),
+            scan: watch::Sender::new(ForeignProxyScan::default()),
             others: watch::Sender::new(()),
             latencies: Mutex::default(),
-            variants: watch::Sender::new(Sighting::default()),
+            variants: watch::Sender::new(VariantScan::default()),
             families: Mutex::default(),
         }
     }
@@ -81,19 +81,19 @@ impl Board {
 
     /// The node's configuration, without its Services; `None` while it is not settled. Changes only
     /// when the configuration does.
-    pub(crate) fn in_force(&self) -> watch::Receiver<Option<InForce>> {
-        self.in_force.subscribe()
+    pub(crate) fn applied_config(&self) -> watch::Receiver<Option<AppliedConfig>> {
+        self.applied_config.subscribe()
     }
 
     pub(crate) fn post_view(&self, view: View) {
-        let in_force = view.in_force();
-        self.in_force.send_if_modified(|posted| {
-            let changed = match (&*posted, &in_force) {
+        let applied_config = view.applied_config();
+        self.applied_config.send_if_modified(|posted| {
+            let changed = match (&*posted, &applied_config) {
                 (Some(before), Some(now)) => !before.is(now),
                 (before, now) => before.is_some() != now.is_some(),
             };
             if changed {
-                *posted = in_force;
+                *posted = applied_config;
             }
             changed
         });
@@ -106,12 +106,12 @@ impl Board {
     }
 
     /// The sync in progress, if there is one. Its start does not wake readers.
-    pub(crate) fn under_way(&self) -> Option<UnderWay> {
-        *lock(&self.under_way)
+    pub(crate) fn running_sync(&self) -> Option<RunningSync> {
+        *lock(&self.running_sync)
     }
 
-    pub(crate) fn post_under_way(&self, under_way: UnderWay) {
-        *lock(&self.under_way) = Some(under_way);
+    pub(crate) fn post_running_sync(&self, running_sync: RunningSync) {
+        *lock(&self.running_sync) = Some(running_sync);
     }
 
     /// Posts a report, and the new state of the families that may have changed.
@@ -127,7 +127,7 @@ impl Board {
             let before = lock(&self.families).insert(family, state);
             drop(before);
         }
-        *lock(&self.under_way) = None;
+        *lock(&self.running_sync) = None;
         self.report.send_replace(Some(Arc::new(report)));
     }
 
@@ -137,7 +137,7 @@ impl Board {
     }
 
     /// The observed rules of one family.
-    pub(crate) fn held(&self, family: Family) -> Option<Held> {
+    pub(crate) fn held(&self, family: Family) -> Option<RulesByMechanism> {
         lock(&self.families).get(&family)?.held.clone()
     }
 
@@ -145,7 +145,7 @@ impl Board {
     pub(crate) fn elements(&self) -> usize {
         let families = lock(&self.families);
         let held = families.values().filter_map(|family| family.held.as_ref());
-        held.map(Held::elements).sum()
+        held.map(RulesByMechanism::elements).sum()
     }
 
     /// How each family is programmed.
@@ -158,11 +158,11 @@ impl Board {
     }
 
     /// The scan for rules of other programs in both variants of iptables.
-    pub(crate) fn variants(&self) -> watch::Receiver<Sighting> {
+    pub(crate) fn variants(&self) -> watch::Receiver<VariantScan> {
         self.variants.subscribe()
     }
 
-    pub(crate) fn post_variants(&self, sighting: Sighting) {
+    pub(crate) fn post_variants(&self, sighting: VariantScan) {
         post(&self.variants, sighting);
     }
 
@@ -176,12 +176,12 @@ impl Board {
     }
 
     /// The frontends that recently had no room for another client's affinity.
-    pub(crate) fn crowded(&self) -> watch::Receiver<BTreeSet<FrontendKey>> {
-        self.crowded.subscribe()
+    pub(crate) fn full_affinity_maps(&self) -> watch::Receiver<BTreeSet<FrontendKey>> {
+        self.full_affinity_maps.subscribe()
     }
 
-    pub(crate) fn post_crowded(&self, frontends: BTreeSet<FrontendKey>) {
-        post(&self.crowded, frontends);
+    pub(crate) fn post_full_affinity_maps(&self, frontends: BTreeSet<FrontendKey>) {
+        post(&self.full_affinity_maps, frontends);
     }
 
     /// Whether Signpost or another proxy serves the node's Services.
@@ -203,12 +203,12 @@ impl Board {
     }
 
     /// The scan for other proxies.
-    pub(crate) fn sight(&self) -> watch::Receiver<Sight> {
-        self.sight.subscribe()
+    pub(crate) fn scan(&self) -> watch::Receiver<ForeignProxyScan> {
+        self.scan.subscribe()
     }
 
-    pub(crate) fn post_sight(&self, sight: Sight) {
-        post(&self.sight, sight);
+    pub(crate) fn post_scan(&self, scan: ForeignProxyScan) {
+        post(&self.scan, scan);
     }
 
     /// Changes with each nf_tables change by another program that the agent is notified of.
@@ -274,7 +274,7 @@ pub(crate) mod tests {
     use crds::NodeProxySpec;
 
     use super::*;
-    use crate::engine::{Engine, Silence};
+    use crate::engine::{Engine, MissingAssignment};
     use source::{Assignment, Delivery};
 
     /// A delivery with a node's first configuration.
@@ -289,15 +289,15 @@ pub(crate) mod tests {
     #[test]
     fn who_follows_the_configuration_does_not_wake_for_services() {
         let board = Board::new();
-        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
-        let mut in_force = board.in_force();
+        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
+        let mut applied_config = board.applied_config();
         let mut view = board.view();
         let mut woke = |engine: &Engine| {
             board.post_view(engine.view());
             assert!(view.has_changed().expect("the board is there"));
             view.mark_unchanged();
-            let woke = in_force.has_changed().expect("the board is there");
-            in_force.mark_unchanged();
+            let woke = applied_config.has_changed().expect("the board is there");
+            applied_config.mark_unchanged();
             woke
         };
         assert!(!woke(&engine), "nothing has changed");

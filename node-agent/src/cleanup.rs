@@ -10,7 +10,7 @@ use backend::Backend;
 
 use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
-use crate::mechanism::{Variants, lock_at, open_unheard};
+use crate::mechanism::{Variants, lock_at, open_without_listener};
 use crate::metrics::lock_waits;
 use crate::{handover, last_good, last_node, serving_state};
 
@@ -19,7 +19,7 @@ use crate::{handover, last_good, last_node, serving_state};
 pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
     let state = &arguments.state;
     let (variants, _) = Variants::new(lock_at(&arguments.xtables_lock), lock_waits());
-    for mut family in open_unheard(variants)? {
+    for mut family in open_without_listener(variants)? {
         family.commit_removal().map(drop)?;
     }
     remove_kept(state)?;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::conntrack::{Feed, Knowledge};
+use ::conntrack::{Feed, ProgrammedState};
 use backend::Recovery;
 use dataplane::Family;
 use reconciler::{Activity, Outcome, Reason, Report};
@@ -55,9 +55,9 @@ pub(crate) fn start(
 ) -> Feed {
     let feed = Feed::default();
     let metrics = ConntrackMetrics::register(metrics);
-    let (followed, told) = (feed.clone(), Arc::clone(board));
+    let (followed, reported) = (feed.clone(), Arc::clone(board));
     supervisor.spawn_thread("connections", move |_| {
-        cleaning::commit_passes(&followed, &told, &metrics);
+        cleaning::commit_passes(&followed, &reported, &metrics);
     });
     // The worker waits for its feed, not for signals: close the feed.
     let (closed, stop) = (feed.clone(), supervisor.stop());
@@ -78,7 +78,7 @@ pub(crate) fn start(
 
 /// Posts to the worker what is known about the programmed rules after the syncs in `report`.
 pub(crate) fn post(feed: &Feed, report: &Report) {
-    for (family, knowledge) in learnt(report) {
+    for (family, knowledge) in known_after(report) {
         feed.post(family, knowledge);
     }
 }
@@ -90,30 +90,30 @@ pub(crate) fn post(feed: &Feed, report: &Report) {
 /// damaged rules created. The programmed state is the same as before, but it was unknown in
 /// between. A check after a notification that found no drift does not mean this: every listener
 /// triggers one when it starts, for changes that it may have missed.
-fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
-    let mut learnt = Vec::new();
+fn known_after(report: &Report) -> Vec<(Family, ProgrammedState)> {
+    let mut known_after = Vec::new();
     if report.activity == Activity::Withdrawn {
         // Another proxy now decides where connections go.
-        learnt.extend(Family::ALL.map(|family| (family, Knowledge::Unknown)));
+        known_after.extend(Family::ALL.map(|family| (family, ProgrammedState::Unknown)));
     }
-    for round in &report.finished {
-        let family = round.family;
+    for sync in &report.finished {
+        let family = sync.family;
         // A failed sync may have found damage that only a later one repairs.
-        let failed = matches!(round.outcome, Outcome::Failed(_));
-        let disturbed = round.damage.is_some() || failed && round.reason == Reason::Drift;
-        let certainty = certainty(&round.outcome);
+        let failed = matches!(sync.outcome, Outcome::Failed(_));
+        let disturbed = sync.repaired_drift.is_some() || failed && sync.reason == Reason::Drift;
+        let certainty = certainty(&sync.outcome);
         if disturbed || certainty == Certainty::Lost {
-            learnt.push((family, Knowledge::Unknown));
+            known_after.push((family, ProgrammedState::Unknown));
         }
         let status = report.families.iter().find(|s| s.family == family);
         let programmed = status.and_then(|status| status.programmed.clone());
         if certainty == Certainty::Kept
             && let Some(programmed) = programmed
         {
-            learnt.push((family, Knowledge::Programmed(programmed)));
+            known_after.push((family, ProgrammedState::Programmed(programmed)));
         }
     }
-    learnt
+    known_after
 }
 
 /// Whether the kernel is known to hold the programmed state.

@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use crate::board::Board;
 use crate::conntrack::observe_fill;
 use crate::engine_query::EngineQueries;
-use turns::Turns;
+use turns::QueryLimit;
 
 /// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct Sources {
     board: Arc<Board>,
     queries: EngineQueries,
-    turns: Turns,
+    turns: QueryLimit,
 }
 
 /// The header that marks an answer as the agent's, and not that of another program on the port.
@@ -50,7 +50,7 @@ pub(crate) enum Agreement {
 pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
     Router::new()
         .route("/debug", get(index))
-        .route("/debug/rounds", get(rounds))
+        .route("/debug/syncs", get(syncs))
         .route("/debug/status", get(status))
         .route("/debug/dataplane", get(answer::dataplane))
         .route("/debug/rules", get(answer::rules))
@@ -60,7 +60,7 @@ pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
         .with_state(Sources {
             board,
             queries,
-            turns: Turns::new(),
+            turns: QueryLimit::new(),
         })
         .layer(map_response(sign))
 }
@@ -72,7 +72,7 @@ async fn sign(mut response: Response) -> Response {
 }
 
 async fn index() -> &'static str {
-    "/debug/rounds                         the last ten rounds of each family: why, how long, how much\n\
+    "/debug/syncs                         the last ten syncs of each family: why, how long, how much\n\
      /debug/services/NAMESPACE/NAME[:PORT]  what is programmed for a Service, and where the kernel differs\n\
      /debug/explain?about=ADDRESS:PORT      whose address that is, and whose endpoint\n\
      /debug/trace?packet=PACKET             the way of a packet, and whether it is the right one\n\
@@ -82,15 +82,15 @@ async fn index() -> &'static str {
      Explanations and traces take output=json.\n"
 }
 
-async fn rounds(State(board): State<Arc<Board>>) -> String {
+async fn syncs(State(board): State<Arc<Board>>) -> String {
     let report = board.report().borrow().clone();
     let Some(report) = report else {
         return "no sync has run yet\n".to_owned();
     };
     let mut text = String::new();
     for family in &report.families {
-        for round in family.rounds.iter() {
-            let _ = writeln!(text, "{round}");
+        for sync in family.syncs.iter() {
+            let _ = writeln!(text, "{sync}");
         }
     }
     text

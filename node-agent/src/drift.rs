@@ -1,7 +1,7 @@
 //! External changes to Signpost's rules: listens for them, makes the reconciler check at once, and
 //! names the program that made them.
 
-mod culprit;
+mod actor;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use backend::{ChangeListener, Disturbance, ForeignChange, ListenError};
+use backend::{ChangeListener, ExternalChange, ForeignChange, ListenError};
 use crds::event::{self, EventReason};
 use dataplane::{Family, Mechanism};
-use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
+use reconciler::{Command, CommandSender, FamilyStatus, RepairBackoff, RepairedDrift, Report};
 use runtime::CancellationToken;
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -22,8 +22,8 @@ use tracing::debug;
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
 use crate::mechanism::Listener;
-pub(crate) use culprit::WRITER;
-use culprit::observe_culprit;
+pub(crate) use actor::WRITER;
+use actor::observe_actor;
 
 /// How long a program is not announced again after an announcement.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ pub(crate) enum WatchError {
 pub(crate) fn watch(
     mut listener: impl ChangeListener,
     board: &Board,
-    orders: &Orders,
+    commands: &CommandSender,
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
@@ -51,7 +51,7 @@ pub(crate) fn watch(
     // message for each element. Once one family is programmed, both families have had their first
     // sync.
     expect_report(board, runtime, stop, has_programmed);
-    pass_on(&mut listener, board, orders, || !stop.is_cancelled())
+    pass_on(&mut listener, board, commands, || !stop.is_cancelled())
 }
 
 /// Does the same for iptables, for each listener in turn. A listener that subscribes to the kernel
@@ -59,28 +59,28 @@ pub(crate) fn watch(
 pub(crate) fn watch_iptables(
     listeners: &Receiver<Listener>,
     board: &Board,
-    orders: &Orders,
+    commands: &CommandSender,
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
     // Ends when the sender is dropped, at the end of the process.
     while let Ok(listener) = listeners.recv() {
         let Listener {
-            mut disturbances,
-            interest,
+            mut notification_listener,
+            open_tables,
         } = listener;
         let is_carried = || {
             let mut families = board.carried().into_values();
-            families.any(|family| family.carrier == Some(Mechanism::Iptables))
+            families.any(|family| family.active_mode == Some(Mechanism::Iptables))
         };
         // Polling costs other programs nothing, so it may begin at once.
-        let waits = disturbances.listens();
+        let waits = notification_listener.listens();
         expect_report(board, runtime, stop, |_| {
-            !waits || is_carried() || !interest.lasts()
+            !waits || is_carried() || !open_tables.lasts()
         });
-        if interest.lasts() {
-            let goes_on = || interest.lasts() && !stop.is_cancelled();
-            pass_on(&mut disturbances, board, orders, goes_on)?;
+        if open_tables.lasts() {
+            let goes_on = || open_tables.lasts() && !stop.is_cancelled();
+            pass_on(&mut notification_listener, board, commands, goes_on)?;
         }
     }
     Ok(())
@@ -108,22 +108,22 @@ fn expect_report(
 fn pass_on(
     listener: &mut dyn ChangeListener,
     board: &Board,
-    orders: &Orders,
+    commands: &CommandSender,
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
     listener.join().map_err(WatchError::Join)?;
     // Until now there was no listener: assume a possible change.
-    let mut change = ForeignChange::Ours(Disturbance::possible());
+    let mut change = ForeignChange::OwnRules(ExternalChange::possible());
     loop {
         if change != ForeignChange::None {
             board.post_others();
         }
-        if let ForeignChange::Ours(mut disturbance) = change {
-            disturbance.culprit = disturbance.culprit.map(observe_culprit);
-            if let Some(culprit) = &disturbance.culprit {
-                debug!(%culprit, "another program has changed Signpost's rules");
+        if let ForeignChange::OwnRules(mut external_change) = change {
+            external_change.actor = external_change.actor.map(observe_actor);
+            if let Some(actor) = &external_change.actor {
+                debug!(%actor, "another program has changed Signpost's rules");
             }
-            orders.send(Command::Drifted(disturbance));
+            commands.send(Command::Drifted(external_change));
         }
         if !goes_on() {
             return Ok(());
@@ -140,7 +140,7 @@ fn has_programmed(report: &Report) -> bool {
 /// Announces repairs, and that repairs are held back, until `stop` is cancelled.
 pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut report = board.report();
-    let mut told = Told::default();
+    let mut reported = Announced::default();
     loop {
         // Both arms are cancel safe: the next report includes the counts of a missed one.
         tokio::select! {
@@ -148,7 +148,7 @@ pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: Cancellati
             changed = report.changed() => if changed.is_err() { return },
         }
         let report = report.borrow_and_update().clone();
-        let announcements = report.map(|report| told.news(&report, Instant::now()));
+        let announcements = report.map(|report| reported.news(&report, Instant::now()));
         for announcement in announcements.into_iter().flatten() {
             events.announce(announcement);
         }
@@ -157,29 +157,29 @@ pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: Cancellati
 
 /// What has been announced.
 #[derive(Debug, Default)]
-struct Told {
+struct Announced {
     repairs: BTreeMap<Family, u64>,
     /// When each program was announced, for as long as that suppresses another announcement.
     programs: BTreeMap<String, Instant>,
-    contest: Option<Contest>,
+    contest: Option<RepairBackoff>,
 }
 
-// === impl Told ===
+// === impl Announced ===
 
-impl Told {
+impl Announced {
     /// Returns the announcements for what is new in `report`.
     fn news(&mut self, report: &Report, now: Instant) -> Vec<Announcement> {
         self.programs
-            .retain(|_, told| now.duration_since(*told) < SILENCE);
+            .retain(|_, reported| now.duration_since(*reported) < SILENCE);
         let mut repaired: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for family in &report.families {
             let before = self.repairs.insert(family.family, family.drifts);
-            if let Some(damage) = &family.last_damage
+            if let Some(repaired_drift) = &family.last_repaired_drift
                 && before.unwrap_or_default() < family.drifts
             {
-                let program = damage.culprit.as_ref().map(|culprit| &*culprit.program);
+                let program = repaired_drift.actor.as_ref().map(|actor| &*actor.program);
                 let notes = repaired.entry(program.unwrap_or_default().to_owned());
-                notes.or_default().push(note(family.family, damage));
+                notes.or_default().push(note(family.family, repaired_drift));
             }
         }
         let mut news = Vec::new();
@@ -199,10 +199,10 @@ impl Told {
     }
 }
 
-fn note(family: Family, damage: &Damage) -> String {
+fn note(family: Family, repaired_drift: &RepairedDrift) -> String {
     format!(
-        "{family}: {damage}, repaired after {:.0?}",
-        damage.repaired_after
+        "{family}: {repaired_drift}, repaired after {:.0?}",
+        repaired_drift.repaired_after
     )
 }
 

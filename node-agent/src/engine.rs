@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use catalog::{Catalog, Dirty, NodeStanding, OwnNode, Trigger};
+use catalog::{Catalog, Dirty, NodeLifecycle, OwnNode, Trigger};
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
 
 use crate::node_config::{Facts, without_unused_link_local};
 use source::{Assignment, Delivery, SourceCondition};
-pub(crate) use view::{InForce, View};
+pub(crate) use view::{AppliedConfig, View};
 
 /// All that is known about the cluster, and the desired state that follows for this node.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Engine {
     /// every read.
     effective: Arc<EffectiveConfig>,
     hash: ConfigHash,
-    silence: Silence,
+    silence: MissingAssignment,
     source: SourceHealth,
     dataplane: Dataplane,
     /// The inputs of the last compilation; `None` before the first.
@@ -62,7 +62,7 @@ pub(crate) enum Configuration {
 
 /// What the absence of an assignment means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Silence {
+pub(crate) enum MissingAssignment {
     /// An assignment may still arrive, from an operator that has just seen the node.
     MayEnd,
     /// There is none: the whole directory has been read.
@@ -107,7 +107,11 @@ struct Waiting {
 
 impl Engine {
     /// An engine for the node called `name`, whose last assignment was `last_good`.
-    pub(crate) fn new(name: &str, last_good: Option<Assignment>, silence: Silence) -> Engine {
+    pub(crate) fn new(
+        name: &str,
+        last_good: Option<Assignment>,
+        silence: MissingAssignment,
+    ) -> Engine {
         let defaults = EffectiveConfig::default();
         Engine {
             name: name.into(),
@@ -155,7 +159,7 @@ impl Engine {
             Delivery::Configuration(None) => {
                 if let Configuration::Assigned(assignment) = &self.configuration {
                     self.configuration = Configuration::LastGood(Arc::clone(assignment));
-                } else if self.silence == Silence::IsAnAnswer {
+                } else if self.silence == MissingAssignment::IsAnAnswer {
                     self.go_without_assignment(now);
                 }
                 false
@@ -255,15 +259,15 @@ impl Engine {
         }
     }
 
-    fn standing(&self) -> NodeStanding {
+    fn standing(&self) -> NodeLifecycle {
         match (self.catalog.node(), self.silence) {
             (Some(node), _) => node.standing,
-            (None, Silence::IsAnAnswer) => NodeStanding::Staying,
+            (None, MissingAssignment::IsAnAnswer) => NodeLifecycle::Staying,
             // A node that is not listed yet is not deleted.
-            (None, Silence::MayEnd) if self.catalog.missing().next().is_some() => {
-                NodeStanding::Staying
+            (None, MissingAssignment::MayEnd) if self.catalog.missing().next().is_some() => {
+                NodeLifecycle::Staying
             }
-            (None, Silence::MayEnd) => NodeStanding::Gone,
+            (None, MissingAssignment::MayEnd) => NodeLifecycle::Gone,
         }
     }
 

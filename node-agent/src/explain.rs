@@ -21,10 +21,10 @@ use thiserror::Error;
 use xtables::Variant;
 
 use crate::engine_query::{QueryResult, ServiceState};
-use crate::mechanism::{Held, detached};
+use crate::mechanism::{RulesByMechanism, detached};
 
 pub(crate) use answer::Explanation;
-pub(crate) use kernel::{Kernel, Whereabouts, carrier};
+pub(crate) use kernel::{Kernel, RulesLocation, active_mode};
 pub(crate) use place::services_at;
 pub(crate) use question::{Question, parse_protocol};
 pub(crate) use text::line;
@@ -35,11 +35,11 @@ pub(crate) struct Evidence<'a> {
     /// The desired state.
     pub(crate) dataplane: &'a Dataplane,
     /// What the source delivered about the Services in question.
-    pub(crate) told: &'a QueryResult,
+    pub(crate) reported: &'a QueryResult,
     /// The parts of it that are not honoured.
     pub(crate) rejections: &'a [Rejection],
     /// The rules that the agent last observed.
-    pub(crate) believed: &'a BTreeMap<Family, Held>,
+    pub(crate) observed: &'a BTreeMap<Family, RulesByMechanism>,
     /// The rules in the kernel, as read for this question.
     pub(crate) kernel: &'a Kernel,
     /// The status of each family.
@@ -85,7 +85,7 @@ pub(crate) fn explain(
     };
     let asked = match question {
         Question::Service { service, port } => {
-            let view = match evidence.told.services.get(service) {
+            let view = match evidence.reported.services.get(service) {
                 Some(ServiceState::Served { view, .. }) => view,
                 Some(ServiceState::Unserved(reason)) => {
                     let remark = format!("Service {service} is not programmed: {reason}");
@@ -133,8 +133,8 @@ impl Evidence<'_> {
     /// Returns the active mechanism of `family`.
     fn mechanism(&self, family: Family) -> Mechanism {
         let desired = self.dataplane.config().mechanism;
-        let held = self.believed.get(&family).or(self.kernel.held(family));
-        held.map_or(desired, |held| carrier(held, desired))
+        let held = self.observed.get(&family).or(self.kernel.held(family));
+        held.map_or(desired, |held| active_mode(held, desired))
     }
 }
 

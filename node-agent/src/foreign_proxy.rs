@@ -69,7 +69,7 @@ pub(crate) struct Found {
 
 /// The result of the last scan for other proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Sight {
+pub(crate) enum ForeignProxyScan {
     /// No scan has run yet.
     #[default]
     None,
@@ -80,12 +80,12 @@ pub(crate) enum Sight {
 }
 
 /// Scans now.
-pub(crate) fn observe() -> Sight {
+pub(crate) fn observe() -> ForeignProxyScan {
     match kernel::observe() {
-        Err(error) => Sight::Refused(chain(&error).to_string()),
+        Err(error) => ForeignProxyScan::Refused(chain(&error).to_string()),
         // Without rules of kube-proxy, its process does not matter.
-        Ok(found) if found.is_nothing() => Sight::Seen(found, KubeProxy::Silent),
-        Ok(found) => Sight::Seen(found, observe_process()),
+        Ok(found) if found.is_nothing() => ForeignProxyScan::Seen(found, KubeProxy::Silent),
+        Ok(found) => ForeignProxyScan::Seen(found, observe_process()),
     }
 }
 
@@ -95,62 +95,62 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
     let mut before = Found::default();
     let mut others = board.others();
     loop {
-        let looked = Instant::now();
+        let scanned = Instant::now();
         // This scan may miss changes from here on.
         others.mark_unchanged();
-        let sight = match spawn_blocking(observe).await {
-            Ok(sight) => sight,
+        let scan = match spawn_blocking(observe).await {
+            Ok(scan) => scan,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.
             Err(_) => return,
         };
-        if let Sight::Seen(found, _) = &sight {
+        if let ForeignProxyScan::Seen(found, _) = &scan {
             if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
                 events.announce(Announcement {
                     regarding: Regarding::Node,
                     reason: event::FOREIGN_PROXY,
-                    note: finding(&sight).map_or_else(String::new, |f| f.message),
+                    note: finding(&scan).map_or_else(String::new, |f| f.message),
                 });
             }
             before = found.clone();
         }
-        let found_nothing = matches!(&sight, Sight::Seen(found, _) if found.is_nothing());
+        let found_nothing = matches!(&scan, ForeignProxyScan::Seen(found, _) if found.is_nothing());
         let latest = if found_nothing { LATEST } else { SOON };
-        board.post_sight(sight);
+        board.post_scan(scan);
         // Both arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => return,
-            () = next_look(&mut others, looked, latest) => {}
+            () = next_look(&mut others, scanned, latest) => {}
         }
     }
 }
 
 /// Waits until the next scan is due: `latest` after the last one, or `SOON` after it if another
 /// program changes nf_tables. Cancel safe: a scan follows in any case.
-async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Duration) {
+async fn next_look(others: &mut watch::Receiver<()>, scanned: Instant, latest: Duration) {
     let changed = async {
         // The board holds the sender and outlives this task.
         let _ = others.changed().await;
-        sleep_until(looked + SOON).await;
+        sleep_until(scanned + SOON).await;
     };
     tokio::select! {
         () = changed => {}
-        () = sleep_until(looked + latest) => {}
+        () = sleep_until(scanned + latest) => {}
     }
 }
 
 /// Returns the condition `ForeignProxyDetected`, or `None` before the first scan. Pure.
-pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
+pub(crate) fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
     let say = |status, reason: Reason, message| {
         let kind = condition::FOREIGN_PROXY_DETECTED;
         Some(Finding::new(kind, status, reason, message))
     };
-    let (found, kube_proxy) = match sight {
-        Sight::None => return None,
-        Sight::Refused(error) => {
+    let (found, kube_proxy) = match scan {
+        ForeignProxyScan::None => return None,
+        ForeignProxyScan::Refused(error) => {
             return say(Status::Unknown, reason::RULES_UNREADABLE, error.clone());
         }
-        Sight::Seen(found, kube_proxy) => (found, kube_proxy),
+        ForeignProxyScan::Seen(found, kube_proxy) => (found, kube_proxy),
     };
     // Mode ipvs has iptables chains in addition to its virtual servers.
     if let Some((mechanism, families)) = found.rules.last_key_value() {

@@ -13,9 +13,9 @@
 //! open, and no route of the metrics server, which may be open to the network.
 
 mod closing;
+mod debug_request;
 mod desired;
 mod handback;
-mod inquiry;
 mod preflight;
 mod server;
 mod takeover;
@@ -30,8 +30,8 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Handover;
+pub(crate) use debug_request::inquire;
 pub(crate) use desired::is_carried_out;
-pub(crate) use inquiry::inquire;
 pub(crate) use server::Server;
 
 /// The socket, within the state directory.
@@ -44,7 +44,7 @@ const SILENCE: Duration = Duration::from_secs(180);
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {
     pub(crate) what: What,
-    pub(crate) effort: Effort,
+    pub(crate) effort: WarningPolicy,
 }
 
 /// The direction of a handover.
@@ -60,7 +60,7 @@ pub(crate) enum What {
 /// How to treat warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Effort {
+pub(crate) enum WarningPolicy {
     /// Only report what would be done, and any obstacles.
     DryRun,
     /// Proceed unless there is a warning or an obstacle.
@@ -103,9 +103,9 @@ pub(crate) fn ask(what: What, arguments: &Handover) -> anyhow::Result<String> {
     let request = Request {
         what,
         effort: match (arguments.dry_run, arguments.force) {
-            (true, _) => Effort::DryRun,
-            (false, true) => Effort::Forced,
-            (false, false) => Effort::Careful,
+            (true, _) => WarningPolicy::DryRun,
+            (false, true) => WarningPolicy::Forced,
+            (false, false) => WarningPolicy::Careful,
         },
     };
     writeln!(&stream, "{}", serde_json::to_string(&request)?)?;

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use catalog::NodeStanding;
+use catalog::NodeLifecycle;
 use crds::EffectiveConfig;
 use dataplane::Family;
 use http::{StatusCode, header};
@@ -120,8 +120,8 @@ async fn healthz(State(sources): State<Sources>) -> Response {
         .proxy
         .verdict(patience(view.as_deref()), Instant::now());
     // A node without a view is not programmed either.
-    let standing = view.map_or(NodeStanding::Staying, |view| view.standing);
-    let eligible = standing == NodeStanding::Staying;
+    let standing = view.map_or(NodeLifecycle::Staying, |view| view.standing);
+    let eligible = standing == NodeLifecycle::Staying;
     let healthy = verdict.is_healthy();
     let body = body(&verdict, healthy && eligible, healthy, SystemTime::now());
     let body = Body {

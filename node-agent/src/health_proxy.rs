@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::Family;
-use reconciler::{Activity, Report, Round};
+use reconciler::{Activity, FamilySync, Report};
 
 use crate::support::{Support, support};
 
@@ -71,7 +71,7 @@ pub(crate) enum Pace {
 /// Whether a sync is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Work {
-    UnderWay,
+    InProgress,
     #[default]
     None,
 }
@@ -91,16 +91,16 @@ impl ProxyHealth {
 
     /// Records the start of a sync.
     pub(crate) fn began(&self) {
-        self.state().work = Work::UnderWay;
+        self.state().work = Work::InProgress;
     }
 
     /// Records the reconciler's report.
     pub(crate) fn reported(&self, report: &Report) {
         let mut state = self.state();
         state.work = Work::None;
-        for round in &report.finished {
-            let updates = state.families.entry(round.family).or_default();
-            updates.answer(round);
+        for sync in &report.finished {
+            let updates = state.families.entry(sync.family).or_default();
+            updates.answer(sync);
         }
         for status in &report.families {
             let updates = state.families.entry(status.family).or_default();
@@ -139,13 +139,13 @@ impl ProxyHealth {
 // === impl Updates ===
 
 impl Updates {
-    fn answer(&mut self, round: &Round) {
-        let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
-        if round.succeeded() {
+    fn answer(&mut self, sync: &FamilySync) {
+        let began = sync.ended.checked_sub(sync.took).unwrap_or(sync.ended);
+        if sync.succeeded() {
             // Updates that were queued during the sync are programmed by the next one.
             let later = self.last_queued.is_some_and(|queued| queued > began);
             self.oldest_pending = later.then_some(began);
-            self.last_answered = Some(round.started + round.took);
+            self.last_answered = Some(sync.started + sync.took);
         } else {
             // Any failed sync leaves the kernel without the desired state.
             self.oldest_pending.get_or_insert(began);
@@ -177,7 +177,7 @@ impl Verdict {
     /// Returns whether there is no reason to restart this process: no update is late, or a sync is
     /// in progress.
     pub(crate) fn is_alive(&self) -> bool {
-        self.work == Work::UnderWay || self.paces().all(|pace| pace != Pace::Late)
+        self.work == Work::InProgress || self.paces().all(|pace| pace != Pace::Late)
     }
 
     /// Returns when the kernel last held the desired state in any family.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::board::Board;
-use crate::engine::{Configuration, InForce};
+use crate::engine::{AppliedConfig, Configuration};
 use crate::jitter::{fraction, jittered, spread};
 
 /// The field manager of the agents, the same as for their status.
@@ -78,20 +78,22 @@ pub(crate) async fn report(
         name: format!("{LEASE_PREFIX}{node}"),
         node,
     };
-    let mut in_force = board.in_force();
-    let is_assigned = |in_force: &Option<InForce>| {
-        let configuration = in_force.as_ref().map(|in_force| &in_force.configuration);
+    let mut applied_config = board.applied_config();
+    let is_assigned = |applied_config: &Option<AppliedConfig>| {
+        let configuration = applied_config
+            .as_ref()
+            .map(|applied_config| &applied_config.configuration);
         matches!(configuration, Some(Configuration::Assigned(_)))
     };
     // Cancel safe: waiting on a watch consumes nothing.
     tokio::select! {
         () = stop.cancelled() => return,
-        assigned = in_force.wait_for(is_assigned) => if assigned.is_err() { return },
+        assigned = applied_config.wait_for(is_assigned) => if assigned.is_err() { return },
     }
     let mut series: Option<Series> = None;
     let mut failures = 0_u32;
     loop {
-        in_force.mark_unchanged();
+        applied_config.mark_unchanged();
         // A cancelled renewal may have taken effect or not. At the end of the process either is
         // fine.
         let outcome = tokio::select! {
@@ -128,7 +130,7 @@ pub(crate) async fn report(
         // change.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = in_force.changed(), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {
+            changed = applied_config.changed(), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {
                 if changed.is_err() { return }
             }
             () = sleep(pause) => {}

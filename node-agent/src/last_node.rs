@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use catalog::{LastGiven, NodeStanding, OwnNode};
+use catalog::{LastKnownAddresses, NodeLifecycle, OwnNode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -83,12 +83,12 @@ impl Kept {
             zone: self.zone.as_deref().map(Into::into),
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            last_given: LastGiven {
+            last_given: LastKnownAddresses {
                 ipv4: self.ipv4,
                 ipv6: self.ipv6,
             },
             pod_cidrs: self.pod_cidrs.clone(),
-            standing: NodeStanding::Gone,
+            standing: NodeLifecycle::Gone,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crds::node_proxy::latency::SyncLatency;
 use crds::span::Span;
-use reconciler::{Report, Round};
+use reconciler::{FamilySync, Report};
 
 use window::Window;
 
@@ -34,12 +34,12 @@ impl Latencies {
             for trigger in &latency.trigger_to_commit {
                 self.network_programming.push(now, *trigger);
             }
-            let of_family = |round: &&std::sync::Arc<Round>| round.family == latency.family;
-            if let Some(round) = report.finished.iter().rfind(of_family) {
-                self.commit.push(now, round.took);
+            let of_family = |sync: &&std::sync::Arc<FamilySync>| sync.family == latency.family;
+            if let Some(sync) = report.finished.iter().rfind(of_family) {
+                self.commit.push(now, sync.took);
                 // The rest, apart from compiling and the sync itself, is the way from the source to
                 // the reconciler, and the wait for minSyncPeriod.
-                let known = latency.compile + round.took;
+                let known = latency.compile + sync.took;
                 self.decode
                     .push(now, latency.received_to_commit.saturating_sub(known));
             }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn the_phases_of_a_change_add_up_to_all_of_it() {
         let milliseconds = Duration::from_millis;
-        let round = Round {
+        let sync = FamilySync {
             family: Family::Ipv4,
             number: 2,
             reason: Reason::Changed,
@@ -99,10 +99,10 @@ mod tests {
             phases: Phases::default(),
             size: Size::default(),
             transactions: 1,
-            damage: None,
+            repaired_drift: None,
             outcome: Outcome::Committed,
             quarantined: Vec::new(),
-            shortcomings: Arc::new([]),
+            unsupported_fields: Arc::new([]),
         };
         let latency = Latency {
             family: Family::Ipv4,
@@ -114,7 +114,7 @@ mod tests {
             activity: Activity::Waiting,
             families: Vec::new(),
             contest: None,
-            finished: vec![Arc::new(round)],
+            finished: vec![Arc::new(sync)],
             latencies: vec![latency],
         };
         let mut latencies = Latencies::default();

@@ -61,7 +61,7 @@ use crate::debug::Agreement;
 use crate::explain::Question;
 use crate::handover::What;
 use crate::node_lock::NodeLock;
-use crate::trace::Wording;
+use crate::trace::PacketSpec;
 
 /// The exit code when the kernel differs from the desired state. 1 means that there is no answer, 2
 /// that the command line is invalid.
@@ -121,10 +121,10 @@ fn explain(arguments: &Explain) -> anyhow::Result<(String, Agreement)> {
 }
 
 fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
-    let wording: Wording = arguments.packet.parse()?;
+    let packet_spec: PacketSpec = arguments.packet.parse()?;
     let target = &arguments.target;
     if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
-        let trace = offline::trace_packet(manifests, node, &wording)?;
+        let trace = offline::trace_packet(manifests, node, &packet_spec)?;
         return Ok((target.output.print(&trace)?, trace.agree.into()));
     }
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)
@@ -151,8 +151,8 @@ fn ask_agent(
     value: &str,
 ) -> anyhow::Result<(String, Agreement)> {
     let output = target.output.to_string();
-    let inquiry = format!("{path}?{parameter}={}&output={output}", escape(value));
-    if let Some(answer) = handover::inquire(&target.state, inquiry, LONGEST_ANSWER) {
+    let debug_request = format!("{path}?{parameter}={}&output={output}", escape(value));
+    if let Some(answer) = handover::inquire(&target.state, debug_request, LONGEST_ANSWER) {
         anyhow::ensure!(answer.is_success(), "{}", answer.text.trim_end());
         return Ok((answer.text, answer.agreement));
     }

@@ -21,10 +21,10 @@
 //! succeeded.
 
 pub(crate) mod findings;
-mod given_up;
 mod list;
 mod mechanisms;
 mod on_demand;
+mod unusable_mechanisms;
 mod variants;
 
 use std::collections::BTreeMap;
@@ -35,36 +35,36 @@ use backend::{AnyChange, AnyRules, Change as _, Size};
 use dataplane::{Family, Mechanism};
 use xtables::{TableName, Variant};
 
-pub(crate) use list::{detached, open, open_reader, open_unheard, simulator};
+pub(crate) use list::{detached, open, open_reader, open_without_listener, simulator};
 pub(crate) use mechanisms::Mechanisms;
 pub(crate) use on_demand::VariantRules;
-pub(crate) use variants::{Listener, Sighting, Variants, lock_at, watch};
+pub(crate) use variants::{Listener, VariantScan, Variants, lock_at, watch};
 
 /// Signpost's rules in one family of the kernel, for each mechanism that has any.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Held(BTreeMap<Mechanism, AnyRules>);
+pub(crate) struct RulesByMechanism(BTreeMap<Mechanism, AnyRules>);
 
 /// A change between two states. The part for the desired mechanism comes first.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     /// The desired mechanism, or `None` if no rules are desired.
-    wanted: Option<Mechanism>,
+    desired: Option<Mechanism>,
     parts: Vec<(Mechanism, AnyChange)>,
 }
 
 /// How one family is programmed, for status and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
+pub(crate) struct MechanismState {
     /// The active mechanism, or `None` while no mechanism is known to be active.
-    pub(crate) carrier: Option<Mechanism>,
+    pub(crate) active_mode: Option<Mechanism>,
     /// The desired mechanism of the last change.
-    pub(crate) wanted: Option<Mechanism>,
+    pub(crate) desired: Option<Mechanism>,
     /// The iptables variant in use, or the one that was used last.
     pub(crate) variant: Option<Variant>,
     /// The longest wait of a change for the xtables lock since the process started.
     pub(crate) longest_lock_wait: Duration,
     /// The state in which the last change found that lock.
-    pub(crate) lock: LockStanding,
+    pub(crate) lock: LockState,
     /// The mechanisms that cannot be used on this node, each with the error and its causes.
     pub(crate) impossible: BTreeMap<Mechanism, String>,
     /// The unusable mechanism that still has rules of Signpost, in addition to those of the active
@@ -79,7 +79,7 @@ pub(crate) struct Standing {
 
 /// The state of the xtables lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum LockStanding {
+pub(crate) enum LockState {
     /// The agent acquired the lock, or did not need it.
     #[default]
     Free,
@@ -87,12 +87,12 @@ pub(crate) enum LockStanding {
     Held,
 }
 
-// === impl Held ===
+// === impl RulesByMechanism ===
 
-impl Held {
+impl RulesByMechanism {
     /// The rules of one mechanism, with none in the others.
-    pub(crate) fn only(mechanism: Mechanism, rules: AnyRules) -> Held {
-        let mut held = Held::default();
+    pub(crate) fn only(mechanism: Mechanism, rules: AnyRules) -> RulesByMechanism {
+        let mut held = RulesByMechanism::default();
         held.set(mechanism, rules);
         held
     }
@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// Returns the mechanism that has rules; the first of several.
-    pub(crate) fn carrier(&self) -> Option<Mechanism> {
+    pub(crate) fn active_mode(&self) -> Option<Mechanism> {
         self.0.keys().next().copied()
     }
 
@@ -123,7 +123,7 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for RulesByMechanism {
     /// Prints the rules of each mechanism in turn. Empty ones print nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.values().try_for_each(|rules| write!(f, "{rules}"))
@@ -133,12 +133,12 @@ impl fmt::Display for Held {
 // === impl Change ===
 
 impl Change {
-    /// The change to `wanted` that consists of these parts.
-    fn to(wanted: Option<Mechanism>, mut parts: Vec<(Mechanism, AnyChange)>) -> Change {
+    /// The change to `desired` that consists of these parts.
+    fn to(desired: Option<Mechanism>, mut parts: Vec<(Mechanism, AnyChange)>) -> Change {
         parts.retain(|(_, part)| !part.size().is_empty());
         // The sort is stable, so parts that only remove rules keep their order at the end.
-        parts.sort_by_key(|(mechanism, _)| Some(*mechanism) != wanted);
-        Change { wanted, parts }
+        parts.sort_by_key(|(mechanism, _)| Some(*mechanism) != desired);
+        Change { desired, parts }
     }
 }
 
@@ -160,15 +160,17 @@ impl fmt::Display for Change {
     }
 }
 
-// === impl Standing ===
+// === impl MechanismState ===
 
-impl Standing {
-    /// Returns the mechanism that replaces `wanted`, and why, if `wanted` is unusable and another
+impl MechanismState {
+    /// Returns the mechanism that replaces `desired`, and why, if `desired` is unusable and another
     /// mechanism is active.
-    pub(crate) fn replacement(&self, wanted: Mechanism) -> Option<(Mechanism, &str)> {
-        let error = self.impossible.get(&wanted)?;
-        let carrier = self.carrier.filter(|carrier| *carrier != wanted)?;
-        Some((carrier, error))
+    pub(crate) fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {
+        let error = self.impossible.get(&desired)?;
+        let active_mode = self
+            .active_mode
+            .filter(|active_mode| *active_mode != desired)?;
+        Some((active_mode, error))
     }
 }
 

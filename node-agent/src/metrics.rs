@@ -15,14 +15,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use reconciler::{Latency, Outcome, Reason, Round};
+use reconciler::{FamilySync, Latency, Outcome, Reason};
 use runtime::Metrics;
 
 use crate::board::Board;
 pub(crate) use changes::ChangeCounts;
 pub(crate) use iptables::{lock_waits, register_lock_waits};
 use node::OfNode;
-use standing::Standing;
+use standing::StateMetrics;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
 const SYNC_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
@@ -76,7 +76,7 @@ pub(crate) struct AgentMetrics {
     last_comparison: Labelled<OfFamily, Timestamp>,
     kernel_agrees: Labelled<OfFamily, Gauge>,
     phases: Labelled<OfPhase, Histogram, fn() -> Histogram>,
-    rounds: Labelled<OfOutcome, Counter>,
+    syncs: Labelled<OfOutcome, Counter>,
     elements_written: Labelled<OfFamily, Counter>,
     drift: Labelled<OfFamily, Counter>,
     drift_repair: Labelled<OfFamily, Histogram, fn() -> Histogram>,
@@ -100,7 +100,7 @@ impl AgentMetrics {
             last_comparison: Labelled::default(),
             kernel_agrees: Labelled::default(),
             phases: Labelled::new_with_constructor(phase_histogram as fn() -> Histogram),
-            rounds: Labelled::default(),
+            syncs: Labelled::default(),
             elements_written: Labelled::default(),
             drift: Labelled::default(),
             drift_repair: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
@@ -158,9 +158,9 @@ impl AgentMetrics {
                 registered.phases,
             );
             registry.register(
-                "signpost_rounds",
+                "signpost_syncs",
                 "Syncs by outcome",
-                registered.rounds,
+                registered.syncs,
             );
             registry.register(
                 "signpost_elements_written",
@@ -178,7 +178,7 @@ impl AgentMetrics {
                 registered.drift_repair,
             );
             registry.register_collector(Box::new(OfNode(Arc::clone(&board))));
-            registry.register_collector(Box::new(Standing(board)));
+            registry.register_collector(Box::new(StateMetrics(board)));
         });
         own.begin();
         own
@@ -203,7 +203,7 @@ impl AgentMetrics {
             }
             self.iptables_failures.begin(&family);
             for outcome in OUTCOMES {
-                drop(self.rounds.get_or_create(&OfOutcome {
+                drop(self.syncs.get_or_create(&OfOutcome {
                     ip_family: family.ip_family.clone(),
                     outcome,
                 }));
@@ -220,9 +220,9 @@ impl AgentMetrics {
     }
 
     /// Records a finished sync with `mechanism` as the desired mechanism.
-    pub(crate) fn finished(&self, round: &Round, mechanism: Mechanism) {
-        let family = of_family(round.family);
-        let outcome = match round.outcome {
+    pub(crate) fn finished(&self, sync: &FamilySync, mechanism: Mechanism) {
+        let family = of_family(sync.family);
+        let outcome = match sync.outcome {
             Outcome::Unchanged => "unchanged",
             Outcome::Committed => "committed",
             Outcome::Partial => "partial",
@@ -232,34 +232,34 @@ impl AgentMetrics {
             ip_family: family.ip_family.clone(),
             outcome,
         };
-        self.rounds.get_or_create(&of_outcome).inc();
-        let written = u64::try_from(round.size.elements).unwrap_or(u64::MAX);
+        self.syncs.get_or_create(&of_outcome).inc();
+        let written = u64::try_from(sync.size.elements).unwrap_or(u64::MAX);
         self.elements_written.get_or_create(&family).inc_by(written);
-        self.phase("observe", round.phases.observe);
-        self.phase("render", round.phases.render);
-        self.phase("diff", round.phases.diff);
-        self.phase("commit", round.phases.commit);
-        if let Some(damage) = &round.damage {
+        self.phase("observe", sync.phases.observe);
+        self.phase("render", sync.phases.render);
+        self.phase("diff", sync.phases.diff);
+        self.phase("commit", sync.phases.commit);
+        if let Some(repaired_drift) = &sync.repaired_drift {
             self.drift.get_or_create(&family).inc();
             let repair = self.drift_repair.get_or_create(&family);
-            repair.observe(damage.repaired_after.as_secs_f64());
+            repair.observe(repaired_drift.repaired_after.as_secs_f64());
         }
-        let took = round.took.as_secs_f64();
+        let took = sync.took.as_secs_f64();
         self.sync.get_or_create(&family).observe(took);
-        let by_extent = match extent(round.reason) {
+        let by_extent = match extent(sync.reason) {
             Extent::Full => &self.full_sync,
             Extent::Partial => &self.partial_sync,
         };
         by_extent.get_or_create(&family).observe(took);
-        let ended = since_epoch(round.started + round.took);
+        let ended = since_epoch(sync.started + sync.took);
         match mechanism {
-            _ if round.outcome == Outcome::Partial => {}
-            _ if round.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
+            _ if sync.outcome == Outcome::Partial => {}
+            _ if sync.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
             // kube-proxy has separate counters for mode iptables.
-            Mechanism::Iptables => self.iptables_failures.count(round),
+            Mechanism::Iptables => self.iptables_failures.count(sync),
             _ => drop(self.sync_failures.get_or_create(&family).inc()),
         }
-        if let Some(agrees) = comparison(round) {
+        if let Some(agrees) = comparison(sync) {
             self.last_comparison.get_or_create(&family).set(ended);
             let gauge = self.kernel_agrees.get_or_create(&family);
             gauge.set(i64::from(agrees));
@@ -304,13 +304,13 @@ fn extent(reason: Reason) -> Extent {
 
 /// Returns whether the kernel held the recorded state, if the sync compared them or is the last
 /// part of a repair.
-fn comparison(round: &Round) -> Option<bool> {
+fn comparison(sync: &FamilySync) -> Option<bool> {
     let compared = matches!(
-        round.reason,
+        sync.reason,
         Reason::Drift | Reason::Timer | Reason::Requested
     );
-    let is_told = compared || round.damage.is_some();
-    (is_told && round.succeeded()).then_some(round.damage.is_none())
+    let is_reported = compared || sync.repaired_drift.is_some();
+    (is_reported && sync.succeeded()).then_some(sync.repaired_drift.is_none())
 }
 
 fn since_epoch(time: SystemTime) -> f64 {

@@ -101,8 +101,8 @@ impl Facts {
         Node {
             name: Arc::clone(&self.name),
             zone: own.and_then(|own| own.zone.clone()),
-            ipv4: own.and_then(|own| self.said_or_here(own.ipv4, own.last_given.ipv4)),
-            ipv6: own.and_then(|own| self.said_or_here(own.ipv6, own.last_given.ipv6)),
+            ipv4: own.and_then(|own| self.given_or_present(own.ipv4, own.last_given.ipv4)),
+            ipv6: own.and_then(|own| self.given_or_present(own.ipv6, own.last_given.ipv6)),
             local_addresses: self.local_addresses.clone(),
         }
     }
@@ -110,7 +110,11 @@ impl Facts {
     /// Returns the address in the Node object or, if that has none, the last one, provided an
     /// interface still has it. Node ports thus stay open if the object loses its addresses, and
     /// close if an address leaves the node.
-    fn said_or_here<A: Copy + Into<IpAddr>>(&self, said: Option<A>, last: Option<A>) -> Option<A> {
+    fn given_or_present<A: Copy + Into<IpAddr>>(
+        &self,
+        said: Option<A>,
+        last: Option<A>,
+    ) -> Option<A> {
         said.or_else(|| last.filter(|last| self.local_addresses.contains(&(*last).into())))
     }
 
@@ -158,7 +162,7 @@ impl Facts {
             .any(|entry| matches!(entry, NodePortAddress::Primary));
         if primary {
             let own = self.own.as_ref().and_then(|own| {
-                self.said_or_here(own.address(family), own.last_given.address(family))
+                self.given_or_present(own.address(family), own.last_given.address(family))
             });
             return Some(own.into_iter().filter(|ip| !ip.is_loopback()).collect());
         }
@@ -212,7 +216,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use catalog::{LastGiven, NodeStanding};
+    use catalog::{LastKnownAddresses, NodeLifecycle};
     use crds::ProxyProfileSpec;
 
     fn facts() -> Facts {
@@ -222,7 +226,7 @@ mod tests {
             zone: Some("a".into()),
             ipv4: Some([192, 168, 0, 1].into()),
             ipv6: None,
-            last_given: LastGiven {
+            last_given: LastKnownAddresses {
                 ipv4: Some([192, 168, 0, 1].into()),
                 ipv6: Some("fd00:192:168::9".parse().expect("an address")),
             },
@@ -230,7 +234,7 @@ mod tests {
                 "10.0.1.0/24".parse().expect("a range"),
                 "fd00:10:0:1::/64".parse().expect("a range"),
             ],
-            standing: NodeStanding::Staying,
+            standing: NodeLifecycle::Staying,
         };
         let addresses = [
             "127.0.0.1",
@@ -342,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn local_traffic_is_told_by_the_nodes_pod_ranges_unless_something_else_is_said() {
+    fn local_traffic_is_reported_by_the_nodes_pod_ranges_unless_something_else_is_said() {
         let by_node = config("{}").local_detection;
         assert_eq!(
             by_node.source(Family::Ipv4),

@@ -41,7 +41,7 @@ const LONGEST: u64 = 512;
 const MOST_WAITING: usize = 16;
 /// The number of attempts after which a socket that has the name and does not listen is not taken
 /// for an agent's: an agent listens at once.
-const DEAF: u32 = 20;
+const NOT_LISTENING_ATTEMPTS: u32 = 20;
 
 /// The lock of this node. Clones share it.
 ///
@@ -58,7 +58,7 @@ enum Attempt {
     /// Another agent had it until now, or until a moment ago.
     Held,
     /// A socket has the name and does not listen.
-    Deaf,
+    NotListening,
     /// The name cannot be taken, and not because of another agent.
     Impossible(Reason),
 }
@@ -70,7 +70,7 @@ enum Reason {
     /// A process of another user has the name. All agents of a node run as the same user.
     OtherUser(u32),
     /// A socket has the name and does not listen.
-    Deaf,
+    NotListening,
     /// The kernel refuses the name.
     Refused(io::Error),
 }
@@ -107,19 +107,19 @@ fn introduction(node: &str) -> String {
 
 /// Waits until it has the name.
 async fn wait_for(name: &str) -> Result<Listener, Reason> {
-    let mut told = None;
+    let mut reported = None;
     let mut deaf = 0;
     loop {
-        match attempt(name, &mut told).await {
+        match attempt(name, &mut reported).await {
             Attempt::Taken(listener) => {
-                if told.is_some() {
+                if reported.is_some() {
                     info!("the other agent has exited: this agent now serves the node");
                 }
                 return Ok(listener);
             }
             Attempt::Held => deaf = 0,
-            Attempt::Deaf if deaf < DEAF => deaf += 1,
-            Attempt::Deaf => return Err(Reason::Deaf),
+            Attempt::NotListening if deaf < NOT_LISTENING_ATTEMPTS => deaf += 1,
+            Attempt::NotListening => return Err(Reason::NotListening),
             Attempt::Impossible(reason) => return Err(reason),
         }
         sleep(PAUSE).await;
@@ -127,8 +127,8 @@ async fn wait_for(name: &str) -> Result<Listener, Reason> {
 }
 
 /// Takes the name, or waits for the end of the process that has it. Logs which process that is,
-/// unless its description equals `told`. Cancel safe.
-async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
+/// unless its description equals `reported`. Cancel safe.
+async fn attempt(name: &str, reported: &mut Option<String>) -> Attempt {
     match bind(name) {
         Ok(listener) => return Attempt::Taken(listener),
         Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -137,7 +137,7 @@ async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     let holder = match UnixStream::connect(format!("\0{name}")).await {
         Ok(holder) => holder,
         // Also between the end of the process and that of its socket.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Attempt::Deaf,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Attempt::NotListening,
         // Its queue is full, or this process may not connect: the holder exists.
         Err(_) => return Attempt::Held,
     };
@@ -149,7 +149,7 @@ async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     }
     // 0 if it is in another container.
     let process = peer.and_then(|peer| peer.pid()).filter(|id| *id != 0);
-    expect_end(holder, process, told).await;
+    expect_end(holder, process, reported).await;
     Attempt::Held
 }
 
@@ -161,7 +161,7 @@ fn bind(name: &str) -> io::Result<Listener> {
 }
 
 /// Waits until the holder ends, and logs its description.
-async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Option<String>) {
+async fn expect_end(mut holder: UnixStream, process: Option<i32>, reported: &mut Option<String>) {
     let mut introduction = Vec::new();
     let mut reader = (&mut holder).take(LONGEST);
     // Whatever is read before the timeout is kept. A holder without a line has ended, or is about
@@ -172,13 +172,13 @@ async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Opt
     })
     .await;
     if let Some(text) = describe(&introduction, process)
-        && told.as_ref() != Some(&text)
+        && reported.as_ref() != Some(&text)
     {
         warn!(
             "another agent serves this node: this agent neither serves nor writes anything until \
              that one exits: {text}"
         );
-        *told = Some(text);
+        *reported = Some(text);
     }
     let mut rest = [0; 64];
     // An error means that the holder has ended, too.
@@ -238,7 +238,9 @@ impl fmt::Display for Reason {
                 f,
                 "the socket @{NAME} belongs to a process of user {user}, which is not an agent"
             ),
-            Reason::Deaf => write!(f, "the socket @{NAME} exists, but no process listens on it"),
+            Reason::NotListening => {
+                write!(f, "the socket @{NAME} exists, but no process listens on it")
+            }
             Reason::Refused(error) => {
                 write!(f, "failed to create the socket @{NAME}: {}", chain(error))
             }

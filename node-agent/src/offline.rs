@@ -10,10 +10,10 @@ use backend::Rendered;
 use dataplane::{Dataplane, Family};
 use xtables::Variant;
 
-use crate::engine::{Engine, Silence, View};
+use crate::engine::{Engine, MissingAssignment, View};
 use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
-use crate::mechanism::{Held, detached};
-use crate::trace::{self, RulesOf, Trace, Wording};
+use crate::mechanism::{RulesByMechanism, detached};
+use crate::trace::{self, PacketSpec, RulesOf, Trace};
 use source::{Delivery, manifests};
 
 /// The iptables variant to render for. Only the node itself can tell which of the two it uses. In
@@ -26,7 +26,7 @@ struct Offline {
     engine: Engine,
     view: View,
     dataplane: Dataplane,
-    rendered: BTreeMap<Family, Held>,
+    rendered: BTreeMap<Family, RulesByMechanism>,
     remarks: Vec<String>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) fn explain_question(
     let offline = load(directory, node)?;
     let evidence = Evidence {
         dataplane: &offline.dataplane,
-        told: &offline.engine.tell(question),
+        reported: &offline.engine.tell(question),
         rejections: &offline.view.rejections,
-        believed: &offline.rendered,
+        observed: &offline.rendered,
         kernel: &Kernel::NotAsked,
         families: &[],
         variant: VARIANT,
@@ -69,19 +69,24 @@ pub(crate) fn explain_question(
 pub(crate) fn trace_packet(
     directory: &Path,
     node: &str,
-    wording: &Wording,
+    packet_spec: &PacketSpec,
 ) -> anyhow::Result<Trace> {
     let offline = load(directory, node)?;
-    let nothing = Held::default();
+    let nothing = RulesByMechanism::default();
     let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
-    Ok(trace::follow(wording, dataplane, RulesOf::Rendering, held)?)
+    Ok(trace::follow(
+        packet_spec,
+        dataplane,
+        RulesOf::Rendering,
+        held,
+    )?)
 }
 
 fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
     let (deliveries, unreadable) = manifests::load(directory, node)
         .with_context(|| format!("failed to read {}", directory.display()))?;
-    let mut engine = Engine::new(node, None, Silence::IsAnAnswer);
+    let mut engine = Engine::new(node, None, MissingAssignment::IsAnAnswer);
     let now = Instant::now();
     // Does not read this machine's addresses: the node may be another machine.
     engine.apply(Delivery::Addresses(Default::default()), now);
@@ -107,8 +112,8 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
 }
 
 /// Renders one family of `dataplane`, in its mechanism.
-pub(crate) fn render(family: Family, dataplane: &Dataplane) -> Held {
+pub(crate) fn render(family: Family, dataplane: &Dataplane) -> RulesByMechanism {
     let mechanism = dataplane.config().mechanism;
     let backend = detached(mechanism, family, VARIANT);
-    Held::only(mechanism, backend.render(dataplane, &Rendered::default()))
+    RulesByMechanism::only(mechanism, backend.render(dataplane, &Rendered::default()))
 }

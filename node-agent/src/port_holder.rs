@@ -275,7 +275,7 @@ mod tests {
         let (tcp_at, udp_at) = (address(tcp.local_addr()), address(udp.local_addr()));
         let taken = TcpListener::bind(tcp_at).expect_err("it is taken");
         assert!(is_taken(&taken), "{taken}");
-        // A socket on all addresses blocks each single address, and the other way round.
+        // A socket on all addresses blocks each single address, and the other way sync.
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), tcp_at.port());
         let one = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), udp_at.port());
         let address = [

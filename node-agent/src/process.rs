@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_told_by_its_process() {
+    fn a_thread_is_reported_by_its_process() {
         let (sender, threads) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("a thread".to_owned());

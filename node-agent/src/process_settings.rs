@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crds::EffectiveConfig;
 use crds::profile::process::LogFormat as ProfileFormat;
-use runtime::{BindPolicy, CancellationToken, Log, LogFormat, LogOptions, Place, chain};
+use runtime::{BindPolicy, CancellationToken, ListenConfig, Log, LogFormat, LogOptions, chain};
 use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::board::Board;
-use crate::engine::InForce;
+use crate::engine::AppliedConfig;
 use crate::serving_state::ServingState;
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
@@ -23,8 +23,8 @@ const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 /// The addresses on which the two servers that follow the profile listen.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    pub(crate) health: watch::Sender<Place>,
-    pub(crate) metrics: watch::Sender<Place>,
+    pub(crate) health: watch::Sender<ListenConfig>,
+    pub(crate) metrics: watch::Sender<ListenConfig>,
     /// The addresses from the command line, used before any profile is known and for fields that
     /// the profile does not set.
     initial: Addresses,
@@ -52,7 +52,7 @@ impl Places {
     /// node.
     pub(crate) fn new(initial: Addresses, serving_state: ServingState) -> Places {
         let at = |address| {
-            watch::Sender::new(Place {
+            watch::Sender::new(ListenConfig {
                 address: (serving_state == ServingState::Serving).then_some(address),
                 policy: BindPolicy::Retry,
             })
@@ -65,8 +65,8 @@ impl Places {
     }
 
     /// Applies the addresses of the profile, or none if another proxy serves this node.
-    fn follow(&self, in_force: &InForce, serving_state: ServingState) {
-        let (mut health, mut metrics) = places(in_force, self.initial);
+    fn follow(&self, applied_config: &AppliedConfig, serving_state: ServingState) {
+        let (mut health, mut metrics) = places(applied_config, self.initial);
         if serving_state != ServingState::Serving {
             (health.address, metrics.address) = (None, None);
         }
@@ -83,34 +83,34 @@ impl Places {
 /// Applies the process settings of the profile in force, until `stop` is cancelled.
 pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: CancellationToken) {
     let initial_log = log.options();
-    let (mut in_force, mut serving_state) = (board.in_force(), board.serving_state());
+    let (mut applied_config, mut serving_state) = (board.applied_config(), board.serving_state());
     let mut adjusted = None;
     loop {
         // All arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = in_force.changed() => if changed.is_err() { return },
+            changed = applied_config.changed() => if changed.is_err() { return },
             changed = serving_state.changed() => if changed.is_err() { return },
         }
         let serving_state = *serving_state.borrow_and_update();
-        let Some(in_force) = in_force.borrow_and_update().clone() else {
+        let Some(applied_config) = applied_config.borrow_and_update().clone() else {
             continue;
         };
-        places.follow(&in_force, serving_state);
-        let options = log_options(&in_force, &initial_log);
+        places.follow(&applied_config, serving_state);
+        let options = log_options(&applied_config, &initial_log);
         let LogOptions { filter, format } = options.clone();
         match log.set(options) {
             Ok(true) => info!(filter, ?format, "changed the log level and format"),
             Ok(false) => {}
             Err(error) => warn!(error = %chain(&error), "the log level and format are unchanged"),
         }
-        let adjustment = in_force.effective.oom_score_adj;
+        let adjustment = applied_config.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
             // A higher OOM score than desired is no reason to stop serving; log it once.
             match commit_oom_score(adjustment) {
                 Ok(()) => info!(adjustment, "changed oomScoreAdj"),
-                Err(error) if is_written(&in_force, "oomScoreAdj") => {
+                Err(error) if is_written(&applied_config, "oomScoreAdj") => {
                     warn!(error = %chain(&error), "oomScoreAdj is unchanged");
                 }
                 // No user set it, and the kubelet gives a critical Pod -997, which is as good.
@@ -126,20 +126,20 @@ fn commit_oom_score(adjustment: i32) -> Result<(), AdjustError> {
 }
 
 /// Returns whether the profile sets this field.
-fn is_written(in_force: &InForce, field: &str) -> bool {
-    let assignment = in_force.configuration.assignment();
+fn is_written(applied_config: &AppliedConfig, field: &str) -> bool {
+    let assignment = applied_config.configuration.assignment();
     let fields = assignment.map(|assignment| &assignment.spec.written_fields);
     fields.is_some_and(|fields| fields.iter().any(|written| written == field))
 }
 
 /// Returns the logging options. The command line decides fields that the profile does not set.
-fn log_options(in_force: &InForce, initial: &LogOptions) -> LogOptions {
-    let logging = &in_force.effective.logging;
+fn log_options(applied_config: &AppliedConfig, initial: &LogOptions) -> LogOptions {
+    let logging = &applied_config.effective.logging;
     let mut options = initial.clone();
-    if is_written(in_force, "logging.verbosity") {
+    if is_written(applied_config, "logging.verbosity") {
         options.filter = LogOptions::filter_of(logging.verbosity).to_owned();
     }
-    if is_written(in_force, "logging.format") {
+    if is_written(applied_config, "logging.format") {
         options.format = match logging.format {
             ProfileFormat::Text => LogFormat::Text,
             ProfileFormat::Json => LogFormat::Json,
@@ -151,15 +151,15 @@ fn log_options(in_force: &InForce, initial: &LogOptions) -> LogOptions {
 /// Returns the listen addresses for load balancers and for scrapers. The command line decides an
 /// address that the profile does not set: the API's default is the command line's default, too, and
 /// a user who started an agent on another address had a reason.
-fn places(in_force: &InForce, initial: Addresses) -> (Place, Place) {
+fn places(applied_config: &AppliedConfig, initial: Addresses) -> (ListenConfig, ListenConfig) {
     let EffectiveConfig {
         healthz_bind_address,
         metrics_bind_address,
         bind_address_hard_fail,
         ..
-    } = &*in_force.effective;
-    let place = |field: &str, text: &str, initial: SocketAddr| Place {
-        address: match (is_written(in_force, field), text) {
+    } = &*applied_config.effective;
+    let place = |field: &str, text: &str, initial: SocketAddr| ListenConfig {
+        address: match (is_written(applied_config, field), text) {
             (false, _) => Some(initial),
             (true, "") => None,
             // The API accepts only valid addresses. A value from an older version that does not
@@ -182,7 +182,7 @@ mod tests {
     use crds::{NodeProxySpec, ProxyProfileSpec};
 
     use super::*;
-    use crate::engine::{Engine, Silence};
+    use crate::engine::{Engine, MissingAssignment};
     use source::{Assignment, Delivery};
 
     const INITIAL: Addresses = Addresses {
@@ -198,11 +198,11 @@ mod tests {
         )
     }
 
-    fn in_force(profile: &str) -> InForce {
+    fn applied_config(profile: &str) -> AppliedConfig {
         let profile: ProxyProfileSpec = serde_saphyr::from_str(profile).expect("a spec");
         let spec = NodeProxySpec {
             config: EffectiveConfig::of(&profile),
-            written_fields: crds::honoured::written_fields(&profile),
+            written_fields: crds::unsupported::written_fields(&profile),
             ..NodeProxySpec::default()
         };
         let assignment = Assignment {
@@ -210,22 +210,22 @@ mod tests {
             spec,
             reason: String::new(),
         };
-        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         engine.apply(
             Delivery::Configuration(Some(assignment)),
             std::time::Instant::now(),
         );
-        let in_force = engine.view().in_force();
-        in_force.expect("the settings are decided")
+        let applied_config = engine.view().applied_config();
+        applied_config.expect("the settings are decided")
     }
 
     fn addresses(profile: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let (health, metrics) = places(&in_force(profile), INITIAL);
+        let (health, metrics) = places(&applied_config(profile), INITIAL);
         (health.address, metrics.address)
     }
 
     #[test]
-    fn a_profile_that_names_no_address_leaves_the_command_line_in_force() {
+    fn a_profile_that_names_no_address_leaves_the_command_line_applied_config() {
         assert_eq!(
             addresses("{}"),
             (Some(INITIAL.health), Some(INITIAL.metrics))
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn who_wants_to_fail_hard_does() {
-        let policy = |profile| places(&in_force(profile), INITIAL).0.policy;
+        let policy = |profile| places(&applied_config(profile), INITIAL).0.policy;
         assert_eq!(policy("{}"), BindPolicy::Retry);
         assert_eq!(policy("{bindAddressHardFail: true}"), BindPolicy::Fail);
     }
@@ -253,7 +253,7 @@ mod tests {
             filter: "debug".to_owned(),
             format: LogFormat::Json,
         };
-        let chosen = |profile| log_options(&in_force(profile), &initial);
+        let chosen = |profile| log_options(&applied_config(profile), &initial);
         assert_eq!(chosen("{}"), initial);
         assert_eq!(chosen("{logging: {flushFrequency: 1s}}"), initial);
         let written = chosen("{logging: {verbosity: 0}}");
@@ -267,16 +267,19 @@ mod tests {
     #[test]
     fn servers_stay_where_they_are_through_changes_of_something_else() {
         let places = Places::new(INITIAL, ServingState::Serving);
-        let mut told = places.health.subscribe();
-        places.follow(&in_force("{minSyncPeriod: 10ms}"), ServingState::Serving);
-        assert!(!told.has_changed().expect("the sender is there"));
+        let mut reported = places.health.subscribe();
         places.follow(
-            &in_force("{healthzBindAddress: '127.0.0.1:9'}"),
+            &applied_config("{minSyncPeriod: 10ms}"),
             ServingState::Serving,
         );
-        assert!(told.has_changed().expect("the sender is there"));
+        assert!(!reported.has_changed().expect("the sender is there"));
+        places.follow(
+            &applied_config("{healthzBindAddress: '127.0.0.1:9'}"),
+            ServingState::Serving,
+        );
+        assert!(reported.has_changed().expect("the sender is there"));
         assert_eq!(
-            told.borrow_and_update().address,
+            reported.borrow_and_update().address,
             Some(address([127, 0, 0, 1], 9))
         );
     }

@@ -15,17 +15,17 @@ use reconciler::Report;
 use runtime::{CancellationToken, Metrics, chain};
 
 use crate::board::Board;
-use crate::engine::InForce;
+use crate::engine::AppliedConfig;
 use crate::port_holder::{Holder, ListenAddress, is_taken, observe_holders};
 
 /// Listens on the programmed node ports while the profile asks for it, until `stop` is cancelled.
 /// Connections end when this task does. If the profile no longer asks for it, they may finish.
 pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: CancellationToken) {
-    let (mut in_force, mut report) = (board.in_force(), board.report());
+    let (mut applied_config, mut report) = (board.applied_config(), board.report());
     let mut relays = None;
     let mut holders = Holders::default();
     loop {
-        let desired = desired(in_force.borrow_and_update().as_ref());
+        let desired = desired(applied_config.borrow_and_update().as_ref());
         let newest = report.borrow_and_update().clone();
         if desired == LocalhostNodePorts::Userspace && relays.is_none() {
             let limits = Limits::within(raise_descriptor_limit());
@@ -41,7 +41,7 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Cancella
         // All arms are cancel safe: the current state is read again below.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = in_force.changed() => if changed.is_err() { return },
+            changed = applied_config.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             () = watch(&mut relays) => {}
         }
@@ -107,9 +107,9 @@ pub(crate) fn register(metrics: &Metrics) -> Arc<Counts> {
     metrics::register(metrics)
 }
 
-fn desired(in_force: Option<&InForce>) -> LocalhostNodePorts {
-    in_force.map_or_else(LocalhostNodePorts::default, |in_force| {
-        in_force.effective.localhost_node_ports
+fn desired(applied_config: Option<&AppliedConfig>) -> LocalhostNodePorts {
+    applied_config.map_or_else(LocalhostNodePorts::default, |applied_config| {
+        applied_config.effective.localhost_node_ports
     })
 }
 

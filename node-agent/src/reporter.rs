@@ -87,9 +87,10 @@ pub(crate) async fn compose(
     stop: CancellationToken,
 ) {
     let (mut view, mut report) = (board.view(), board.report());
-    let (mut not_relayed, mut crowded) = (board.not_relayed(), board.crowded());
+    let (mut not_relayed, mut full_affinity_maps) =
+        (board.not_relayed(), board.full_affinity_maps());
     let mut connections = board.conntrack();
-    let (mut serving_state, mut sight) = (board.serving_state(), board.sight());
+    let (mut serving_state, mut scan) = (board.serving_state(), board.scan());
     let mut variants = board.variants();
     let mut handover_refusal = board.handover_refusal();
     let mut status_now = Arc::<NodeProxyStatus>::default();
@@ -104,10 +105,10 @@ pub(crate) async fn compose(
             changed = view.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             changed = not_relayed.changed() => if changed.is_err() { return },
-            changed = crowded.changed() => if changed.is_err() { return },
+            changed = full_affinity_maps.changed() => if changed.is_err() { return },
             changed = connections.changed() => if changed.is_err() { return },
             changed = serving_state.changed() => if changed.is_err() { return },
-            changed = sight.changed() => if changed.is_err() { return },
+            changed = scan.changed() => if changed.is_err() { return },
             changed = variants.changed() => if changed.is_err() { return },
             changed = handover_refusal.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOKED_AT) => {}
@@ -120,11 +121,11 @@ pub(crate) async fn compose(
         let view = view.borrow_and_update().clone();
         let report = report.borrow_and_update().clone();
         let not_relayed = not_relayed.borrow_and_update().clone();
-        let crowded = crowded.borrow_and_update().clone();
+        let full_affinity_maps = full_affinity_maps.borrow_and_update().clone();
         let connections = connections.borrow_and_update().clone();
-        let (serving_state, sight) = (
+        let (serving_state, scan) = (
             *serving_state.borrow_and_update(),
-            sight.borrow_and_update().clone(),
+            scan.borrow_and_update().clone(),
         );
         let variants = variants.borrow_and_update().clone();
         let handover_refusal = handover_refusal.borrow_and_update().clone();
@@ -137,17 +138,17 @@ pub(crate) async fn compose(
         let facts = Facts {
             view: &view,
             report: report.as_deref(),
-            under_way: board.under_way(),
+            running_sync: board.running_sync(),
             elements: board.elements(),
             carried: &board.carried(),
             variants: &variants,
             latency: board.latency(Instant::now()),
             connections: &connections,
             not_relayed: &not_relayed,
-            crowded: &crowded,
+            full_affinity_maps: &full_affinity_maps,
             not_served: &not_served,
             serving_state,
-            sight: &sight,
+            scan: &scan,
             handover_refusal: handover_refusal.as_deref(),
             kernel: &kernel,
         };
@@ -175,7 +176,7 @@ pub(crate) async fn report(
     board: Arc<Board>,
     stop: CancellationToken,
 ) {
-    let (mut status, mut in_force) = (board.status(), board.in_force());
+    let (mut status, mut applied_config) = (board.status(), board.applied_config());
     let mut heartbeat = board.heartbeat();
     let mut last = Last::Never;
     loop {
@@ -187,13 +188,13 @@ pub(crate) async fn report(
             () = stop.cancelled() => return,
             changed = status.changed() => if changed.is_err() { return } else { continue },
             changed = heartbeat.changed() => if changed.is_err() { return } else { continue },
-            changed = in_force.changed(), if matches!(last, Last::Absent { .. }) => {
+            changed = applied_config.changed(), if matches!(last, Last::Absent { .. }) => {
                 if changed.is_err() { return }
             }
             () = sleep_until(due) => {}
         }
         // An object that is created during this attempt wakes the next.
-        in_force.mark_unchanged();
+        applied_config.mark_unchanged();
         let outcome = write(&destination, &node, &board, &current, renewed_since).await;
         let at = Deadline::now();
         last = match outcome {
@@ -396,9 +397,10 @@ async fn write(
             })
         }
         Destination::File(file) => {
-            let in_force = board.in_force().borrow().clone();
-            let spec = in_force
-                .and_then(|in_force| Some(in_force.configuration.assignment()?.spec.clone()));
+            let applied_config = board.applied_config().borrow().clone();
+            let spec = applied_config.and_then(|applied_config| {
+                Some(applied_config.configuration.assignment()?.spec.clone())
+            });
             let mut document = NodeProxy::new(node, spec.unwrap_or_default());
             document.status = Some(status);
             write_file(file, &document).map_err(|source| WriteError::File {

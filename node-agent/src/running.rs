@@ -1,6 +1,6 @@
 //! `signpost-agent run`: the tasks of the agent and how they are connected.
 
-mod rounds;
+mod syncs;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +9,7 @@ use anyhow::Context;
 use catalog::Change;
 use crds::event;
 use kube::api::Api;
-use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
+use reconciler::{Command, CommandSender, Periods, Permission, Settings, command_receiver};
 use runtime::{
     BuildInfo, CancellationToken, ClientSource, Health, Log, Metrics, RestClientMetrics,
     Supervisor, chain, open_client,
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::arguments::Run;
 use crate::board::Board;
-use crate::engine::{Engine, Silence};
+use crate::engine::{Engine, MissingAssignment};
 use crate::engine_query::{EngineQueries, EngineQuery};
 use crate::events::{Announcement, Events, Journal, Regarding};
 use crate::handover::Server;
@@ -34,8 +34,8 @@ use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::serving_state::{HandbackMark, ServingState};
 use crate::{affinity, conntrack, debug, drift, foreign_proxy, heartbeat, relay, reporter};
-use rounds::{Followed, reconcile};
 use source::Delivery;
+use syncs::{SyncSubscribers, reconcile};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
 /// streams through it; a faster source waits. With large, decoded slices, the queue takes half a
@@ -125,8 +125,8 @@ pub(crate) async fn start(
         None
     });
     let silence = match source {
-        Source::Kubernetes(_) => Silence::MayEnd,
-        Source::Manifests(_) => Silence::IsAnAnswer,
+        Source::Kubernetes(_) => MissingAssignment::MayEnd,
+        Source::Manifests(_) => MissingAssignment::IsAnAnswer,
     };
     let mut engine = Engine::new(&node, kept, silence);
     let mut last_node = LastNode::within(&arguments.state);
@@ -143,7 +143,7 @@ pub(crate) async fn start(
         .context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
-    let (orders, loop_inbox) = mailbox();
+    let (commands, loop_inbox) = command_receiver();
     let addresses = source::addresses::watch(deliveries.clone(), supervisor.stop());
     supervisor.spawn("addresses", addresses);
     match source {
@@ -163,7 +163,7 @@ pub(crate) async fn start(
         engine,
         asked,
         board: Arc::clone(&board),
-        orders: orders.clone(),
+        commands: commands.clone(),
         metrics: agent_metrics.clone(),
         proxy: proxy.clone(),
         changes: changes.clone(),
@@ -185,7 +185,7 @@ pub(crate) async fn start(
             loop_inbox,
             posted,
             connections,
-            Followed {
+            SyncSubscribers {
                 metrics: agent_metrics,
                 changes,
                 proxy,
@@ -193,13 +193,13 @@ pub(crate) async fn start(
             heartbeat,
         );
     });
-    let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
+    let (watched, reported, runtime) = (Arc::clone(&board), commands.clone(), Handle::current());
     supervisor.spawn_thread("drift", move |stop| {
-        drift::watch(listener, &watched, &told, &runtime, &stop)
+        drift::watch(listener, &watched, &reported, &runtime, &stop)
     });
-    let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
+    let (watched, reported, runtime) = (Arc::clone(&board), commands.clone(), Handle::current());
     supervisor.spawn_thread("iptables drift", move |stop| {
-        drift::watch_iptables(&listeners, &watched, &told, &runtime, &stop)
+        drift::watch_iptables(&listeners, &watched, &reported, &runtime, &stop)
     });
     supervisor.spawn(
         "drift announcements",
@@ -235,7 +235,7 @@ pub(crate) async fn start(
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
         stop.cancelled().await;
-        orders.send(Command::Stop);
+        commands.send(Command::Stop);
     });
 
     let counts = relay::register(&metrics);
@@ -274,7 +274,7 @@ struct Follower {
     engine: Engine,
     asked: mpsc::Receiver<EngineQuery>,
     board: Arc<Board>,
-    orders: Orders,
+    commands: CommandSender,
     metrics: AgentMetrics,
     proxy: ProxyHealth,
     changes: ChangeCounts,
@@ -353,14 +353,14 @@ impl Follower {
         let settings = self.desired_settings();
         if self.settings != Some(settings) {
             self.settings = Some(settings);
-            self.orders.send(Command::Settings(settings));
+            self.commands.send(Command::Settings(settings));
         }
         if let Some(desired) = self.engine.compile(Instant::now) {
             self.metrics.compiled(desired.stamps.compile);
             self.metrics.queued(SystemTime::now());
             self.changes.ordered();
             self.proxy.queued(Instant::now());
-            self.orders.send(Command::Desired(desired));
+            self.commands.send(Command::Desired(desired));
         } else if self.engine.is_complete() {
             self.changes.dismissed();
         }

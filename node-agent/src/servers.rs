@@ -7,7 +7,7 @@ use crds::event::{self, EventReason};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use runtime::{
-    BindError, BindPolicy, Health, Log, Metrics, Place, Supervisor, chain, on_loopback_only,
+    BindError, BindPolicy, Health, ListenConfig, Log, Metrics, Supervisor, chain, on_loopback_only,
     serve_at,
 };
 use tokio::sync::watch;
@@ -68,7 +68,7 @@ impl Answers {
         let (place, stop) = (places.metrics.subscribe(), supervisor.stop());
         let server = serve_at(place, private, refused(event::METRICS_SERVER_REFUSED), stop);
         supervisor.spawn("metrics server", server);
-        let (stays, place) = watch::channel(Place {
+        let (stays, place) = watch::channel(ListenConfig {
             address: Some(arguments.probe_address),
             policy: BindPolicy::Retry,
         });
@@ -82,7 +82,7 @@ impl Answers {
         if let Some(address) = arguments.scrape_address {
             // Independent of the profile, and kept after a handback: kube-proxy does not use this
             // port.
-            let (stays, place) = watch::channel(Place {
+            let (stays, place) = watch::channel(ListenConfig {
                 address: Some(address),
                 policy: BindPolicy::Retry,
             });

@@ -31,7 +31,7 @@ use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
 use crate::health_proxy::ProxyHealth;
 use crate::port_holder::observe_holders;
-use answer::Judge;
+use answer::HealthSource;
 use desired::{DesiredListeners, Listening};
 use listener::Listeners;
 
@@ -46,7 +46,7 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) {
     let mut report = board.report();
-    let judge = Judge::new(Arc::clone(&board), proxy);
+    let judge = HealthSource::new(Arc::clone(&board), proxy);
     let mut server = ServiceHealth {
         desired: DesiredListeners::default(),
         listeners: Listeners::new(judge),

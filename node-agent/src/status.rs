@@ -15,13 +15,13 @@ use crds::profile::handover::Handover;
 use dataplane::{Dataplane, Family, FrontendKey};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use reconciler::{FamilyStatus, Report, UnderWay};
+use reconciler::{FamilyStatus, Report, RunningSync};
 
 use crate::conntrack;
 use crate::engine::View;
-use crate::foreign_proxy::Sight;
+use crate::foreign_proxy::ForeignProxyScan;
 use crate::handover;
-use crate::mechanism::{self, Sighting};
+use crate::mechanism::{self, VariantScan};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
 use findings::{failure_message, findings};
@@ -34,26 +34,26 @@ pub(crate) struct Facts<'a> {
     /// `None` before the reconciler's first report.
     pub(crate) report: Option<&'a Report>,
     /// The sync in progress, if there is one.
-    pub(crate) under_way: Option<UnderWay>,
+    pub(crate) running_sync: Option<RunningSync>,
     /// The number of Signpost's elements in the kernel.
     pub(crate) elements: usize,
     /// How each family is programmed.
-    pub(crate) carried: &'a BTreeMap<Family, mechanism::Standing>,
+    pub(crate) carried: &'a BTreeMap<Family, mechanism::MechanismState>,
     /// The scan for rules of other programs in both variants of iptables.
-    pub(crate) variants: &'a Sighting,
+    pub(crate) variants: &'a VariantScan,
     pub(crate) latency: Option<SyncLatency>,
     /// The state of the conntrack table.
     pub(crate) connections: &'a conntrack::ConntrackState,
     /// The node ports that should be served on localhost and are not.
     pub(crate) not_relayed: &'a [Rejection],
     /// The frontends that recently had no room for another client's affinity.
-    pub(crate) crowded: &'a BTreeSet<FrontendKey>,
+    pub(crate) full_affinity_maps: &'a BTreeSet<FrontendKey>,
     /// The Services of families that the kernel does not support.
     pub(crate) not_served: &'a NotServed,
     /// Whether Signpost or another proxy serves the node's Services.
     pub(crate) serving_state: ServingState,
     /// The scan for other proxies.
-    pub(crate) sight: &'a Sight,
+    pub(crate) scan: &'a ForeignProxyScan,
     /// What prevents the handover that the profile asks for.
     pub(crate) handover_refusal: Option<&'a str>,
     pub(crate) kernel: &'a str,
@@ -128,7 +128,7 @@ pub(crate) fn status(
 /// for none.
 fn is_handed_over(facts: &Facts<'_>) -> bool {
     let desired = facts.view.effective.handover;
-    handover::is_carried_out(desired, facts.serving_state, facts.sight, facts.report)
+    handover::is_carried_out(desired, facts.serving_state, facts.scan, facts.report)
 }
 
 /// Returns whether every family is programmed as desired, under the desired configuration. A family
@@ -195,11 +195,14 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
         message: rejection.message.clone(),
     });
     let short = families.iter().flat_map(|family| {
-        let first = first_of_each(&*family.shortcomings, |s| &s.service.namespace);
-        first.map(|shortcoming| Rejection {
-            object: format!("Service {}", shortcoming.service),
-            field: shortcoming.field.to_owned(),
-            message: format!("{} ({})", shortcoming.message, shortcoming.frontend),
+        let first = first_of_each(&*family.unsupported_fields, |s| &s.service.namespace);
+        first.map(|unsupported_field| Rejection {
+            object: format!("Service {}", unsupported_field.service),
+            field: unsupported_field.field.to_owned(),
+            message: format!(
+                "{} ({})",
+                unsupported_field.message, unsupported_field.frontend
+            ),
         })
     });
     let refused = families.iter().flat_map(|family| {
@@ -226,7 +229,7 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
         .chain(not_relayed);
     let of_families = families
         .iter()
-        .map(|family| family.shortcomings.len() + family.quarantined.len());
+        .map(|family| family.unsupported_fields.len() + family.quarantined.len());
     let unserved = done_without(families).map(|f| facts.not_served.services(f.family).len());
     let total = facts.view.rejections.len()
         + of_families.sum::<usize>()

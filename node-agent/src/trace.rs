@@ -6,15 +6,15 @@ mod text;
 
 use std::collections::BTreeSet;
 
-use backend::{Event, Way};
+use backend::{Event, PacketPath};
 use dataplane::{Choice, Dataplane, Family, Verdict};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::explain::{Kernel, carrier};
-use crate::mechanism::{Held, simulator};
+use crate::explain::{Kernel, active_mode};
+use crate::mechanism::{RulesByMechanism, simulator};
 
-pub(crate) use packet::{ResolvePacketError, Wording};
+pub(crate) use packet::{PacketSpec, ResolvePacketError};
 
 /// Where the rules send a packet, and whether that is the desired destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,7 +33,7 @@ pub(crate) struct Trace {
     /// Whether both destinations are the same.
     pub(crate) agree: bool,
     /// The possible paths. Paths that differ only in a random number are one.
-    pub(crate) ways: Vec<WayAnswer>,
+    pub(crate) ways: Vec<PathAnswer>,
 }
 
 /// The origin of the simulated rules.
@@ -49,17 +49,17 @@ pub(crate) enum RulesOf {
 /// One path, or several that differ only in a random number and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct WayAnswer {
+pub(crate) struct PathAnswer {
     /// Where it ends.
     pub(crate) outcome: String,
     /// The chains, elements and rules on the path.
-    pub(crate) stations: Vec<Station>,
+    pub(crate) stations: Vec<PathStep>,
 }
 
 /// One step on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Station {
+pub(crate) struct PathStep {
     /// Its kind.
     pub(crate) sort: Sort,
     /// Its text; one text per random number if they differ.
@@ -99,11 +99,11 @@ pub(crate) enum TraceError {
 
 /// Traces the packet through the rules that were read from the kernel.
 pub(crate) fn trace(
-    wording: &Wording,
+    packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     kernel: &Kernel,
 ) -> Result<Trace, TraceError> {
-    follow(wording, dataplane, RulesOf::Kernel, |family| {
+    follow(packet_spec, dataplane, RulesOf::Kernel, |family| {
         let held = match kernel {
             Kernel::NotAsked => Err("the kernel was not read".to_owned()),
             Kernel::Observed(seen) => match seen.get(&family) {
@@ -118,15 +118,15 @@ pub(crate) fn trace(
 
 /// Traces the packet through the rules that `held` returns.
 pub(crate) fn follow<'a>(
-    wording: &Wording,
+    packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     rules_of: RulesOf,
-    held: impl FnOnce(Family) -> Result<&'a Held, TraceError>,
+    held: impl FnOnce(Family) -> Result<&'a RulesByMechanism, TraceError>,
 ) -> Result<Trace, TraceError> {
-    let (packet, guess) = wording.resolve(dataplane)?;
+    let (packet, guess) = packet_spec.resolve(dataplane)?;
     let held = held(Family::of(packet.destination))?;
     let desired = dataplane.verdict(&packet);
-    let mechanism = carrier(held, dataplane.config().mechanism);
+    let mechanism = active_mode(held, dataplane.config().mechanism);
     let backend = simulator(mechanism, Family::of(packet.destination));
     let (rules, node) = (held.of(mechanism), dataplane.node());
     let taken = backend.simulate(&rules, node, &packet);
@@ -158,8 +158,8 @@ fn agree(desired: &Verdict, taken: &Verdict) -> bool {
 
 /// Combines paths that traverse the same chains and differ only in elements, redirects and learned
 /// affinity.
-fn group(ways: &[Way]) -> Vec<WayAnswer> {
-    let mut groups: Vec<Vec<&Way>> = Vec::new();
+fn group(ways: &[PacketPath]) -> Vec<PathAnswer> {
+    let mut groups: Vec<Vec<&PacketPath>> = Vec::new();
     for way in ways {
         match groups.iter_mut().find(|group| is_alike(group[0], way)) {
             Some(group) => group.push(way),
@@ -169,7 +169,7 @@ fn group(ways: &[Way]) -> Vec<WayAnswer> {
     groups.iter().map(|group| together(group)).collect()
 }
 
-fn is_alike(one: &Way, other: &Way) -> bool {
+fn is_alike(one: &PacketPath, other: &PacketPath) -> bool {
     let same = |(a, b): (&Event, &Event)| match (a, b) {
         (Event::Element(_), Event::Element(_))
         | (Event::Redirect(_), Event::Redirect(_))
@@ -179,22 +179,22 @@ fn is_alike(one: &Way, other: &Way) -> bool {
     one.events.len() == other.events.len() && one.events.iter().zip(&other.events).all(same)
 }
 
-fn together(ways: &[&Way]) -> WayAnswer {
+fn together(ways: &[&PacketPath]) -> PathAnswer {
     let mut outcomes: Vec<String> = Vec::new();
-    let mut stations: Vec<Station> = Vec::new();
+    let mut stations: Vec<PathStep> = Vec::new();
     for way in ways {
         push_once(&mut outcomes, way.outcome.to_string());
         for (position, event) in way.events.iter().enumerate() {
             match stations.get_mut(position) {
                 Some(station) => push_once(&mut station.either, event.to_string()),
-                None => stations.push(Station {
+                None => stations.push(PathStep {
                     sort: Sort::of(event),
                     either: vec![event.to_string()],
                 }),
             }
         }
     }
-    WayAnswer {
+    PathAnswer {
         outcome: outcomes.join(" or "),
         stations,
     }

@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    fn told(before: &[(&str, &str)], after: &[(&str, &str)]) -> Vec<String> {
+    fn reported(before: &[(&str, &str)], after: &[(&str, &str)]) -> Vec<String> {
         let (before, after) = (status(before), status(after));
         news(Some(&before), &after)
             .map(|condition| condition.reason.clone())
@@ -141,27 +141,27 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told_and_a_good_start_is_not() {
+    fn only_what_changed_is_reported_and_a_good_start_is_not() {
         let start = [
             ("Accepted", "Valid"),
             ("Conflict", "NoConflict"),
             ("Progressing", "RollingOut"),
         ];
-        assert_eq!(told(&[], &start), ["RollingOut"]);
-        assert_eq!(told(&start, &start), [""; 0]);
+        assert_eq!(reported(&[], &start), ["RollingOut"]);
+        assert_eq!(reported(&start, &start), [""; 0]);
         assert_eq!(
-            told(
+            reported(
                 &start,
                 &[("Accepted", "Valid"), ("Progressing", "RolledBack")]
             ),
             ["RolledBack"]
         );
         assert_eq!(
-            told(&[("Accepted", "InvalidField")], &[("Accepted", "Valid")]),
+            reported(&[("Accepted", "InvalidField")], &[("Accepted", "Valid")]),
             ["Valid"]
         );
         assert_eq!(
-            told(
+            reported(
                 &[("Ready", "NodesNotReady")],
                 &[("Ready", "AllNodesProgrammed")]
             ),

@@ -4,7 +4,7 @@
 use crds::effective::hash::ConfigHash;
 use serde::{Deserialize, Serialize};
 
-use crate::records::Reach;
+use crate::records::Reachability;
 
 /// The state of a node with its previous configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ pub(crate) struct Baseline {
     /// The hash of that configuration.
     pub(crate) config_hash: ConfigHash,
     /// Whether the node was reachable according to its Node object.
-    pub(crate) node: Reach,
+    pub(crate) node: Reachability,
     /// Whether its agent was ready.
     pub(crate) agent: Readiness,
     /// The reason of the agent's condition Degraded. Absent if the agent was not degraded, or only
@@ -36,6 +36,6 @@ pub(crate) enum Readiness {
 impl Baseline {
     /// Whether the node was reachable and ready. Only such a node can show whether a change works.
     pub(crate) fn is_well(&self) -> bool {
-        self.node == Reach::Reachable && self.agent == Readiness::Ready
+        self.node == Reachability::Reachable && self.agent == Readiness::Ready
     }
 }

@@ -195,9 +195,9 @@ mod tests {
     fn a_lease_that_is_renewed_is_never_taken() {
         let start = Instant::now();
         let mut b = candidate("b");
-        for round in 0..100 {
-            let now = start + seconds(10) * round;
-            b.observe(Some(lease("a", round)), now);
+        for sync in 0..100 {
+            let now = start + seconds(10) * sync;
+            b.observe(Some(lease("a", sync)), now);
             assert_eq!(b.step(now), Step::Wait(seconds(2)));
         }
     }
@@ -233,9 +233,9 @@ mod tests {
     fn renewing_keeps_the_lease() {
         let start = Instant::now();
         let mut a = candidate("a");
-        for round in 0..50 {
-            let now = start + seconds(2) * round;
-            a.accepted(lease("a", round), now);
+        for sync in 0..50 {
+            let now = start + seconds(2) * sync;
+            a.accepted(lease("a", sync), now);
             assert_eq!(a.step(now + seconds(2)), Step::Renew);
         }
     }

@@ -15,14 +15,14 @@
 
 mod budget;
 mod conflict;
-mod course;
 mod findings;
 mod heartbeats;
 mod history;
 mod known;
 mod member;
+mod observations;
+mod rollout_progress;
 mod rollup;
-mod sightings;
 mod standing;
 mod verdict;
 mod waves;
@@ -46,12 +46,12 @@ use crate::{
     baseline::Baseline,
     fleet::{
         conflict::Conflicts,
-        course::{Course, Flow, Target},
         heartbeats::Heartbeats,
-        known::{Known, News},
-        member::{Member, Wanted},
+        known::{ObjectCache, PlanImpact},
+        member::{DesiredNodeProxy, Member},
+        observations::Observations,
+        rollout_progress::{Flow, RolloutProgress, Target},
         rollup::Rollup,
-        sightings::Sightings,
         waves::Progress,
     },
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
@@ -60,11 +60,11 @@ use crate::{
 /// The observed state of the fleet.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    profiles: Known<ProfileRecord>,
-    nodes: Known<NodeRecord>,
-    proxies: Known<NodeProxyRecord>,
-    courses: BTreeMap<String, Course>,
-    sightings: Sightings,
+    profiles: ObjectCache<ProfileRecord>,
+    nodes: ObjectCache<NodeRecord>,
+    proxies: ObjectCache<NodeProxyRecord>,
+    courses: BTreeMap<String, RolloutProgress>,
+    observations: Observations,
     heartbeats: Heartbeats,
     /// The last known `NodeProxy` of each node whose object was deleted. Its agent keeps that
     /// configuration.
@@ -168,14 +168,14 @@ impl Fleet {
             Event::Profile(change) => self.profiles.news(change),
             Event::Node(change) => self.nodes.news(change),
             Event::Proxy(change) => self.proxies.news(change),
-            Event::Leases { .. } => News::Something,
+            Event::Leases { .. } => PlanImpact::Something,
         };
-        self.has_news |= news == News::Something;
+        self.has_news |= news == PlanImpact::Something;
         match event {
             Event::Profile(change) => drop(self.profiles.apply(change)),
             Event::Node(change) => drop(self.nodes.apply(change)),
             Event::Proxy(change) => {
-                self.heartbeats.hear(&change, &self.proxies);
+                self.heartbeats.receive(&change, &self.proxies);
                 let gone = self.proxies.apply(change).into_iter();
                 self.departed
                     .extend(gone.map(|record| (record.name.clone(), record)));
@@ -223,7 +223,7 @@ impl Fleet {
             nodes,
             proxies,
             courses,
-            sightings,
+            observations,
             heartbeats,
             departed,
         } = self;
@@ -269,7 +269,7 @@ impl Fleet {
             }
         }
 
-        let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
+        let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
         let mut silences = Vec::new();
         for (name, record) in profiles {
@@ -279,8 +279,13 @@ impl Fleet {
                 record,
                 members,
             };
-            let (course, progress) =
-                outcome.advance(courses.remove(name), sightings, now, &mut wanted, &mut plan);
+            let (rollout_progress, progress) = outcome.advance(
+                courses.remove(name),
+                observations,
+                now,
+                &mut desired,
+                &mut plan,
+            );
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
             silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
             rollup.left_out = left_out_of.remove(name).unwrap_or_default();
@@ -289,12 +294,14 @@ impl Fleet {
             let status = rollup.status(
                 record,
                 &outcome.target,
-                course.as_ref().map(|course| (course, &progress)),
+                rollout_progress
+                    .as_ref()
+                    .map(|rollout_progress| (rollout_progress, &progress)),
                 conflicts.of(name),
                 now,
             );
-            if let Some(course) = course {
-                courses.insert(name.clone(), course);
+            if let Some(rollout_progress) = rollout_progress {
+                courses.insert(name.clone(), rollout_progress);
             }
             if record.profile.status.as_ref() != Some(&status) {
                 let before = record.profile.status.clone().map(Box::new);
@@ -307,17 +314,17 @@ impl Fleet {
             }
         }
 
-        sightings.close(proxies);
+        observations.close(proxies);
         plan.actions.extend(silences);
         let gone = proxies
             .values()
-            .filter(|proxy| !wanted.contains_key(&proxy.name));
+            .filter(|proxy| !desired.contains_key(&proxy.name));
         let removals = gone.map(|proxy| Action::Remove {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),
         });
         let removals: Vec<Action> = removals.collect();
-        plan.actions.extend(stamps(nodes, proxies, wanted));
+        plan.actions.extend(stamps(nodes, proxies, desired));
         plan.actions.extend(removals);
         plan
     }
@@ -344,26 +351,26 @@ fn target(profile: &ProxyProfile) -> Target {
 fn stamps(
     nodes: &BTreeMap<String, NodeRecord>,
     proxies: &BTreeMap<String, NodeProxyRecord>,
-    wanted: BTreeMap<String, Wanted>,
+    desired: BTreeMap<String, DesiredNodeProxy>,
 ) -> impl Iterator<Item = Action> {
-    wanted.into_iter().filter_map(|(name, wanted)| {
+    desired.into_iter().filter_map(|(name, desired)| {
         let owner = &nodes.get(&name)?.uid;
         let proxy = proxies.get(&name);
         let fits = proxy.is_some_and(|proxy| {
-            proxy.spec.as_ref() == Some(&wanted.spec)
-                && proxy.previous == wanted.previous
-                && proxy.baseline == wanted.baseline
+            proxy.spec.as_ref() == Some(&desired.spec)
+                && proxy.previous == desired.previous
+                && proxy.baseline == desired.baseline
                 && proxy.owners.contains(owner)
-                && labels(&name, &wanted.spec).all(|(label, value)| {
+                && labels(&name, &desired.spec).all(|(label, value)| {
                     proxy.labels.get(label).map(String::as_str) == Some(value)
                 })
         });
         (!fits).then(|| Action::Stamp {
             owner: owner.clone(),
             node: name,
-            spec: Box::new(wanted.spec),
-            previous: wanted.previous.map(Box::new),
-            baseline: wanted.baseline,
+            spec: Box::new(desired.spec),
+            previous: desired.previous.map(Box::new),
+            baseline: desired.baseline,
             version: proxy.and_then(NodeProxyRecord::resource_version),
         })
     })
@@ -389,28 +396,28 @@ impl Outcome<'_> {
     /// invalid profile has no rollout: its nodes keep their configuration.
     fn advance(
         &self,
-        course: Option<Course>,
-        sightings: &mut Sightings,
+        rollout_progress: Option<RolloutProgress>,
+        observations: &mut Observations,
         now: Timestamp,
-        wanted: &mut BTreeMap<String, Wanted>,
+        desired: &mut BTreeMap<String, DesiredNodeProxy>,
         plan: &mut Plan,
-    ) -> (Option<Course>, Progress) {
+    ) -> (Option<RolloutProgress>, Progress) {
         if !self.record.errors().is_empty() {
             let held = self.members.iter();
             let rollout = &self.target.rollout;
-            wanted.extend(
+            desired.extend(
                 held.filter_map(|member| {
                     Some((member.name().to_owned(), member.keep(rollout, now)?))
                 }),
             );
-            return (course, Progress::default());
+            return (rollout_progress, Progress::default());
         }
-        let mut course =
-            course.unwrap_or_else(|| Course::resume(&self.target, &self.record.status()));
-        let advance = course.advance(&self.target, &self.members, sightings, now);
-        wanted.extend(advance.wanted);
+        let mut rollout_progress = rollout_progress
+            .unwrap_or_else(|| RolloutProgress::resume(&self.target, &self.record.status()));
+        let advance = rollout_progress.advance(&self.target, &self.members, observations, now);
+        desired.extend(advance.desired);
         plan.wake_at(advance.wake);
-        (Some(course), advance.progress)
+        (Some(rollout_progress), advance.progress)
     }
 }
 

@@ -61,13 +61,13 @@ impl FleetLoop {
             tokio::select! {
                 // Both branches are cancel-safe: a stream keeps the items that were not taken, and
                 // a timer holds nothing.
-                heard = events.next() => heard.into_iter().for_each(|event| fleet.apply(event)),
+                received = events.next() => received.into_iter().for_each(|event| fleet.apply(event)),
                 () = pause(wake) => {}
             }
             self.heartbeat.busy();
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
             gather(&mut events, time, |event| fleet.apply(event)).await;
-            self.metrics.heard(fleet.oldest_heartbeat());
+            self.metrics.received(fleet.oldest_heartbeat());
             let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_news() || is_due) {
                 continue;
@@ -80,7 +80,7 @@ impl FleetLoop {
             let rewake = self.commit(plan, &mut fleet, &mut pace).await;
             wake = [wake, rewake].into_iter().flatten().min();
             self.metrics
-                .round(&counts, seconds(Timestamp::now()), began.elapsed());
+                .sync(&counts, seconds(Timestamp::now()), began.elapsed());
             self.metrics.statuses(fleet.profiles());
         }
     }

@@ -59,14 +59,14 @@ impl Candidate {
         }
     }
 
-    /// Returns once this operator holds the lease. Calls `heard` after every answer of the API
+    /// Returns once this operator holds the lease. Calls `received` after every answer of the API
     /// server.
-    pub(crate) async fn acquire(&mut self, heard: impl Fn()) {
+    pub(crate) async fn acquire(&mut self, received: impl Fn()) {
         let mut shown = String::new();
         loop {
             match self.look().await {
                 Ok(()) => {
-                    heard();
+                    received();
                     if self.election.step(now()) == Step::Acquire {
                         match self.write(self.election.identity().to_owned()).await {
                             Ok(true) => {

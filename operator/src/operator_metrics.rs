@@ -18,9 +18,9 @@ use crate::fleet::{Action, NodeCounts};
 pub(crate) struct OperatorMetrics {
     leader: Gauge,
     nodes: Family<ProfileState, Gauge>,
-    rounds: Counter,
-    round_seconds: Histogram,
-    last_round: Gauge<f64, AtomicU64>,
+    syncs: Counter,
+    sync_seconds: Histogram,
+    last_sync: Gauge<f64, AtomicU64>,
     oldest_heartbeat: Gauge<f64, AtomicU64>,
     writes: Family<WriteLabels, Counter>,
     conditions: Family<ConditionLabels, Gauge>,
@@ -75,7 +75,7 @@ struct WriteLabels {
 impl OperatorMetrics {
     /// Registers the metrics in `metrics`.
     pub(crate) fn register(metrics: &Metrics) -> Self {
-        // A round over ten nodes takes microseconds and writes nothing; one that assigns thousands
+        // A sync over ten nodes takes microseconds and writes nothing; one that assigns thousands
         // of nodes takes seconds.
         let buckets = [
             0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -91,18 +91,18 @@ impl OperatorMetrics {
                 "Nodes that a profile applies to, by state; the states overlap",
                 Family::default(),
             ),
-            rounds: metrics.register(
-                "signpost_operator_rounds",
+            syncs: metrics.register(
+                "signpost_operator_syncs",
                 "Looks at the whole fleet",
                 Counter::default(),
             ),
-            round_seconds: metrics.register(
-                "signpost_operator_round_duration_seconds",
+            sync_seconds: metrics.register(
+                "signpost_operator_sync_duration_seconds",
                 "How long a look at the whole fleet took, its writes included",
                 Histogram::new(buckets),
             ),
-            last_round: metrics.register(
-                "signpost_operator_last_round_timestamp_seconds",
+            last_sync: metrics.register(
+                "signpost_operator_last_sync_timestamp_seconds",
                 "When the last look at the whole fleet ended",
                 Gauge::default(),
             ),
@@ -165,12 +165,12 @@ impl OperatorMetrics {
         self.leader.set(1);
     }
 
-    /// Records a round over `counts` that ended at `at`, in seconds since 1970, and took `took`.
+    /// Records a sync over `counts` that ended at `at`, in seconds since 1970, and took `took`.
     /// Removes profiles that are not in `counts`.
-    pub(crate) fn round(&self, counts: &BTreeMap<String, NodeCounts>, at: f64, took: Duration) {
-        self.rounds.inc();
-        self.round_seconds.observe(took.as_secs_f64());
-        self.last_round.set(at);
+    pub(crate) fn sync(&self, counts: &BTreeMap<String, NodeCounts>, at: f64, took: Duration) {
+        self.syncs.inc();
+        self.sync_seconds.observe(took.as_secs_f64());
+        self.last_sync.set(at);
         self.nodes.clear();
         for (profile, counts) in counts {
             for (state, count) in [
@@ -189,7 +189,7 @@ impl OperatorMetrics {
     }
 
     /// Sets the age of the oldest heartbeat.
-    pub(crate) fn heard(&self, oldest: Duration) {
+    pub(crate) fn received(&self, oldest: Duration) {
         self.oldest_heartbeat.set(oldest.as_secs_f64());
     }
 
@@ -237,12 +237,12 @@ mod tests {
             degraded: 1,
         };
         numbers.lead();
-        numbers.round(
+        numbers.sync(
             &BTreeMap::from([("gone".to_owned(), counts)]),
             0.0,
             Duration::ZERO,
         );
-        numbers.round(
+        numbers.sync(
             &BTreeMap::from([("default".to_owned(), counts)]),
             7.5,
             Duration::from_millis(20),
@@ -258,9 +258,9 @@ mod tests {
         for line in [
             "signpost_operator_leader 1",
             "signpost_profile_nodes{profile=\"default\",state=\"updated\"} 2",
-            "signpost_operator_rounds_total 2",
-            "signpost_operator_round_duration_seconds_bucket{le=\"0.025\"} 2",
-            "signpost_operator_last_round_timestamp_seconds 7.5",
+            "signpost_operator_syncs_total 2",
+            "signpost_operator_sync_duration_seconds_bucket{le=\"0.025\"} 2",
+            "signpost_operator_last_sync_timestamp_seconds 7.5",
             "signpost_operator_writes_total{action=\"remove\",result=\"failure\"} 1",
         ] {
             assert!(

@@ -52,9 +52,9 @@ impl Pace {
         actions: Vec<Action>,
         now: Instant,
     ) -> (Vec<Action>, Option<Instant>) {
-        let wanted: BTreeSet<Key> = actions.iter().map(key).collect();
+        let desired: BTreeSet<Key> = actions.iter().map(key).collect();
         self.0
-            .retain(|key, turn| wanted.contains(key) || now < turn.due);
+            .retain(|key, turn| desired.contains(key) || now < turn.due);
         let waits_until = |action: &Action| {
             let turn = self.0.get(&key(action))?;
             (now < turn.due).then_some(turn.due)

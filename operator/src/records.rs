@@ -86,13 +86,13 @@ pub(crate) struct NodeRecord {
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// Whether its kubelet reports.
-    pub(crate) reach: Reach,
+    pub(crate) reach: Reachability,
     version: Version,
 }
 
 /// Whether a node's kubelet reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Reach {
+pub(crate) enum Reachability {
     /// The kubelet reports, or no status exists yet.
     Reachable,
     /// The node controller reports the kubelet as lost: the last report of the agent may be out of
@@ -320,8 +320,8 @@ impl NodeRecord {
             uid: node.metadata.uid.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),
             reach: match ready {
-                Some(ready) if ready.status != "True" => Reach::Unreachable,
-                _ => Reach::Reachable,
+                Some(ready) if ready.status != "True" => Reachability::Unreachable,
+                _ => Reachability::Reachable,
             },
             version,
         }

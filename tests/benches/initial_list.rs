@@ -40,7 +40,7 @@ const AT_A_TIME: usize = 32;
 
 /// The parameters of the requests.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct PacketPath {
     protocol: Protocol,
     format: Format,
 }
@@ -84,7 +84,7 @@ fn main() -> Result<()> {
         (Protocol::Http2, Format::Protobuf),
     ] {
         let (protocol, format) = way;
-        let way = Way { protocol, format };
+        let way = PacketPath { protocol, format };
         let read =
             || runtime.block_on(way.read_once(&kubeconfig, api_server, control_plane.address()));
         let mut runs = (0..RUNS).map(|_| read()).collect::<Result<Vec<_>>>()?;
@@ -203,9 +203,9 @@ fn processor_time(process: u32) -> Result<Duration> {
     ))
 }
 
-// === impl Way ===
+// === impl PacketPath ===
 
-impl Way {
+impl PacketPath {
     async fn read_once(
         self,
         kubeconfig: &Path,

@@ -134,7 +134,7 @@ fn with_object(dataplane: &Dataplane, object: u8) -> Dataplane {
 /// Adds a Service with one port, replaces its endpoint, and removes it.
 fn single_changes(ground: &mut Ground, dataplane: &Dataplane, rules: &Rules) -> Result<()> {
     let mut dataplane = dataplane.clone();
-    let mut believed = Rendered {
+    let mut observed = Rendered {
         rules: rules.clone(),
         dataplane: dataplane.clone(),
     };
@@ -152,15 +152,15 @@ fn single_changes(ground: &mut Ground, dataplane: &Dataplane, rules: &Rules) -> 
                 _ => drop(dataplane.set(compiled.into())),
             }
             let started = on_processor()?;
-            let wanted = ground.backend.render(&dataplane, &believed);
-            let change = ground.backend.diff(&believed.rules, &wanted);
+            let expected = ground.backend.render(&dataplane, &observed);
+            let change = ground.backend.diff(&observed.rules, &expected);
             let decided = on_processor()? - started;
             took.2 = change.steps().len();
             let _ = ground.backend.commit(change)?;
             took.0.push(on_processor()? - started - decided);
             took.1.push(decided);
-            believed = Rendered {
-                rules: wanted,
+            observed = Rendered {
+                rules: expected,
                 dataplane: dataplane.clone(),
             };
         }

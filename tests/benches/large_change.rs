@@ -95,7 +95,7 @@ fn main() -> Result<()> {
 
 /// Changes from one dataplane to another, part by part.
 fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Dataplane) {
-    let mut believed = Rendered {
+    let mut observed = Rendered {
         dataplane: before.clone(),
         rules: backend.render(before, &Rendered::default()),
     };
@@ -106,7 +106,7 @@ fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Da
         let chunk = chunks.measure(|| {
             Chunk::next(
                 Family::Ipv4,
-                &believed.dataplane,
+                &observed.dataplane,
                 desired,
                 size,
                 Turn::Small,
@@ -117,12 +117,12 @@ fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Da
             Chunk::Last => desired.clone(),
             Chunk::Part(next) | Chunk::Small(next) => next,
         };
-        let rules = renders.measure(|| backend.render(&next, &believed));
-        let change = diffs.measure(|| backend.diff(&believed.rules, &rules));
+        let rules = renders.measure(|| backend.render(&next, &observed));
+        let change = diffs.measure(|| backend.diff(&observed.rules, &rules));
         elements += change.size().elements;
         parts += 1;
         black_box(change);
-        believed = Rendered {
+        observed = Rendered {
             dataplane: next,
             rules,
         };

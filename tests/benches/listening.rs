@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use backend::{Backend, Change as _, ForeignChange, Rendered};
-use backend_nftables::{Disturbances, Nftables, Table, open_with_disturbances};
+use backend_nftables::{Nftables, NotificationListener, Table, open_with_listener};
 use dataplane::Dataplane;
 use tests::network::{Network, enter_private_namespaces};
 
@@ -61,13 +61,13 @@ fn main() -> Result<()> {
 fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["bench"])?;
-    let ([mut backend, _], mut disturbances) = namespace.enter(open_with_disturbances)??;
+    let ([mut backend, _], mut notification_listener) = namespace.enter(open_with_listener)??;
     if let Audience::Listener = audience {
-        disturbances.join()?;
+        notification_listener.join()?;
     }
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let listener = scope.spawn(|| listen(disturbances, &ended));
+        let listener = scope.spawn(|| listen(notification_listener, &ended));
         let figures = commit(&mut backend, dataplane);
         ended.store(true, Ordering::Relaxed);
         let heard = listener.join().ok().context("the listener panicked")?;
@@ -80,10 +80,10 @@ fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
 }
 
 /// Reads all notifications until the end; returns the number of disturbances.
-fn listen(mut disturbances: Disturbances, ended: &AtomicBool) -> Result<usize> {
+fn listen(mut notification_listener: NotificationListener, ended: &AtomicBool) -> Result<usize> {
     let mut heard = 0;
     while !ended.load(Ordering::Relaxed) {
-        let overheard = disturbances.receive(Some(Duration::from_millis(20)))?;
+        let overheard = notification_listener.receive(Some(Duration::from_millis(20)))?;
         heard += usize::from(overheard != ForeignChange::None);
     }
     Ok(heard)
@@ -97,21 +97,21 @@ fn commit(backend: &mut Nftables, dataplane: &Dataplane) -> Result<Figures> {
     let _ = backend.commit(change)?;
     let load = start.elapsed();
 
-    let mut believed = Rendered {
+    let mut observed = Rendered {
         dataplane: dataplane.clone(),
         rules,
     };
     let mut changes = Vec::new();
     for number in 0..CHANGES {
-        let mut wanted = believed.dataplane.clone();
-        add_service(&mut wanted, number * 7919 % SERVICES, 1);
-        let rules = backend.render(&wanted, &believed);
-        let change = backend.diff(&believed.rules, &rules);
+        let mut expected = observed.dataplane.clone();
+        add_service(&mut expected, number * 7919 % SERVICES, 1);
+        let rules = backend.render(&expected, &observed);
+        let change = backend.diff(&observed.rules, &rules);
         let start = Instant::now();
         let _ = backend.commit(change)?;
         changes.push(start.elapsed());
-        believed = Rendered {
-            dataplane: wanted,
+        observed = Rendered {
+            dataplane: expected,
             rules,
         };
     }

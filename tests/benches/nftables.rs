@@ -64,7 +64,7 @@ fn measure(namespace: &Namespace, size: u32) -> Result<Figures> {
     }
     let mut backend = open(namespace)?;
     let start = Instant::now();
-    let mut believed = step(&mut backend, &dataplane, &Rendered::default())?;
+    let mut programmed = step(&mut backend, &dataplane, &Rendered::default())?;
     let cold = start.elapsed();
     let mut change = |endpoints: fn(u32) -> (u8, u8)| -> Result<Quantiles> {
         let mut took = Vec::new();
@@ -73,7 +73,7 @@ fn measure(namespace: &Namespace, size: u32) -> Result<Figures> {
             let number = round * 7919 % size;
             let start = Instant::now();
             dataplane.set(service(&dataplane, number, count, generation));
-            believed = step(&mut backend, &dataplane, &believed)?;
+            programmed = step(&mut backend, &dataplane, &programmed)?;
             took.push(start.elapsed());
         }
         took.sort();
@@ -91,8 +91,8 @@ fn measure(namespace: &Namespace, size: u32) -> Result<Figures> {
         dataplane: Dataplane::default(),
         rules: backend.observe()?,
     };
-    let wanted = backend.render(&dataplane, &observed);
-    let change = backend.diff(&observed.rules, &wanted);
+    let expected = backend.render(&dataplane, &observed);
+    let change = backend.diff(&observed.rules, &expected);
     let restart = start.elapsed();
     anyhow::ensure!(change.size().is_empty(), "a restart would write:\n{change}");
     Ok(Figures {

@@ -60,14 +60,14 @@ fn measure(variant: Variant, services: u16) -> Result<String> {
     for number in 0..services {
         dataplane.set(service(&dataplane, number, 0));
     }
-    let mut believed = Rendered {
+    let mut observed = Rendered {
         rules: backend.render(&dataplane, &Rendered::default()),
         dataplane: dataplane.clone(),
     };
-    let change = backend.diff(&Rules::default(), &believed.rules);
+    let change = backend.diff(&Rules::default(), &observed.rules);
     let _ = backend.commit(change)?;
     let tables = TableName::ALL.iter();
-    let rules: usize = tables.map(|table| believed.rules.count(*table)).sum();
+    let rules: usize = tables.map(|table| observed.rules.count(*table)).sum();
 
     let (mut elapsed, mut processor) = (Vec::new(), Vec::new());
     let mut written = String::new();
@@ -77,15 +77,15 @@ fn measure(variant: Variant, services: u16) -> Result<String> {
         dataplane.set(service(&dataplane, number, 1));
         let had = on_processor()?;
         let started = Instant::now();
-        let wanted = backend.render(&dataplane, &believed);
-        let change = backend.diff(&believed.rules, &wanted);
+        let expected = backend.render(&dataplane, &observed);
+        let change = backend.diff(&observed.rules, &expected);
         let size = change.size();
         let receipt = backend.commit(change)?;
         elapsed.push(started.elapsed());
         processor.push(on_processor()? - had);
         written = format!("{}, {}", size.elements, receipt.transactions);
-        believed = Rendered {
-            rules: wanted,
+        observed = Rendered {
+            rules: expected,
             dataplane: dataplane.clone(),
         };
     }

@@ -9,8 +9,8 @@
 //!
 //! Each contender has a separate node in an [`Arena`], with the same name and addresses, and only
 //! one runs at a time. A round of one contender starts and ends with an empty kernel
-//! ([`measure_round`]). The state of the kernel is read from the kernel: an [`Eye`] lists the
-//! programmed rules, an [`Ear`] receives a notification of each change. A round produces a
+//! ([`measure_round`]). The state of the kernel is read from the kernel: an [`RuleReader`] lists the
+//! programmed rules, an [`ListenerThread`] receives a notification of each change. A round produces a
 //! [`Reading`] for each [`Row`]; the readings of all rounds are the [`Figures`], which become a
 //! table and a chart.
 
@@ -40,8 +40,8 @@ pub use arena::Arena;
 pub use contender::Contender;
 pub use course::{Effort, measure_round};
 pub use decode::{Decoded, measure_decoding};
-pub use ear::Ear;
-pub use eye::{Eye, Sighting};
+pub use ear::ListenerThread;
+pub use eye::{RuleReader, Sighting};
 pub use figures::{Figures, Reading};
 pub use machine::Machine;
 pub use population::Population;

@@ -148,23 +148,23 @@ impl Browser {
         count.as_u64().context("a number")
     }
 
-    /// Waits until the text of an element contains all of `wanted`.
-    pub fn wait_for_text(&self, selector: &str, wanted: &[&str]) -> Result<String> {
+    /// Waits until the text of an element contains all of `expected`.
+    pub fn wait_for_text(&self, selector: &str, expected: &[&str]) -> Result<String> {
         let mut seen = String::new();
-        let found = wait_for(&format!("{wanted:?} in {selector}"), DEADLINE, || {
+        let found = wait_for(&format!("{expected:?} in {selector}"), DEADLINE, || {
             seen = self.text(selector)?;
-            let is_there = wanted.iter().all(|wanted| seen.contains(wanted));
+            let is_there = expected.iter().all(|expected| seen.contains(expected));
             Ok(is_there.then(|| seen.clone()))
         });
         found.with_context(|| format!("{selector} says {seen:?}"))
     }
 
-    /// Waits until `wanted` elements match `selector`.
-    pub fn wait_for_count(&self, selector: &str, wanted: u64) -> Result<()> {
+    /// Waits until `expected` elements match `selector`.
+    pub fn wait_for_count(&self, selector: &str, expected: u64) -> Result<()> {
         let mut seen = 0;
-        let found = wait_for(&format!("{wanted} of {selector}"), DEADLINE, || {
+        let found = wait_for(&format!("{expected} of {selector}"), DEADLINE, || {
             seen = self.count(selector)?;
-            Ok((seen == wanted).then_some(()))
+            Ok((seen == expected).then_some(()))
         });
         found.with_context(|| format!("there are {seen}"))
     }

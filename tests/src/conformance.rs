@@ -30,7 +30,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use selection::LeftOut;
+use selection::Omitted;
 
 /// The service proxy on the nodes.
 #[derive(
@@ -56,7 +56,7 @@ pub struct Run {
     /// The outcome of each test, sorted.
     pub tests: BTreeMap<Group, BTreeMap<String, Outcome>>,
     /// The number of tests that were not run, by reason.
-    pub left_out: BTreeMap<LeftOut, usize>,
+    pub left_out: BTreeMap<Omitted, usize>,
 }
 
 /// The environment of a run.

@@ -86,7 +86,7 @@ pub enum Rival {
 
 /// The two worlds and their common API server.
 #[derive(Debug)]
-pub struct Contest {
+pub struct RepairBackoff {
     // Fields are dropped in this order: users before what they use.
     programs: Option<[Program; 2]>,
     ground: Ground,
@@ -106,14 +106,14 @@ pub struct Contest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Zone {
     PerhapsMissed,
-    Heard,
+    Notified,
 }
 
-// === impl Contest ===
+// === impl RepairBackoff ===
 
-impl Contest {
+impl RepairBackoff {
     /// Starts the control plane and builds both worlds. No proxy programs the nodes yet.
-    pub fn start() -> Result<Contest> {
+    pub fn start() -> Result<RepairBackoff> {
         binaries::find("signpost-agent")?;
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
@@ -128,7 +128,7 @@ impl Contest {
         let files = tempfile::Builder::new()
             .prefix("signpost-contest-")
             .tempdir();
-        let contest = Contest {
+        let contest = RepairBackoff {
             programs: None,
             ground,
             control_plane,
@@ -197,7 +197,7 @@ impl Contest {
         if self.zone == Zone::PerhapsMissed {
             self.ensure_mode()?;
             self.repeat_zone()?;
-            self.zone = Zone::Heard;
+            self.zone = Zone::Notified;
             self.settle_once(population)?;
         }
         Ok(())
@@ -212,7 +212,7 @@ impl Contest {
     /// Fails unless both have programmed the configured mode: a proxy may fall back to another one.
     fn ensure_mode(&self) -> Result<()> {
         let (mode, programs) = self.ground.setting()?;
-        let wanted = json!({
+        let expected = json!({
             "mode": mode.word(),
             "variant": mode.variant().map(|variant| variant.to_string()),
         });
@@ -222,9 +222,9 @@ impl Contest {
             let object: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
             let status = &object["status"];
             last = json!({"mode": status["mode"], "variant": status["iptables"]["variant"]});
-            Ok((last == wanted).then_some(()))
+            Ok((last == expected).then_some(()))
         });
-        reported.with_context(|| format!("it reports {last} and not {wanted}"))?;
+        reported.with_context(|| format!("it reports {last} and not {expected}"))?;
         let Some(programs) = programs else {
             return Ok(());
         };

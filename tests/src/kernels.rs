@@ -65,13 +65,13 @@ pub fn every_law_holds<S: Subject>(of: impl Fn(Family) -> S, histories: usize) -
 pub fn hold_what_was_rendered<B: Backend>(backends: [B; 2], clusters: usize) -> Result<()> {
     let clusters = generated_clusters(clusters)?;
     for mut backend in backends {
-        let mut believed = Rendered::default();
+        let mut programmed = Rendered::default();
         for cluster in &clusters {
-            believed = program(&mut backend, &cluster.compile(), &believed)?;
+            programmed = program(&mut backend, &cluster.compile(), &programmed)?;
             let observed = backend.observe()?;
-            let difference = backend.diff(&observed, &believed.rules);
+            let difference = backend.diff(&observed, &programmed.rules);
             ensure!(
-                observed == believed.rules,
+                observed == programmed.rules,
                 "the kernel lacks:\n{difference}"
             );
         }

@@ -400,7 +400,7 @@ pub fn missing_for_ours() -> Result<Option<String>> {
         return Ok(Some(problem));
     }
     Ok(match images::observe_ours()? {
-        images::Ours::Made(_) => None,
-        images::Ours::Missing => Some("there are no images to install: make image".to_owned()),
+        images::OwnChains::Made(_) => None,
+        images::OwnChains::Missing => Some("there are no images to install: make image".to_owned()),
     })
 }

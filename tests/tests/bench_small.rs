@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use jiff::Zoned;
 use libtest_mimic::{Arguments, Trial};
 use tests::bench::{
-    Arena, Contender, Ear, Effort, Eye, Figures, Machine, Measure, Population, Report, Row, Run,
-    measure_round,
+    Arena, Contender, Effort, Figures, ListenerThread, Machine, Measure, Population, Report, Row,
+    RuleReader, Run, measure_round,
 };
 use tests::binaries;
 use tests::control_plane::build_programs;
@@ -132,7 +132,7 @@ impl Scene {
             fs::read_dir(folder.path())?.count() == 2,
             "a table and a chart were written"
         );
-        for measure in wanted(&effort.rows) {
+        for measure in expected(&effort.rows) {
             for contender in Contender::ALL {
                 let missing = || format!("{measure:?} of {contender} has no figure");
                 figures.median(measure, contender).with_context(missing)?;
@@ -149,7 +149,7 @@ impl Scene {
 }
 
 /// Returns the figures required for these rows, at least one for each.
-fn wanted(rows: &BTreeSet<Row>) -> Vec<Measure> {
+fn expected(rows: &BTreeSet<Row>) -> Vec<Measure> {
     let of = |row: &Row| match row {
         Row::ColdStart => Measure::ColdStart,
         Row::Packets => Measure::Connections,
@@ -171,7 +171,7 @@ fn wanted(rows: &BTreeSet<Row>) -> Vec<Measure> {
 fn hear() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["ear"])?;
-    let ear = Ear::open(&node, Mode::Nftables)?;
+    let ear = ListenerThread::open(&node, Mode::Nftables)?;
     let [element, rule, other] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 128, 0, last));
     ear.expect(element);
     ear.expect(rule);
@@ -193,7 +193,7 @@ fn look() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["eye"])?;
     let population = Population::new(2, 2, 0)?;
-    let mut eye = Eye::open(&node, Contender::Signpost, Mode::Nftables)?;
+    let mut eye = RuleReader::open(&node, Contender::Signpost, Mode::Nftables)?;
     node.nft(&[
         "add table ip signpost; add set ip signpost services { type ipv4_addr; }; \
                 add set ip signpost endpoints { type ipv4_addr; }; \
@@ -217,7 +217,7 @@ fn look() -> Result<()> {
 /// row `Neighbour`.
 fn look_beside_a_writer(node: &Namespace, population: &Population) -> Result<()> {
     node.nft(&["add table ip other; add set ip other s { type ipv4_addr; }"])?;
-    let mut eye = Eye::open(node, Contender::Signpost, Mode::Nftables)?;
+    let mut eye = RuleReader::open(node, Contender::Signpost, Mode::Nftables)?;
     let is_over = AtomicBool::new(false);
     let seen = thread::scope(|scope| {
         let writer = scope.spawn(|| {

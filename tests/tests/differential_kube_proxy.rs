@@ -16,8 +16,8 @@ use testkit::Seeded;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::{
-    Answer, Case, Configuration, Contest, Difference, EXPECTED_DIFFERENCES, Front, Mode, NodeFate,
-    Origin, Population, Rival, Service,
+    Answer, Case, Configuration, Difference, EXPECTED_DIFFERENCES, Front, Mode, NodeFate, Origin,
+    Population, RepairBackoff, Rival, Service,
 };
 use tests::network::enter_private_namespaces;
 use tests::shared::Shared;
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
         "every_expected_difference_is_a_row_of_the_parity_page",
         expectations_are_documented,
     )];
-    let shared = Shared::new("contest", Contest::start);
+    let shared = Shared::new("contest", RepairBackoff::start);
     let assets = env::var_os("KUBEBUILDER_ASSETS");
     if assets.is_some_and(|folder| !Path::new(&folder).join("kube-proxy").exists()) {
         let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
@@ -58,15 +58,15 @@ fn main() -> Result<()> {
         for (mode, seeds) in chosen()? {
             for seed in seeds {
                 let name = format!("{mode}_seed_{seed}_no_packet_tells_one_from_the_other");
-                let test = move |contest: &mut Contest| compare_seed(contest, mode, seed);
+                let test = move |contest: &mut RepairBackoff| compare_seed(contest, mode, seed);
                 trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
             }
             let name = format!("{mode}_health_checks_read_alike");
-            let test = move |contest: &mut Contest| compare_probes(contest, mode);
+            let test = move |contest: &mut RepairBackoff| compare_probes(contest, mode);
             trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
             if mode == Mode::Nftables {
                 let name = "a_difference_is_noticed";
-                let test = move |contest: &mut Contest| notice(contest, mode);
+                let test = move |contest: &mut RepairBackoff| notice(contest, mode);
                 trials.push(shared.trial(name, move |contest| run_cleared(contest, test)));
             }
         }
@@ -100,7 +100,7 @@ fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
 }
 
 /// Runs several rounds with one seed.
-fn compare_seed(contest: &mut Contest, mode: Mode, seed: u64) -> Result<()> {
+fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()> {
     let begun = Instant::now();
     let mut seeded = Seeded::new(seed);
     let configuration = Configuration::of_seed(mode, seed);
@@ -177,7 +177,7 @@ fn service_of<'a>(population: &'a Population, case: &Case) -> Result<&'a Service
 }
 
 /// Compares the health-check servers for load balancers.
-fn compare_health_checks(contest: &Contest, population: &Population) -> Result<()> {
+fn compare_health_checks(contest: &RepairBackoff, population: &Population) -> Result<()> {
     let services = population.services.iter();
     let ports = services.filter_map(|service| Some((service, service.health_check_port()?)));
     let urls = ports.flat_map(|(service, port)| {
@@ -194,7 +194,7 @@ fn compare_health_checks(contest: &Contest, population: &Population) -> Result<(
 
 /// Compares `/healthz`, `/livez` and `/proxyMode`: status code, headers and form of the body, for a
 /// node that stays and for one that will be deleted.
-fn compare_probes(contest: &mut Contest, mode: Mode) -> Result<()> {
+fn compare_probes(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
     contest.configure(Configuration::of_seed(mode, 0))?;
     contest.settle(&Population::empty())?;
     // Times differ between responses.
@@ -223,7 +223,7 @@ fn compare_probes(contest: &mut Contest, mode: Mode) -> Result<()> {
 /// Requests each of `urls`, paired with a description for errors, from both until `form` returns
 /// the same for both responses.
 fn compare_answers(
-    contest: &Contest,
+    contest: &RepairBackoff,
     mut urls: Vec<(String, String)>,
     form: impl Fn(&Answer) -> Result<String>,
 ) -> Result<()> {
@@ -251,7 +251,7 @@ fn compare_answers(
 
 /// Tests the test: a Service is deleted without Signpost running, and clients must observe a
 /// difference.
-fn notice(contest: &mut Contest, mode: Mode) -> Result<()> {
+fn notice(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
     let configuration = Configuration::of_seed(mode, 0);
     contest.configure(configuration)?;
     let mut population = Population::generate(&mut Seeded::new(0), SERVICES);
@@ -301,7 +301,10 @@ fn expectations_are_documented() -> Result<()> {
 }
 
 /// Runs a test on a contest without Services.
-fn run_cleared(contest: &mut Contest, test: impl FnOnce(&mut Contest) -> Result<()>) -> Result<()> {
+fn run_cleared(
+    contest: &mut RepairBackoff,
+    test: impl FnOnce(&mut RepairBackoff) -> Result<()>,
+) -> Result<()> {
     let outcome = test(contest);
     let cleared = contest.clear();
     outcome.map_err(|error| anyhow!("{error:#}\n{}", contest.describe_logs()))?;

@@ -83,7 +83,10 @@ fn main() -> Result<ExitCode> {
     };
     let trials = vec![
         trial("a_cluster_that_ends_leaves_nothing", ends),
-        trial("a_cluster_that_is_told_to_end_leaves_nothing", told_to_end),
+        trial(
+            "a_cluster_that_is_told_to_end_leaves_nothing",
+            reported_to_end,
+        ),
         trial(
             "a_cluster_whose_first_process_is_killed_leaves_nothing",
             first_process_killed,
@@ -103,7 +106,7 @@ fn ends() -> Result<()> {
     traces.expect_gone()
 }
 
-fn told_to_end() -> Result<()> {
+fn reported_to_end() -> Result<()> {
     let mut cluster = Cluster::start(Course::Stays)?;
     kill(cluster.maker.id(), Signal::TERM)?;
     cluster.maker.wait_for_end(DEADLINE)?;

@@ -84,9 +84,9 @@ fn nft_lists_the_table(namespace: &Namespace) -> Result<()> {
     let dataplane = rich()?;
     let mut socket = namespace.enter(Socket::open)??;
     for backend in &mut open(namespace)? {
-        let wanted = backend.render(&dataplane, &Rendered::default());
-        let change = backend.diff(&Rules::default(), &wanted);
-        let mut held = wanted.clone();
+        let expected = backend.render(&dataplane, &Rendered::default());
+        let change = backend.diff(&Rules::default(), &expected);
+        let mut held = expected.clone();
         for step in change.steps() {
             match step {
                 Step::Table(transaction) => {
@@ -197,8 +197,8 @@ fn names_the_module(namespace: &Namespace) -> Result<()> {
     }
     let dataplane = rich()?;
     for mut backend in open(namespace)? {
-        let wanted = backend.render(&dataplane, &Rendered::default());
-        let error = backend.commit(backend.diff(&Rules::default(), &wanted));
+        let expected = backend.render(&dataplane, &Rendered::default());
+        let error = backend.commit(backend.diff(&Rules::default(), &expected));
         let error = error
             .err()
             .context("a kernel without IPVS takes virtual servers")?;

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
             "other_peoples_tables_stay_as_they_are",
             other_peoples_tables_stay_as_they_are,
         ),
-        ("quiet_is_told_from_change", quiet_is_told_from_change),
+        ("quiet_is_told_from_change", quiet_is_reported_from_change),
         (
             "t30_t32_whatever_was_damaged_is_repaired",
             whatever_was_damaged_is_repaired,
@@ -129,12 +129,12 @@ fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
 
 fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
     let clusters = generated_clusters(CLUSTERS)?;
-    let mut believed = [Rendered::default(), Rendered::default()];
+    let mut observed = [Rendered::default(), Rendered::default()];
     let mut backends = open(namespace)?;
     let mut listed = String::new();
     for (number, cluster) in (1..).zip(&clusters) {
-        for (backend, believed) in backends.iter_mut().zip(&mut believed) {
-            *believed = program(backend, &cluster.compile(), believed)?;
+        for (backend, observed) in backends.iter_mut().zip(&mut observed) {
+            *observed = program(backend, &cluster.compile(), observed)?;
         }
         // An emulated machine takes three seconds to list a cluster.
         if number % LISTED == 0 {
@@ -166,8 +166,8 @@ fn a_restart_with_nothing_changed_writes_nothing(namespace: &Namespace) -> Resul
                 dataplane: Dataplane::default(),
                 rules: backend.observe()?,
             };
-            let wanted = backend.render(&dataplane, &observed);
-            let change = backend.diff(&observed.rules, &wanted);
+            let expected = backend.render(&dataplane, &observed);
+            let change = backend.diff(&observed.rules, &expected);
             ensure!(change.size().is_empty(), "it would write:\n{change}");
             let _ = backend.commit_removal()?;
         }
@@ -198,16 +198,16 @@ fn other_peoples_tables_stay_as_they_are(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-fn quiet_is_told_from_change(namespace: &Namespace) -> Result<()> {
+fn quiet_is_reported_from_change(namespace: &Namespace) -> Result<()> {
     let dataplane = rich()?;
     let mut families = program_all(namespace, &dataplane)?;
     for (backend, _) in &mut families {
         backend.observe()?;
     }
     // Signpost's own commits in either family are not drift.
-    let (first, believed) = &mut families[0];
+    let (first, observed) = &mut families[0];
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
-    *believed = program(first, &empty, believed)?;
+    *observed = program(first, &empty, observed)?;
     for (backend, _) in &mut families {
         ensure!(
             backend.observe_drift()? == Drift::None,
@@ -254,21 +254,21 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         }
         done?;
         let mut repaired = 0;
-        for (backend, believed) in &mut families {
+        for (backend, programmed) in &mut families {
             let observed = Rendered {
                 dataplane: Dataplane::default(),
                 rules: backend
                     .observe()
                     .with_context(|| format!("after {damage}"))?,
             };
-            let change = backend.diff(&observed.rules, &believed.rules);
+            let change = backend.diff(&observed.rules, &programmed.rules);
             repaired += usize::from(!change.size().is_empty());
-            *believed = program(backend, &dataplane, &observed)
+            *programmed = program(backend, &dataplane, &observed)
                 .with_context(|| format!("after {damage}"))?;
             let left = backend.observe()?;
-            let change = backend.diff(&left, &believed.rules);
+            let change = backend.diff(&left, &programmed.rules);
             ensure!(
-                left == believed.rules,
+                left == programmed.rules,
                 "not repaired: {damage}; left to do:\n{change}"
             );
         }
@@ -290,15 +290,15 @@ fn some_element(namespace: &Namespace, map: &str) -> Result<String> {
 fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
     let dataplane = rich()?;
     let mut families = program_all(namespace, &dataplane)?;
-    let (backend, believed) = &mut families[0];
+    let (backend, observed) = &mut families[0];
     let element = some_element(namespace, "services")?;
     let key = element.split(" : ").next().context("it has a key")?;
     namespace.nft(&[&format!("delete element ip signpost services {{ {key} }}")])?;
     // With an outdated observed state, the change deletes an element that does not exist.
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     let before = namespace.nft(&["list", "ruleset"])?;
-    let rules = backend.render(&empty, believed);
-    let change = backend.diff(&believed.rules, &rules);
+    let rules = backend.render(&empty, observed);
+    let change = backend.diff(&observed.rules, &rules);
     let Err(error) = backend.commit(change) else {
         anyhow::bail!("the kernel took it");
     };
@@ -364,15 +364,15 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     // Everything but the rejection is done by the real kernel.
     let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
     let mut family = Domain::new(Faulty::refusing(ipv4, bad));
-    let round = family.round(&dataplane, Reason::Startup, &SystemClock);
-    let refused: Vec<String> = round
+    let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+    let refused: Vec<String> = sync
         .quarantined
         .iter()
         .map(|q| q.service.to_string())
         .collect();
     ensure!(
         refused == ["shop/service-17"],
-        "refused: {refused:?} in {round}"
+        "refused: {refused:?} in {sync}"
     );
     let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
     for number in 1..=40 {

@@ -60,15 +60,15 @@ fn first_connections() -> Result<()> {
             let client = move || connect(node, service, start);
             scope.spawn(client)
         });
-        let mut round = family.round(&dataplane, Reason::Startup, &SystemClock);
-        let (mut parts, mut longest) = (1, round.took);
+        let mut sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+        let (mut parts, mut longest) = (1, sync.took);
         while family.is_unfinished() {
-            round = family.round(&dataplane, Reason::Continued, &SystemClock);
-            (parts, longest) = (parts + 1, longest.max(round.took));
+            sync = family.sync(&dataplane, Reason::Continued, &SystemClock);
+            (parts, longest) = (parts + 1, longest.max(sync.took));
         }
         let programmed = start.elapsed();
-        ensure!(round.succeeded(), "{round}");
-        println!("{parts} parts, the longest took {longest:.1?}; the last is {round}");
+        ensure!(sync.succeeded(), "{sync}");
+        println!("{parts} parts, the longest took {longest:.1?}; the last is {sync}");
         let [api_server, dns, last] = clients.map(|client| {
             let result = client
                 .join()

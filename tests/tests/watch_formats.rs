@@ -259,7 +259,7 @@ async fn a_refusal_is_the_same_in_protobuf_and_in_json() -> Result<()> {
         let mut reader = Reader::start(&kubeconfig, way).await?;
         let refusal = "the API server answered 403 Forbidden: endpointslices.discovery.k8s.io is \
                        forbidden: User \"alice\" cannot";
-        let told = async {
+        let reported = async {
             while let Some(delivery) = reader.deliveries.recv().await {
                 if let Delivery::Condition(SourceCondition::Stale { message, .. }) = delivery
                     && message.contains(refusal)
@@ -269,7 +269,7 @@ async fn a_refusal_is_the_same_in_protobuf_and_in_json() -> Result<()> {
             }
             Err(anyhow!("the source has ended"))
         };
-        timeout(DEADLINE, told)
+        timeout(DEADLINE, reported)
             .await
             .with_context(|| format!("{way:?}: not {refusal:?}"))??;
     }

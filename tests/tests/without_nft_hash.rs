@@ -44,14 +44,14 @@ fn only_affinity_is_lost() -> Result<()> {
     }
     let [ipv4, _] = namespace.enter(open)??;
     let mut family = Domain::new(ipv4);
-    let round = family.round(&dataplane, Reason::Startup, &SystemClock);
-    let held_back: BTreeSet<String> = round
+    let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+    let held_back: BTreeSet<String> = sync
         .quarantined
         .iter()
         .map(|quarantined| quarantined.service.to_string())
         .collect();
     let expected = ["shop/service-14", "shop/service-7"].map(str::to_owned);
-    ensure!(held_back == expected.into(), "{held_back:?} in {round}");
+    ensure!(held_back == expected.into(), "{held_back:?} in {sync}");
     let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
     for number in (1..=20).filter(|number| number % 7 != 0) {
         let element = format!("10.96.0.{number} . tcp . 80 : 1 . 0x03000001");

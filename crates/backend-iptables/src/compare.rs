@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use backend::{Piece, Standing};
+use backend::{Piece, PieceState};
 use dataplane::{Dataplane, Family, FrontendKey, Hairpin, Protocol, ServiceRules, Target};
 use xtables::{Rule, TableName, Target as Action};
 
@@ -53,11 +53,11 @@ impl Rules {
     pub fn compare_rules(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for table in TableName::ALL {
-            let (wanted, found) = (self.lookups(table, key), found.lookups(table, key));
-            let pairs = 0..wanted.len().max(found.len());
+            let (desired, found) = (self.lookups(table, key), found.lookups(table, key));
+            let pairs = 0..desired.len().max(found.len());
             pieces.extend(pairs.filter_map(|at| {
                 let print = |placed: &Placed<'_>| print(key.family(), placed);
-                compare_texts(wanted.get(at).map(print), found.get(at).map(print))
+                compare_texts(desired.get(at).map(print), found.get(at).map(print))
             }));
         }
         for table in TableName::ALL {
@@ -71,8 +71,8 @@ impl Rules {
             let others = behind(found).into_iter();
             chains.extend(others.filter(|chain| !own.contains(chain)));
             for chain in chains {
-                let (wanted, found) = (self.rules(&chain), found.rules(&chain));
-                pieces.extend(compare_listed(key.family(), &chain, wanted, found));
+                let (desired, found) = (self.rules(&chain), found.rules(&chain));
+                pieces.extend(compare_listed(key.family(), &chain, desired, found));
             }
         }
         pieces
@@ -109,8 +109,8 @@ impl Rules {
             let rule = &self.trees.get(name)?.get(&key)?.rule;
             let chain = self.chain_with(name, &key)?;
             let standing = match found.rules(&chain).contains(rule) {
-                true => Standing::Present,
-                false => Standing::Missing,
+                true => PieceState::Present,
+                false => PieceState::Missing,
             };
             let text = print(family, &(chain, rule));
             Some(Piece { text, standing })
@@ -136,20 +136,20 @@ impl Rules {
     pub fn compare_shared(&self, found: &Rules) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for table in TableName::ALL {
-            let (wanted, held) = (self.of(table), found.of(table));
-            let hooks: BTreeSet<_> = wanted.entries.keys().chain(held.entries.keys()).collect();
+            let (desired, held) = (self.of(table), found.of(table));
+            let hooks: BTreeSet<_> = desired.entries.keys().chain(held.entries.keys()).collect();
             for hook in hooks {
                 let rules = |entries: Option<&Vec<Rule>>| entries.map(|rules| texts(rules));
-                let (wanted, found) = (wanted.entries.get(hook), held.entries.get(hook));
+                let (desired, found) = (desired.entries.get(hook), held.entries.get(hook));
                 let text = format!("{table} {hook}");
-                pieces.extend(compare(text, rules(wanted), rules(found)));
+                pieces.extend(compare(text, rules(desired), rules(found)));
             }
-            let shared = wanted
+            let shared = desired
                 .chains()
                 .iter()
                 .filter(|(_, chain)| chain.is_shared());
             let held = held.chains().iter();
-            let surplus = held.filter(|(name, _)| wanted.chains().get(name).is_none());
+            let surplus = held.filter(|(name, _)| desired.chains().get(name).is_none());
             let names = shared
                 .chain(surplus)
                 .map(|(name, _)| (table, Arc::clone(name)));
@@ -184,7 +184,7 @@ impl Rules {
         let is_lookup = |rule: &Rule| {
             // A health check matches a port as a node port does, but accepts.
             let is_let_in = table == TableName::Filter && rule.target == Action::Accept;
-            rule.asks_the_same_as(&asked) && !is_let_in
+            rule.matches_same_packets(&asked) && !is_let_in
         };
         let mut lookups: Vec<Placed<'_>> = Vec::new();
         for (name, chain) in self.of(table).chains().iter() {
@@ -250,47 +250,51 @@ fn texts(rules: &[Rule]) -> Vec<String> {
 }
 
 /// Compares one rule. Returns `None` if it is neither desired nor found.
-fn compare_texts(wanted: Option<String>, found: Option<String>) -> Option<Piece> {
-    let text = wanted.clone().or(found.clone())?;
+fn compare_texts(desired: Option<String>, found: Option<String>) -> Option<Piece> {
+    let text = desired.clone().or(found.clone())?;
     let rules = |text: Option<String>| text.map(|text| vec![text]);
-    compare(text, rules(wanted), rules(found))
+    compare(text, rules(desired), rules(found))
 }
 
 /// Compares the rules of one chain individually: first the desired ones in order, then leftovers.
 fn compare_listed(
     family: Family,
     chain: &ChainName,
-    wanted: &[Rule],
+    desired: &[Rule],
     found: &[Rule],
 ) -> Vec<Piece> {
     let mut surplus: Vec<&Rule> = found.iter().collect();
     let mut pieces: Vec<Piece> = Vec::new();
-    for rule in wanted {
+    for rule in desired {
         let at = surplus.iter().position(|found| *found == rule);
         let standing = match at {
             Some(at) => {
                 surplus.remove(at);
-                Standing::Present
+                PieceState::Present
             }
-            None => Standing::Missing,
+            None => PieceState::Missing,
         };
         let text = print(family, &(chain.clone(), rule));
         pieces.push(Piece { text, standing });
     }
     pieces.extend(surplus.into_iter().map(|rule| Piece {
         text: print(family, &(chain.clone(), rule)),
-        standing: Standing::Leftover,
+        standing: PieceState::Leftover,
     }));
     pieces
 }
 
 /// Compares one piece. Returns `None` if it is neither desired nor found.
-fn compare(text: String, wanted: Option<Vec<String>>, found: Option<Vec<String>>) -> Option<Piece> {
-    let standing = match (wanted, found) {
-        (Some(wanted), Some(found)) if wanted == found => Standing::Present,
-        (Some(_), Some(found)) => Standing::Different { found },
-        (Some(_), None) => Standing::Missing,
-        (None, Some(_)) => Standing::Leftover,
+fn compare(
+    text: String,
+    desired: Option<Vec<String>>,
+    found: Option<Vec<String>>,
+) -> Option<Piece> {
+    let standing = match (desired, found) {
+        (Some(desired), Some(found)) if desired == found => PieceState::Present,
+        (Some(_), Some(found)) => PieceState::Different { found },
+        (Some(_), None) => PieceState::Missing,
+        (None, Some(_)) => PieceState::Leftover,
         (None, None) => return None,
     };
     Some(Piece { text, standing })

@@ -13,7 +13,7 @@ use xtables::{Rule, TableChange, TableName};
 
 use crate::rules::{Chain, Rank, Rules};
 use crate::table_rules::TableRules;
-use between::Between;
+use between::FilterStages;
 
 /// The most rules that one step writes. For each step that writes a rule the kernel walks the whole
 /// table, 70 ms with 20,000 frontends, and takes some 15 µs more for each rule written, as measured
@@ -36,30 +36,30 @@ pub struct Change {
     pub(crate) services: BTreeSet<ServiceKey>,
 }
 
-/// Computes the steps from `believed` to `wanted`. Table filter refuses packets that table nat
+/// Computes the steps from `observed` to `desired`. Table filter refuses packets that table nat
 /// leaves alone. Therefore refusals are added before table nat is changed and removed after it: in
 /// between, packets that either state refuses are refused. Unserved ports of new cluster IPs are
 /// refused last, when their served ports exist.
-pub(crate) fn diff(believed: &Rules, wanted: &Rules) -> Change {
+pub(crate) fn diff(observed: &Rules, desired: &Rules) -> Change {
     let mut change = Change::default();
-    let between = Between::of(believed, wanted);
-    let mut nat = &believed.nat;
+    let between = FilterStages::of(observed, desired);
+    let mut nat = &observed.nat;
     // A node that has just started, or lost its rules, serves the API server and DNS before all
     // other Services (kubernetes#133773).
-    if let Some(first) = wanted.first.as_deref().filter(|_| nat.entries.is_empty()) {
+    if let Some(first) = desired.first.as_deref().filter(|_| nat.entries.is_empty()) {
         change.append(TableName::Nat, nat, &first.nat);
         nat = &first.nat;
     }
-    let mut filter = &believed.filter;
-    if !between::is_torn(filter) {
+    let mut filter = &observed.filter;
+    if !between::is_partly_hooked(filter) {
         change.append(TableName::Filter, filter, &between.closed);
         filter = &between.closed;
     }
-    let retained = retained::retain(nat, &wanted.nat, &wanted.trees);
+    let retained = retained::retain(nat, &desired.nat, &desired.trees);
     change.append(TableName::Nat, nat, &retained);
-    change.append(TableName::Nat, &retained, &wanted.nat);
+    change.append(TableName::Nat, &retained, &desired.nat);
     change.append(TableName::Filter, filter, &between.claimed);
-    change.append(TableName::Filter, &between.claimed, &wanted.filter);
+    change.append(TableName::Filter, &between.claimed, &desired.filter);
     change
 }
 
@@ -89,10 +89,10 @@ impl Change {
         }))
     }
 
-    fn append(&mut self, table: TableName, believed: &TableRules, wanted: &TableRules) {
+    fn append(&mut self, table: TableName, observed: &TableRules, desired: &TableRules) {
         let mut written: Vec<(Rank, &Arc<str>, &Arc<Chain>)> = Vec::new();
         let mut removed: Vec<(Arc<str>, usize)> = Vec::new();
-        for difference in believed.chains().differences(wanted.chains()) {
+        for difference in observed.chains().differences(desired.chains()) {
             match (difference.before, difference.after) {
                 (_, Some(chain)) => written.push((chain.rank, difference.key, chain)),
                 (Some(chain), None) => {
@@ -114,15 +114,15 @@ impl Change {
                 .push((Arc::clone(name), Arc::clone(&chain.rules)));
         }
         let nothing: Vec<Rule> = Vec::new();
-        let hooks: BTreeSet<_> = believed
+        let hooks: BTreeSet<_> = observed
             .entries
             .keys()
-            .chain(wanted.entries.keys())
+            .chain(desired.entries.keys())
             .collect();
         for hook in hooks {
             let of = |rules: &TableRules| rules.entries.get(hook).unwrap_or(&nothing).clone();
-            if of(believed) != of(wanted) {
-                step.entries.push((*hook, of(wanted)));
+            if of(observed) != of(desired) {
+                step.entries.push((*hook, of(desired)));
             }
         }
         let mut together = chunks(&removed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dataplane::{Config, Family, Node, Protocol};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use xtables::{AddressMatch, BuiltIn, Match, Rule, States, TableName, Target, Which};
+use xtables::{AddressMatch, BuiltIn, Match, PacketEnd, Rule, States, TableName, Target};
 
 use crate::rules::{Chain, Rank};
 use crate::service_chains::host;
@@ -260,7 +260,7 @@ fn to_node_ports(family: Family, config: &Config, chain: &str, hook: Hook) -> Ve
         return vec![Rule {
             destination: Some(AddressMatch::outside(loopback)),
             matches: match hook {
-                Hook::Nat => vec![Match::LocalAddress(Which::Destination)],
+                Hook::Nat => vec![Match::LocalAddress(PacketEnd::Destination)],
                 Hook::Input => Vec::new(),
             },
             ..jump

@@ -1,6 +1,8 @@
 //! Interprets the rules of one family, for traces and explanations.
 
-use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
+use backend::{
+    Backend, Change as _, Found, Inspect, PacketPath, Piece, PieceState, Rendered, count,
+};
 use dataplane::{Dataplane, Family, FrontendKey, Node, Packet, Verdict};
 
 use crate::kernel::Iptables;
@@ -21,7 +23,7 @@ impl Inspect for Iptables {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         ways(rules, node, packet)
     }
 
@@ -30,23 +32,23 @@ impl Inspect for Iptables {
         self.render(desired, &Rendered::default())
     }
 
-    fn compare_frontend(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
-        wanted.compare_rules(found, key)
+    fn compare_frontend(&self, desired: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        desired.compare_rules(found, key)
     }
 
-    fn compare_chains(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
-        wanted.compare_chains(found, &wanted.chains_of(key))
+    fn compare_chains(&self, desired: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        desired.compare_chains(found, &desired.chains_of(key))
     }
 
-    fn compare_memberships(&self, wanted: &Rules, found: &Rules, part: &Dataplane) -> Vec<Piece> {
-        wanted.compare_memberships(found, part, self.family())
+    fn compare_memberships(&self, desired: &Rules, found: &Rules, part: &Dataplane) -> Vec<Piece> {
+        desired.compare_memberships(found, part, self.family())
     }
 
     /// Returns chains that all packets traverse and that differ from those programmed, and leftover
     /// chains.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let mut shared = programmed.compare_shared(found);
-        shared.retain(|piece| piece.standing != Standing::Present);
+        shared.retain(|piece| piece.standing != PieceState::Present);
         shared
     }
 

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
+    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Rendered, UnsupportedField,
 };
 use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 use xtables::{Fault, OpenError, TableName, Tables, Variant};
 
 use crate::diff::{Change, diff};
-use crate::disturbances::Disturbances;
 use crate::fixed_chains::Invalid;
 use crate::names::PREFIX;
+use crate::notification_listener::NotificationListener;
 use crate::render::{Setting, render};
 use crate::rules::Rules;
 use crate::service_chains::Comments;
@@ -65,15 +65,15 @@ pub fn open(variant: Variant, lock: &Lock) -> Result<[Iptables; 2], OpenError> {
 
 /// Opens the network namespace of this thread, with a listener for external changes to Signpost's
 /// chains.
-pub fn open_with_disturbances(
+pub fn open_with_listener(
     variant: Variant,
     lock: &Lock,
-) -> Result<([Iptables; 2], Disturbances), OpenError> {
+) -> Result<([Iptables; 2], NotificationListener), OpenError> {
     let tables = open_tables(variant, lock)?;
     let [ipv4, ipv6] = &tables;
     let listener = Tables::listen([&*hold(ipv4), &*hold(ipv6)], PREFIX)?;
-    let disturbances = Disturbances::new(listener, tables.clone());
-    Ok((families(tables, variant), disturbances))
+    let notification_listener = NotificationListener::new(listener, tables.clone());
+    Ok((families(tables, variant), notification_listener))
 }
 
 /// The tables of both families, shared with the listener.
@@ -194,8 +194,8 @@ impl Backend for Iptables {
         render(self.setting(), desired, from)
     }
 
-    fn diff(&self, believed: &Rules, wanted: &Rules) -> Change {
-        diff(believed, wanted)
+    fn diff(&self, observed: &Rules, desired: &Rules) -> Change {
+        diff(observed, desired)
     }
 
     fn observe(&mut self) -> Result<Rules, ObserveError> {
@@ -218,7 +218,7 @@ impl Backend for Iptables {
             (Some(tables), Variant::NfTables) => hold(tables).observe_drift(),
             // A rule that replaces another of the same length is only visible in a full read.
             // Changes that are visible without one are detected between such reads
-            // (`Disturbances`).
+            // (`NotificationListener`).
             (Some(_), Variant::Legacy) => Ok(true),
             (None, _) => return Err(self.unobserved(Recovery::Halt, Detached)),
         };
@@ -276,17 +276,17 @@ impl Backend for Iptables {
         change.services.iter().filter(is_there).cloned().collect()
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         let is_sticky = asked.frontend.affinity != Affinity::None;
         let is_short = is_sticky && asked.key.family() == self.family;
-        let shortcoming = is_short.then(|| {
-            asked.shortcoming(
+        let unsupported_field = is_short.then(|| {
+            asked.unsupported_field(
                 "spec.sessionAffinity",
                 "each endpoint remembers no more clients than the kernel's module xt_recent was \
                  loaded for (parameter ip_list_tot, 100 unless set)",
             )
         });
-        shortcoming.into_iter().collect()
+        unsupported_field.into_iter().collect()
     }
 }
 

@@ -27,12 +27,12 @@
 mod comment;
 mod compare;
 mod diff;
-mod disturbances;
 mod fixed_chains;
 mod inspect;
 mod kernel;
 mod key;
 mod names;
+mod notification_listener;
 mod render;
 mod replay;
 mod rules;
@@ -44,9 +44,9 @@ mod trees;
 
 pub use compare::ChainName;
 pub use diff::Change;
-pub use disturbances::Disturbances;
-pub use kernel::{Iptables, Lock, open, open_with_disturbances, recovery};
+pub use kernel::{Iptables, Lock, open, open_with_listener, recovery};
 pub use names::PREFIX;
+pub use notification_listener::NotificationListener;
 pub use replay::Refused;
 pub use rules::Rules;
 pub use simulate::{Memory, simulate, simulate_next, ways};

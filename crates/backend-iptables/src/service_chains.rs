@@ -8,7 +8,7 @@ use dataplane::{
     Scheduler, ServicePortName, Target as Endpoint, TrafficPolicy,
 };
 use ipnet::IpNet;
-use xtables::{AddressMatch, InterfaceMatch, Match, Recent, Rule, Target, Which};
+use xtables::{AddressMatch, InterfaceMatch, Match, PacketEnd, Recent, Rule, Target};
 
 use crate::comment;
 use crate::names;
@@ -131,8 +131,8 @@ fn local_source(config: &Config, family: Family, inverted: bool) -> Option<Rule>
             let asks = inverted || range.prefix_len() > 0;
             rule.source = asks.then_some(source);
         }
-        LocalDetection::Interface(wanted) => {
-            let (name, is_prefix) = match wanted {
+        LocalDetection::Interface(desired) => {
+            let (name, is_prefix) = match desired {
                 dataplane::InterfaceMatch::Named(name) => (name, false),
                 dataplane::InterfaceMatch::Prefix(prefix) => (prefix, true),
             };
@@ -291,7 +291,7 @@ impl ServicePortChains<'_> {
             });
         }
         let from_node = |rule| Rule {
-            matches: vec![Match::LocalAddress(Which::Source)],
+            matches: vec![Match::LocalAddress(PacketEnd::Source)],
             ..rule
         };
         rules.push(from_node(marking));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use backend::Event;
 use dataplane::{Choice, Node, Origin, Packet, Port, Target as Endpoint, Verdict};
-use xtables::{BuiltIn, Match, Recent, Rule, States, TableName, Target, Which};
+use xtables::{BuiltIn, Match, PacketEnd, Recent, Rule, States, TableName, Target};
 
 use crate::rules::Rules;
 use path::Path;
@@ -327,8 +327,8 @@ impl<'a> Walk<'a> {
             Match::DestinationPorts { first, last } => {
                 (*first..=*last).contains(&self.port().get())
             }
-            Match::LocalAddress(Which::Source) => self.is_local(self.packet.source),
-            Match::LocalAddress(Which::Destination) => self.is_local(self.destination()),
+            Match::LocalAddress(PacketEnd::Source) => self.is_local(self.packet.source),
+            Match::LocalAddress(PacketEnd::Destination) => self.is_local(self.destination()),
             Match::ConnectionState(states) => {
                 let dnat = self.redirected.is_some() && states.has(States::DNAT);
                 states.has(States::NEW) || dnat

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use dataplane::PersistentMap;
-use xtables::{BuiltIn, Held, Rule, Target};
+use xtables::{BuiltIn, OwnRules, Rule, Target};
 
 use crate::names;
 use crate::rules::{Chain, Rank};
@@ -29,7 +29,7 @@ const FOREIGN: &str = "not written by Signpost";
 
 impl TableRules {
     /// Converts rules that were read from the kernel.
-    pub(crate) fn observed(held: Held) -> TableRules {
+    pub(crate) fn observed(held: OwnRules) -> TableRules {
         let rules = |rules: Vec<Option<Rule>>| rules.into_iter().map(|r| r.unwrap_or_else(foreign));
         let chain = |(name, held): (Arc<str>, Vec<Option<Rule>>)| {
             let chain = Chain {

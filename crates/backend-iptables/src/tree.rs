@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataplane::ServiceKey;
-use xtables::{Rule, Target, Which};
+use xtables::{PacketEnd, Rule, Target};
 
 use crate::key::{Key, Shape};
 use node::{Node, insert, remove};
@@ -29,7 +29,7 @@ const BRANCHES: usize = 10;
 pub(crate) struct Tree {
     shape: Shape,
     /// Which address of a packet it branches on.
-    asks: Which,
+    asks: PacketEnd,
     /// The most branches on the path to a chain.
     branches: usize,
     /// The prefix of its chains' names.
@@ -74,7 +74,7 @@ impl Tree {
     pub(crate) fn new(tag: &'static str, shape: Shape) -> Tree {
         Tree {
             shape,
-            asks: Which::Destination,
+            asks: PacketEnd::Destination,
             branches: BRANCHES,
             tag,
             root: None,
@@ -84,7 +84,7 @@ impl Tree {
     /// An empty tree that branches on sources.
     pub(crate) fn of_sources(tag: &'static str, shape: Shape) -> Tree {
         Tree {
-            asks: Which::Source,
+            asks: PacketEnd::Source,
             ..Tree::new(tag, shape)
         }
     }
@@ -93,8 +93,8 @@ impl Tree {
     pub(crate) fn rule(&self, prefix: &Key, target: Target) -> Rule {
         let rule = self.shape.criteria(prefix).rule(target);
         match self.asks {
-            Which::Destination => rule,
-            Which::Source => Rule {
+            PacketEnd::Destination => rule,
+            PacketEnd::Source => Rule {
                 source: rule.destination,
                 destination: None,
                 ..rule

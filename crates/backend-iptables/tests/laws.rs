@@ -10,8 +10,8 @@ use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{Dataplane, Family, FrontendKey, Precedence, Target, compile};
 use proptest::prelude::*;
 use testkit::{
-    OverAValue, cases, clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints,
-    mk_node, mk_service,
+    InMemoryBackend, cases, clusters, clusters_with_tenants, histories, laws, mk_config,
+    mk_endpoints, mk_node, mk_service,
 };
 use xtables::{TableName, Variant};
 
@@ -21,12 +21,12 @@ struct EitherVariant {
 }
 
 impl laws::Subject for EitherVariant {
-    type Backend = OverAValue<Iptables>;
+    type Backend = InMemoryBackend<Iptables>;
     type Canonical = Rules;
 
-    fn fresh(&self) -> OverAValue<Iptables> {
+    fn fresh(&self) -> InMemoryBackend<Iptables> {
         let backend = Iptables::detached(self.family, self.variant);
-        OverAValue::new(backend, |held, change: &Change| {
+        InMemoryBackend::new(backend, |held, change: &Change| {
             for step in change.steps() {
                 held.replay(step)?;
             }
@@ -74,23 +74,23 @@ proptest! {
             for states in history.windows(2) {
                 let [before, after] = states else { continue };
                 let serving = backend.render(before, &Rendered::default());
-                let wanted = backend.render(after, &Rendered::default());
+                let desired = backend.render(after, &Rendered::default());
                 let mut held = Rules::default();
                 for step in backend.diff(&held, &serving).steps() {
                     held.replay(step).expect("every step can be taken");
                 }
                 prop_assert_eq!(&held, &serving);
-                for step in backend.diff(&serving, &wanted).steps() {
+                for step in backend.diff(&serving, &desired).steps() {
                     held.replay(step).expect("every step can be taken");
                     laws::never_half_serves(&subject, (before, &serving), after, &held);
                 }
-                prop_assert_eq!(&held, &wanted);
+                prop_assert_eq!(&held, &desired);
                 prop_assert_eq!(counted(&held), printed(&held));
                 let advanced = backend.render(after, &Rendered {
                     dataplane: before.clone(),
                     rules: serving,
                 });
-                prop_assert_eq!(counted(&advanced), printed(&wanted));
+                prop_assert_eq!(counted(&advanced), printed(&desired));
             }
         }
     }
@@ -100,7 +100,7 @@ proptest! {
         let dataplane = cluster.compile();
         for family in Family::ALL {
             let backend = Iptables::detached(family, Variant::NfTables);
-            let wanted = backend.render(&dataplane, &Rendered::default());
+            let desired = backend.render(&dataplane, &Rendered::default());
             let first: Vec<_> = dataplane.frontends().iter().filter(|(key, claims)| {
                 let (service, frontend) = claims.winner();
                 let whole = dataplane.services().get(service);
@@ -110,12 +110,12 @@ proptest! {
                 key.family() == family && is_first && !frontend.cluster.is_empty()
             }).map(|(key, _)| *key).collect();
             let mut held = Rules::default();
-            let change = backend.diff(&held, &wanted);
+            let change = backend.diff(&held, &desired);
             if let Some(step) = change.steps().first() {
                 held.replay(step).expect("every step can be taken");
             }
             for key in first {
-                prop_assert_eq!(held.targets(&key), wanted.targets(&key), "{}", key);
+                prop_assert_eq!(held.targets(&key), desired.targets(&key), "{}", key);
             }
         }
     }
@@ -129,13 +129,13 @@ proptest! {
         let dataplane = cluster.compile();
         for family in Family::ALL {
             let backend = Iptables::detached(family, Variant::NfTables);
-            let wanted = backend.render(&dataplane, &Rendered::default());
+            let desired = backend.render(&dataplane, &Rendered::default());
             let mut held = Rules::default();
-            for step in backend.diff(&held, &wanted).steps() {
+            for step in backend.diff(&held, &desired).steps() {
                 held.replay(step).expect("every step can be taken");
                 for (_, rules) in dataplane.services().iter() {
                     for (key, _) in rules.frontends.iter().filter(|(key, _)| key.family() == family) {
-                        prop_assert!(held.targets(key).is_subset(&wanted.targets(key)), "{}", key);
+                        prop_assert!(held.targets(key).is_subset(&desired.targets(key)), "{}", key);
                     }
                 }
             }
@@ -160,17 +160,17 @@ fn ten_thousand_services_go_in_bounded_steps() {
         dataplane.set(Arc::new(rules));
     }
     let backend = Iptables::detached(Family::Ipv4, Variant::NfTables);
-    let wanted = backend.render(&dataplane, &Rendered::default());
+    let desired = backend.render(&dataplane, &Rendered::default());
     let mut held = Rules::default();
     for change in [
-        backend.diff(&held, &wanted),
-        backend.diff(&wanted, &Rules::default()),
+        backend.diff(&held, &desired),
+        backend.diff(&desired, &Rules::default()),
     ] {
         for step in change.steps() {
             assert!(step.rules() <= 5_000 && step.removed.len() <= 2_000);
         }
     }
-    let change = backend.diff(&held, &wanted);
+    let change = backend.diff(&held, &desired);
     let (last, rest) = change.steps().split_last().expect("there is much to do");
     assert!(rest.len() > 5 && !last.is_empty());
     for step in &rest[..3] {

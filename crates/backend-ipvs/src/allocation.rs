@@ -111,8 +111,8 @@ pub(crate) fn misleading<'a>(
     let left = served.flat_map(|plan| {
         let leads = rules.leads(&plan.key);
         leads.filter_map(|(set, number)| {
-            let mut wanted = plan.leads.iter();
-            let stays = wanted.any(|(to, owner)| *to == set && known(owner) == Some(number));
+            let mut desired = plan.leads.iter();
+            let stays = desired.any(|(to, owner)| *to == set && known(owner) == Some(number));
             (!stays).then_some(number)
         })
     });

@@ -14,10 +14,10 @@ use crate::rules::{Rules, print_delivery};
 type Printed = BTreeMap<(u8, String), String>;
 
 /// Compares each piece as rendered and as found.
-fn compare(wanted: &Printed, found: &Printed) -> Vec<Piece> {
-    let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
+fn compare(desired: &Printed, found: &Printed) -> Vec<Piece> {
+    let keys: BTreeSet<_> = desired.keys().chain(found.keys()).collect();
     let pieces = keys.into_iter();
-    let pieces = pieces.filter_map(|key| Piece::compare(wanted.get(key), found.get(key)));
+    let pieces = pieces.filter_map(|key| Piece::compare(desired.get(key), found.get(key)));
     pieces.collect()
 }
 

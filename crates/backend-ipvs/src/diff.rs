@@ -53,20 +53,20 @@ struct Servers {
     services: BTreeSet<ServiceKey>,
 }
 
-pub(crate) fn diff(family: Family, believed: &Rules, wanted: &Rules) -> Change {
-    let servers = Servers::between(family, believed, wanted);
-    let table = table_diff::diff(family, &believed.table, &wanted.table);
+pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change {
+    let servers = Servers::between(family, observed, desired);
+    let table = table_diff::diff(family, &observed.table, &desired.table);
     let operations = |operations: Vec<Operation>| {
         let some = (!operations.is_empty()).then_some(operations);
         some.map(Step::Servers)
     };
-    let delivery = (believed.delivery != wanted.delivery).then_some(wanted.delivery);
+    let delivery = (observed.delivery != desired.delivery).then_some(desired.delivery);
     let delivery = |going: bool| {
         let step = delivery.filter(|presence| (*presence == Presence::Absent) == going);
         step.map(Step::Delivery)
     };
-    let timeouts = wanted.idle.is_more_than(&believed.idle);
-    let timeouts = timeouts.then_some(Step::Timeouts(wanted.idle));
+    let timeouts = desired.idle.is_more_than(&observed.idle);
+    let timeouts = timeouts.then_some(Step::Timeouts(desired.idle));
     let steps = timeouts.into_iter().chain(delivery(false));
     Change {
         steps: steps
@@ -82,9 +82,9 @@ pub(crate) fn diff(family: Family, believed: &Rules, wanted: &Rules) -> Change {
 // === impl Servers ===
 
 impl Servers {
-    fn between(family: Family, believed: &Rules, wanted: &Rules) -> Servers {
+    fn between(family: Family, observed: &Rules, desired: &Rules) -> Servers {
         let mut servers = Servers::default();
-        let mut differences = believed.servers.differences(&wanted.servers);
+        let mut differences = observed.servers.differences(&desired.servers);
         differences.sort_by_key(|difference| *difference.key);
         for difference in differences {
             let Some(mark) = MARKS.mark(*difference.key) else {

@@ -1,7 +1,7 @@
 //! Interprets the rules of one family, for traces and explanations.
 
 use backend::{
-    Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
+    Backend, Change as _, Found, Inspect, PacketPath, Piece, PieceState, Rendered, describe_repair,
 };
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 use netlink::nf_tables::family_name;
@@ -24,21 +24,21 @@ impl Inspect for Ipvs {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         ways(rules, node, packet)
     }
 
-    /// Renders only the part. What depends on other Services is in `believed`: the marks, and the
+    /// Renders only the part. What depends on other Services is in `observed`: the marks, and the
     /// schedulers that replaced those which the kernel lacks.
-    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Rules) -> Rules {
-        let rules = believed.clone();
+    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, observed: &Rules) -> Rules {
+        let rules = observed.clone();
         let dataplane = Dataplane::default();
         let rendered = self.render(part, &Rendered { dataplane, rules });
-        replace_as_programmed(rendered, believed)
+        replace_as_programmed(rendered, observed)
     }
 
-    fn compare_frontend(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
-        wanted.compare_frontend(found, key)
+    fn compare_frontend(&self, desired: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        desired.compare_frontend(found, key)
     }
 
     /// Empty: every chain serves all frontends.
@@ -46,18 +46,18 @@ impl Inspect for Ipvs {
         Vec::new()
     }
 
-    fn compare_memberships(&self, wanted: &Rules, found: &Rules, _part: &Dataplane) -> Vec<Piece> {
-        wanted.compare_memberships(found)
+    fn compare_memberships(&self, desired: &Rules, found: &Rules, _part: &Dataplane) -> Vec<Piece> {
+        desired.compare_memberships(found)
     }
 
     /// Returns objects that differ from those programmed, and leftover elements of shared sets. An
     /// element missing there is reported with the Service that lacks it.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let objects = programmed.compare_objects(found).into_iter();
-        let objects = objects.filter(|piece| piece.standing != Standing::Present);
+        let objects = objects.filter(|piece| piece.standing != PieceState::Present);
         let shared = programmed.compare_memberships(found).into_iter();
-        let unwanted = shared.filter(|piece| piece.standing == Standing::Leftover);
-        objects.chain(unwanted).collect()
+        let undesired = shared.filter(|piece| piece.standing == PieceState::Leftover);
+        objects.chain(undesired).collect()
     }
 
     fn heading(&self) -> String {

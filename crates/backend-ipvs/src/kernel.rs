@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
+    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
@@ -160,8 +160,8 @@ impl Backend for Ipvs {
         self.schedulers.replace_missing(rules)
     }
 
-    fn diff(&self, believed: &Rules, wanted: &Rules) -> Change {
-        diff(self.family, believed, wanted)
+    fn diff(&self, observed: &Rules, desired: &Rules) -> Change {
+        diff(self.family, observed, desired)
     }
 
     fn observe(&mut self) -> Result<Rules, ObserveError> {
@@ -303,7 +303,7 @@ impl Backend for Ipvs {
         owners.chain(change.services()).cloned().collect()
     }
 
-    fn shortcomings(&self, _: Asked<'_>) -> Vec<Shortcoming> {
+    fn unsupported_fields(&self, _: FrontendContext<'_>) -> Vec<UnsupportedField> {
         Vec::new()
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum Scope {
 
 /// The required state of a virtual server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Need {
+pub(crate) struct VirtualServerSpec {
     pub(crate) server: VirtualServer,
     /// The endpoints for new connections.
     pub(crate) chosen: Arc<[Target]>,
@@ -65,7 +65,7 @@ pub(crate) struct FrontendPlan {
 /// The virtual servers and elements of one Service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServicePlan {
-    pub(crate) needs: BTreeMap<Owner, Need>,
+    pub(crate) needs: BTreeMap<Owner, VirtualServerSpec>,
     pub(crate) frontends: Vec<FrontendPlan>,
 }
 
@@ -115,7 +115,7 @@ impl ServicePlan {
     fn add(&mut self, key: FrontendKey, frontend: &Arc<Frontend>) {
         let (cluster, local) = (&frontend.cluster, &frontend.local);
         let by_port = matches!(key, FrontendKey::NodePort { .. });
-        let wanted = match (frontend.kind, frontend.policy) {
+        let desired = match (frontend.kind, frontend.policy) {
             (FrontendKind::ClusterIp, TrafficPolicy::Cluster) => {
                 vec![(SetName::Services, Scope::Cluster, cluster)]
             }
@@ -142,10 +142,10 @@ impl ServicePlan {
         };
         // The last one is for clients outside the cluster, or for all clients if it is the only
         // one.
-        let refuses = wanted
+        let refuses = desired
             .last()
             .is_some_and(|(.., targets)| targets.is_empty());
-        let leads = wanted
+        let leads = desired
             .into_iter()
             .filter(|(.., targets)| !targets.is_empty())
             .map(|(set, scope, targets)| (set, self.owner(frontend, scope, targets)))
@@ -163,7 +163,7 @@ impl ServicePlan {
 
     /// The owner of the virtual server for `targets`.
     fn owner(&mut self, frontend: &Frontend, scope: Scope, targets: &Arc<[Target]>) -> Owner {
-        let need = Need {
+        let need = VirtualServerSpec {
             server: virtual_server(frontend.scheduler),
             chosen: Arc::clone(targets),
             serving: Arc::clone(&frontend.serving),

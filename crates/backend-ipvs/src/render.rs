@@ -22,7 +22,7 @@ use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
-use crate::plan::{FrontendPlan, Need, Owner, Refusal, ServicePlan};
+use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
 use crate::rules::{Rules, Server, destination, lead, socket_address};
 
 /// Whether something is added or removed.
@@ -241,7 +241,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds or removes the affinity elements of a virtual server.
-    fn set_affinity(&mut self, number: u32, need: &Need, place: Place) {
+    fn set_affinity(&mut self, number: u32, need: &VirtualServerSpec, place: Place) {
         let Some(seconds) = need.remembered else {
             return;
         };
@@ -392,7 +392,7 @@ pub(crate) fn allow(family: Family, lengths: &BTreeSet<u8>) -> ChainWithRules {
 /// The state of a virtual server that is `before` in the kernel. An endpoint that is removed but
 /// still serving keeps its connections: its weight becomes 0, and it is removed when it stops
 /// serving.
-fn follow(before: Option<&Server>, need: &Need, owner: &ServiceKey) -> Server {
+fn follow(before: Option<&Server>, need: &VirtualServerSpec, owner: &ServiceKey) -> Server {
     let mut destinations: BTreeMap<SocketAddr, Destination> = BTreeMap::new();
     let had = |address: &SocketAddr| before.is_some_and(|b| b.destinations.contains_key(address));
     let draining = need.serving.iter().map(socket_address).filter(had);

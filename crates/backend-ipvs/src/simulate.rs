@@ -1,6 +1,6 @@
 //! Simulates the hooks that a packet traverses, with IPVS at two of them.
 
-use backend::{Event, Way};
+use backend::{Event, PacketPath};
 use dataplane::{Node, Origin, Packet, Verdict as Outcome};
 use netlink::nf_tables::HookPoint;
 use netlink::route::Presence;
@@ -51,7 +51,7 @@ pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Outcome {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `rules` for the packet's family: one for each endpoint that may be
 /// chosen.
-pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
     nftables_model::ways(rules.view(), node, packet, |walk| run(rules, walk))
 }
 

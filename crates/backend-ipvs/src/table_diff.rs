@@ -49,29 +49,29 @@ struct Difference<'a> {
 }
 
 /// Computes the transactions, in order. All elements of a frontend are in one of them.
-pub(crate) fn diff(family: Family, believed: &Contents, wanted: &Contents) -> Vec<Transaction> {
-    diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
+pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> Vec<Transaction> {
+    diff_in_parts(family, observed, desired, ELEMENTS_A_TRANSACTION)
 }
 
 /// Like [`diff`], with at most `most` elements in a transaction.
 fn diff_in_parts(
     family: Family,
-    believed: &Contents,
-    wanted: &Contents,
+    observed: &Contents,
+    desired: &Contents,
     mut most: usize,
 ) -> Vec<Transaction> {
     let start = || Transaction::new(family, name(TABLE));
     let mut first = start();
-    if !wanted.exists {
+    if !desired.exists {
         // Deletes the table: kernels before 6.2 would refuse to delete element by element.
         first
             .operations
-            .extend(believed.exists.then_some(Operation::DeleteTable));
+            .extend(observed.exists.then_some(Operation::DeleteTable));
         return some(vec![first]);
     }
     let nothing = Contents::default();
-    let believed = match can_be_mended(believed, wanted) {
-        true => believed,
+    let observed = match can_update_in_place(observed, desired) {
+        true => observed,
         // In one transaction, so that everything is served throughout.
         false => {
             first.operations.push(Operation::DeleteTable);
@@ -79,22 +79,22 @@ fn diff_in_parts(
             &nothing
         }
     };
-    add_objects(believed, wanted, &mut first);
-    let differences = differences(family, believed, wanted);
+    add_objects(observed, desired, &mut first);
+    let differences = differences(family, observed, desired);
     let mut transactions = vec![first];
     let mut part: Vec<&Difference<'_>> = Vec::new();
     for group in differences.chunk_by(|a, b| a.group == b.group) {
         if !part.is_empty() && part.len() + group.len() > most {
-            add_elements(wanted, &part, transactions.last_mut());
+            add_elements(desired, &part, transactions.last_mut());
             transactions.push(start());
             part.clear();
         }
         part.extend(group);
     }
-    add_elements(wanted, &part, transactions.last_mut());
-    let mut unwanted = start();
-    delete_objects(believed, wanted, &mut unwanted);
-    transactions.push(unwanted);
+    add_elements(desired, &part, transactions.last_mut());
+    let mut undesired = start();
+    delete_objects(observed, desired, &mut undesired);
+    transactions.push(undesired);
     some(transactions)
 }
 
@@ -104,40 +104,40 @@ fn some(transactions: Vec<Transaction>) -> Vec<Transaction> {
         .collect()
 }
 
-/// Whether `believed` can be changed to `wanted` in place: every set and chain in both must be the
+/// Whether `observed` can be changed to `desired` in place: every set and chain in both must be the
 /// same, since the shape of a set and the hook of a chain cannot be changed.
-fn can_be_mended(believed: &Contents, wanted: &Contents) -> bool {
-    let sets = wanted.sets.iter().all(|(name, set)| {
-        let other = believed.sets.get(name);
+fn can_update_in_place(observed: &Contents, desired: &Contents) -> bool {
+    let sets = desired.sets.iter().all(|(name, set)| {
+        let other = observed.sets.get(name);
         other.is_none_or(|other| other.set == set.set)
     });
-    let chains = wanted.chains.iter().all(|(name, chain)| {
-        let other = believed.chains.get(name);
+    let chains = desired.chains.iter().all(|(name, chain)| {
+        let other = observed.chains.get(name);
         other.is_none_or(|other| other.chain == chain.chain)
     });
     sets && chains
 }
 
-fn add_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transaction) {
+fn add_objects(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
-    if !believed.exists {
+    if !observed.exists {
         operations.push(Operation::AddTable);
     }
-    let new = wanted
+    let new = desired
         .sets
         .iter()
-        .filter(|(name, _)| !believed.sets.contains_key(*name));
+        .filter(|(name, _)| !observed.sets.contains_key(*name));
     operations.extend(new.map(|(_, set)| Operation::AddSet((*set.set).clone())));
-    if Arc::ptr_eq(&believed.chains, &wanted.chains) {
+    if Arc::ptr_eq(&observed.chains, &desired.chains) {
         return;
     }
-    let changed = wanted.chains.iter();
+    let changed = desired.chains.iter();
     let changed: Vec<_> = changed
-        .filter(|(name, chain)| believed.chains.get(*name) != Some(chain))
+        .filter(|(name, chain)| observed.chains.get(*name) != Some(chain))
         .collect();
     // A rule may refer to any chain, so all chains come before all rules.
     operations.extend(changed.iter().map(
-        |(name, chain)| match believed.chains.contains_key(*name) {
+        |(name, chain)| match observed.chains.contains_key(*name) {
             true => Operation::FlushChain(Arc::clone(name)),
             false => Operation::AddChain(chain.chain.clone()),
         },
@@ -151,16 +151,16 @@ fn add_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transac
 }
 
 /// Deletes objects that are not desired: left by an older version, or added by another program.
-fn delete_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transaction) {
-    let names = believed.chains.keys();
+fn delete_objects(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
+    let names = observed.chains.keys();
     let chains: Vec<_> = names
-        .filter(|name| !wanted.chains.contains_key(*name))
+        .filter(|name| !desired.chains.contains_key(*name))
         .collect();
     let flushed = chains
         .iter()
         .map(|name| Operation::FlushChain(Arc::clone(name)));
-    let sets = believed.sets.keys();
-    let sets = sets.filter(|name| !wanted.sets.contains_key(*name));
+    let sets = observed.sets.keys();
+    let sets = sets.filter(|name| !desired.sets.contains_key(*name));
     let deleted = chains
         .iter()
         .map(|name| Operation::DeleteChain(Arc::clone(name)));
@@ -172,13 +172,13 @@ fn delete_objects(believed: &Contents, wanted: &Contents, transaction: &mut Tran
 
 fn differences<'a>(
     family: Family,
-    believed: &'a Contents,
-    wanted: &'a Contents,
+    observed: &'a Contents,
+    desired: &'a Contents,
 ) -> Vec<Difference<'a>> {
     static NOTHING: nftables_model::Elements = nftables_model::Elements::new();
     let mut all = Vec::new();
-    for (name, set) in &wanted.sets {
-        let old = believed
+    for (name, set) in &desired.sets {
+        let old = observed
             .sets
             .get(name)
             .map_or(&NOTHING, |old| &old.elements);
@@ -241,7 +241,7 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
 /// Adds a part to a transaction. Removals come before additions: a changed element is one of each,
 /// since the kernel cannot change one in place.
 fn add_elements(
-    wanted: &Contents,
+    desired: &Contents,
     part: &[&Difference<'_>],
     transaction: Option<&mut Transaction>,
 ) {
@@ -258,7 +258,7 @@ fn add_elements(
             new.entry(difference.set).or_default().push(element);
         }
     }
-    let set_of = |set: SetName| Some(Arc::clone(&wanted.sets.get(set.as_str())?.set));
+    let set_of = |set: SetName| Some(Arc::clone(&desired.sets.get(set.as_str())?.set));
     let gone = gone.into_iter();
     let gone = gone.filter_map(|(set, keys)| {
         Some(Operation::DeleteElements {

@@ -50,10 +50,10 @@ fn at(address: &str) -> FrontendKey {
     }
 }
 
-/// What a kernel that holds `wanted` returns when it is read.
-fn read_back(wanted: &Rules) -> Rendered<Rules> {
+/// What a kernel that holds `desired` returns when it is read.
+fn read_back(desired: &Rules) -> Rendered<Rules> {
     let mut rules = Rules::default();
-    for step in backend().diff(&rules, wanted).steps() {
+    for step in backend().diff(&rules, desired).steps() {
         rules.replay(step).expect("every step can be taken");
     }
     Rendered {

@@ -8,16 +8,16 @@ use backend_ipvs::{Change, Ipvs, Rules, simulate};
 use dataplane::{Dataplane, Family, FrontendKey, Target};
 use proptest::prelude::*;
 use testkit::laws::{self, Simulated};
-use testkit::{OverAValue, cases, histories, questions, questions_beside_tenants};
+use testkit::{InMemoryBackend, cases, histories, questions, questions_beside_tenants};
 
 struct OfFamily(Family);
 
 impl laws::Subject for OfFamily {
-    type Backend = OverAValue<Ipvs>;
+    type Backend = InMemoryBackend<Ipvs>;
     type Canonical = Rules;
 
-    fn fresh(&self) -> OverAValue<Ipvs> {
-        OverAValue::new(Ipvs::detached(self.0), |held, change: &Change| {
+    fn fresh(&self) -> InMemoryBackend<Ipvs> {
+        InMemoryBackend::new(Ipvs::detached(self.0), |held, change: &Change| {
             for step in change.steps() {
                 held.replay(step)?;
             }
@@ -39,9 +39,9 @@ fn render(family: Family, dataplane: &Dataplane) -> Rules {
 }
 
 /// The rules as read from a kernel to which they were written from nothing.
-fn read_back(backend: &Ipvs, wanted: &Rules) -> Rules {
+fn read_back(backend: &Ipvs, desired: &Rules) -> Rules {
     let mut held = Rules::default();
-    for step in backend.diff(&held, wanted).steps() {
+    for step in backend.diff(&held, desired).steps() {
         held.replay(step).expect("every step can be taken");
     }
     held
@@ -66,14 +66,14 @@ proptest! {
             for states in history.windows(2) {
                 let [before, after] = states else { continue };
                 let from = Rendered { dataplane: before.clone(), rules: render(family, before) };
-                let wanted = backend.render(after, &from);
+                let desired = backend.render(after, &from);
                 let serving = from.rules;
                 let mut held = serving.clone();
-                for step in backend.diff(&serving, &wanted).steps() {
+                for step in backend.diff(&serving, &desired).steps() {
                     held.replay(step).expect("every step can be taken");
                     laws::never_half_serves(&OfFamily(family), (before, &serving), after, &held);
                 }
-                prop_assert_eq!(&held, &wanted);
+                prop_assert_eq!(&held, &desired);
             }
         }
     }
@@ -83,22 +83,22 @@ proptest! {
     fn a_virtual_server_that_stays_keeps_its_mark(history in histories(4)) {
         for family in Family::ALL {
             let backend = Ipvs::detached(family);
-            let mut believed = Rendered::default();
+            let mut observed = Rendered::default();
             for desired in &history {
-                let wanted = backend.render(desired, &believed);
+                let desired_rules = backend.render(desired, &observed);
                 for (key, claims) in desired.frontends().iter().filter(|(key, _)| key.family() == family) {
-                    let same = believed.dataplane.frontends().get(key).is_some_and(|before| {
+                    let same = observed.dataplane.frontends().get(key).is_some_and(|before| {
                         before.winner() == claims.winner()
                     });
                     if same {
-                        prop_assert_eq!(believed.rules.marks(key), wanted.marks(key), "{}", key);
+                        prop_assert_eq!(observed.rules.marks(key), desired_rules.marks(key), "{}", key);
                     }
                 }
                 // An agent that starts reads them from the kernel.
-                let found = Rendered { dataplane: Dataplane::default(), rules: read_back(&backend, &wanted) };
+                let found = Rendered { dataplane: Dataplane::default(), rules: read_back(&backend, &desired_rules) };
                 let anew = backend.render(desired, &found);
-                prop_assert_eq!(&anew, &wanted);
-                believed = Rendered { dataplane: desired.clone(), rules: wanted };
+                prop_assert_eq!(&anew, &desired_rules);
+                observed = Rendered { dataplane: desired.clone(), rules: desired_rules };
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The canonical form of a table, independent of how the table came about.
 
-mod rooms;
+mod affinity_maps;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::ElementData;
 
-use crate::chains::{self, Draw, Lead, NumberedChain};
+use crate::chains::{self, ChainId, NumberedChain, SlotChoice};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::render::source_lengths;
 use crate::table::Table;
@@ -27,7 +27,7 @@ impl Table {
                 continue;
             };
             for (_, data) in set.elements.iter() {
-                if let Some(Lead::Numbered(chain)) = Lead::of(name, data) {
+                if let Some(ChainId::Numbered(chain)) = ChainId::of(name, data) {
                     used.extend(chain.closure());
                 }
             }
@@ -40,10 +40,10 @@ impl Table {
             .keys()
             .filter(|name| !chains.contains_key(*name))
         {
-            if let Some(lead) = NumberedChain::parse(unused).map(Lead::Numbered)
-                && let Some(numbers) = table.sets.get_mut(lead.map().as_str())
+            if let Some(chain_id) = NumberedChain::parse(unused).map(ChainId::Numbered)
+                && let Some(numbers) = table.sets.get_mut(chain_id.map().as_str())
             {
-                numbers.elements.remove(&lead.key());
+                numbers.elements.remove(&chain_id.key());
             }
         }
         table.sets.retain(|name, set| {
@@ -79,7 +79,7 @@ impl Table {
                 }
             }
         }
-        rooms::put_in_order(&mut table, family);
+        affinity_maps::put_in_order(&mut table, family);
         table
     }
 
@@ -88,9 +88,9 @@ impl Table {
         let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
         let sets = [keyed.services(), keyed.short_circuits(), keyed.locals()];
         sets.into_iter().any(|set| {
-            let lead = self.element(set, &bytes);
-            let lead = lead.and_then(|data| Lead::of(set, data));
-            matches!(lead, Some(Lead::Numbered(chain)) if chain.draw == Draw::Source)
+            let chain_id = self.element(set, &bytes);
+            let chain_id = chain_id.and_then(|data| ChainId::of(set, data));
+            matches!(chain_id, Some(ChainId::Numbered(chain)) if chain.slot_choice == SlotChoice::Source)
         })
     }
 }

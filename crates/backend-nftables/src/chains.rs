@@ -6,7 +6,7 @@
 //! priority.
 
 mod affinity;
-mod lead;
+mod chain_id;
 mod numbered;
 mod rule_parts;
 mod source_ranges;
@@ -21,8 +21,8 @@ use netlink::nf_tables::{
 pub(crate) use nftables_model::regular;
 use nftables_model::{base, refuse_arrivals, refuse_cluster_ips, reject_or_drop, reject_ports};
 
-pub(crate) use self::lead::{Lead, chain_behind, external_local, refuse};
-pub(crate) use self::numbered::{Counter, Draw, Job, NumberedChain, Placement};
+pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
+pub(crate) use self::numbered::{ChainRole, Counter, NumberedChain, Placement, SlotChoice};
 use self::rule_parts::{
     Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
     load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
@@ -135,11 +135,11 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         regular("dispatch", dispatch(family, config)),
         regular(
             &external_local(Keyed::Address),
-            ask_who(family, config, Keyed::Address),
+            external_local_rules(family, config, Keyed::Address),
         ),
         regular(
             &external_local(Keyed::NodePort),
-            ask_who(family, config, Keyed::NodePort),
+            external_local_rules(family, config, Keyed::NodePort),
         ),
         regular("masquerading", masquerade(family, config)),
         regular("learn", affinity::learn(family)),
@@ -202,7 +202,7 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
 /// The rules for external policy Local. Pods of this node and the node itself are inside the
 /// cluster: they reach every endpoint, as with the cluster IP. All other clients reach only this
 /// node's endpoints, and keep their source address.
-fn ask_who(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
+fn external_local_rules(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
     let choose = |set, when| lookup_chain(family, set, SetName::LocalChains, when);
     let mut rules = Vec::new();
     if let Some(local) = local_source(family, config, Operator::Equal) {

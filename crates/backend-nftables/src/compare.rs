@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use backend::{Piece, Standing};
+use backend::{Piece, PieceState};
 use dataplane::FrontendKey;
 use netlink::nf_tables::{Bytes, ElementData, Expression, Verdict};
 
-use crate::chains::{Lead, chain_behind};
+use crate::chains::{ChainId, chain_behind};
 use crate::layout::{self, Keyed, SetName};
 use crate::table::{ChainWithRules, Table};
 
@@ -22,13 +22,13 @@ impl Table {
     /// Compares the elements for `key` in this table and in `found`, set by set. The cost is
     /// proportional to both tables.
     pub fn compare_elements(&self, found: &Table, key: &FrontendKey) -> Vec<Piece> {
-        let (wanted, found) = (self.carriers(key), found.carriers(key));
-        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
+        let (desired, found) = (self.carriers(key), found.carriers(key));
+        let keys: BTreeSet<_> = desired.keys().chain(found.keys()).cloned().collect();
         let mut pieces: Vec<(SetName, Piece)> = keys
             .into_iter()
             .filter_map(|at| {
-                let (wanted, found) = (wanted.get(&at), found.get(&at));
-                Some((at.0, Piece::compare(wanted, found)?))
+                let (desired, found) = (desired.get(&at), found.get(&at));
+                Some((at.0, Piece::compare(desired, found)?))
             })
             .collect();
         // Sorted by text: the bytes of slot numbers are in host byte order, texts in numeric order.
@@ -51,11 +51,11 @@ impl Table {
 
     /// Compares the elements of the sets that `are_so` accepts.
     fn compare_sets_that(&self, found: &Table, are_so: impl Fn(SetName) -> bool) -> Vec<Piece> {
-        let (wanted, found) = (self.elements_of(&are_so), found.elements_of(&are_so));
-        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
+        let (desired, found) = (self.elements_of(&are_so), found.elements_of(&are_so));
+        let keys: BTreeSet<_> = desired.keys().chain(found.keys()).cloned().collect();
         let pieces = keys
             .into_iter()
-            .filter_map(|at| Piece::compare(wanted.get(&at), found.get(&at)));
+            .filter_map(|at| Piece::compare(desired.get(&at), found.get(&at)));
         pieces.collect()
     }
 
@@ -64,12 +64,12 @@ impl Table {
         let names: BTreeSet<_> = self.chains.keys().chain(found.chains.keys()).collect();
         let piece = |name: &Arc<str>| {
             let standing = match (self.chains.get(name), found.chains.get(name)) {
-                (Some(wanted), Some(found)) if wanted == found => Standing::Present,
-                (Some(_), Some(found)) => Standing::Different {
+                (Some(desired), Some(found)) if desired == found => PieceState::Present,
+                (Some(_), Some(found)) => PieceState::Different {
                     found: rules(found),
                 },
-                (Some(_), None) => Standing::Missing,
-                (None, _) => Standing::Leftover,
+                (Some(_), None) => PieceState::Missing,
+                (None, _) => PieceState::Leftover,
             };
             let text = format!("chain {name}");
             (Arc::clone(name), Piece { text, standing })
@@ -82,17 +82,17 @@ impl Table {
     pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
         let next = found.next.iter().map(|_| Piece {
             text: format!("table {}", layout::NEXT),
-            standing: Standing::Leftover,
+            standing: PieceState::Leftover,
         });
         let names: BTreeSet<_> = self.sets.keys().chain(found.sets.keys()).collect();
         let piece = |name: &Arc<str>| {
             let standing = match (self.sets.get(name), found.sets.get(name)) {
-                (Some(wanted), Some(found)) if wanted.set == found.set => Standing::Present,
-                (Some(_), Some(_)) => Standing::Different {
+                (Some(desired), Some(found)) if desired.set == found.set => PieceState::Present,
+                (Some(_), Some(_)) => PieceState::Different {
                     found: vec!["a set of another shape, or with elements of another".to_owned()],
                 },
-                (Some(_), None) => Standing::Missing,
-                (None, _) => Standing::Leftover,
+                (Some(_), None) => PieceState::Missing,
+                (None, _) => PieceState::Leftover,
             };
             let text = format!("set {name}");
             Piece { text, standing }
@@ -162,8 +162,8 @@ impl Table {
         let text = |(name, key, data): (SetName, &Bytes, &ElementData)| {
             let set = self.sets.get(name.as_str())?;
             let mut text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
-            if let Some(lead) = Lead::of(name, data) {
-                text.push_str(&format!(" # {lead}"));
+            if let Some(chain_id) = ChainId::of(name, data) {
+                text.push_str(&format!(" # {chain_id}"));
             }
             Some(((name, key.clone()), text))
         };

@@ -46,99 +46,99 @@ enum Hooks {
     Last,
 }
 
-pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
-    diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
+pub(crate) fn diff(family: Family, observed: &Table, desired: &Table) -> Change {
+    diff_in_parts(family, observed, desired, ELEMENTS_A_TRANSACTION)
 }
 
 /// Like [`diff`], with at most `most` elements in a transaction.
-fn diff_in_parts(family: Family, believed: &Table, wanted: &Table, most: usize) -> Change {
+fn diff_in_parts(family: Family, observed: &Table, desired: &Table, most: usize) -> Change {
     let mut plan = Plan {
         family,
         most,
         transactions: Vec::new(),
     };
-    let next = believed.next.as_deref();
-    let is_mended = !wanted.exists || can_be_mended(believed, wanted);
-    let serves_itself = is_mended && believed.is_hooked();
+    let next = observed.next.as_deref();
+    let is_mended = !desired.exists || can_update_in_place(observed, desired);
+    let serves_itself = is_mended && observed.is_hooked();
     if next.is_some_and(Table::is_hooked) && !serves_itself {
-        plan.move_back(believed, wanted);
-    } else if believed.exists && !is_mended {
-        plan.move_beside(next, wanted);
-        plan.move_back(believed, wanted);
+        plan.move_back(observed, desired);
+    } else if observed.exists && !is_mended {
+        plan.move_beside(next, desired);
+        plan.move_back(observed, desired);
     } else {
         if next.is_some() {
             plan.delete(NEXT);
         }
-        plan.mend(TABLE, believed, wanted, Hooks::AtOnce);
+        plan.mend(TABLE, observed, desired, Hooks::AtOnce);
     }
     Change {
         transactions: plan.transactions,
     }
 }
 
-/// Whether `believed` can be changed to `wanted` in place. Every set and chain in both must be the
+/// Whether `observed` can be changed to `desired` in place. Every set and chain in both must be the
 /// same: the shape of a set and the hook of a chain cannot be changed, and neither can be replaced
 /// while rules refer to it. If packets already reach the table, it must also have all fixed sets: a
 /// new set is empty until its last element is added, and new rules would find nothing in it.
-fn can_be_mended(believed: &Table, wanted: &Table) -> bool {
-    let is_used = believed.is_hooked();
-    let sets = wanted.sets.iter().all(|(name, set)| {
-        let other = believed.sets.get(name);
+fn can_update_in_place(observed: &Table, desired: &Table) -> bool {
+    let is_used = observed.is_hooked();
+    let sets = desired.sets.iter().all(|(name, set)| {
+        let other = observed.sets.get(name);
         let may_come = || !is_used || !SetName::FIXED.iter().any(|set| set.as_str() == &**name);
         other.map_or_else(may_come, |other| other.set == set.set)
     });
-    let mut chains = wanted.chains.iter();
-    let chains = Arc::ptr_eq(&believed.chains, &wanted.chains)
+    let mut chains = desired.chains.iter();
+    let chains = Arc::ptr_eq(&observed.chains, &desired.chains)
         || chains.all(|(name, chain)| {
-            let other = believed.chains.get(name);
+            let other = observed.chains.get(name);
             other.is_none_or(|other| other.chain == chain.chain)
         });
     sets && chains
 }
 
-fn add_objects(believed: &Table, wanted: &Table, hooks: Hooks, transaction: &mut Transaction) {
+fn add_objects(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
-    if wanted.exists && !believed.exists {
+    if desired.exists && !observed.exists {
         operations.push(Operation::AddTable);
     }
-    for (name, set) in &wanted.sets {
-        if !believed.sets.contains_key(name) {
+    for (name, set) in &desired.sets {
+        if !observed.sets.contains_key(name) {
             operations.push(Operation::AddSet((*set.set).clone()));
         }
     }
-    if Arc::ptr_eq(&believed.chains, &wanted.chains) {
+    if Arc::ptr_eq(&observed.chains, &desired.chains) {
         return;
     }
-    let changed: Vec<_> = wanted
+    let changed: Vec<_> = desired
         .chains
         .iter()
-        .filter(|(name, chain)| match believed.chains.get(*name) {
+        .filter(|(name, chain)| match observed.chains.get(*name) {
             Some(old) => !Arc::ptr_eq(old, chain) && old != *chain,
             None => hooks == Hooks::AtOnce || chain.chain.hook.is_none(),
         })
         .collect();
-    add_chains(believed, &changed, transaction);
+    add_chains(observed, &changed, transaction);
 }
 
-/// Adds the base chains of `wanted` that `believed` lacks.
-fn add_hooks(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
-    let chains = wanted.chains.iter();
+/// Adds the base chains of `desired` that `observed` lacks.
+fn add_hooks(observed: &Table, desired: &Table, transaction: &mut Transaction) {
+    let chains = desired.chains.iter();
     let at_hooks: Vec<_> = chains
-        .filter(|(name, chain)| chain.chain.hook.is_some() && !believed.chains.contains_key(*name))
+        .filter(|(name, chain)| chain.chain.hook.is_some() && !observed.chains.contains_key(*name))
         .collect();
-    add_chains(believed, &at_hooks, transaction);
+    add_chains(observed, &at_hooks, transaction);
 }
 
 /// Creates missing chains and rewrites the rules of all `chains`.
 fn add_chains(
-    believed: &Table,
+    observed: &Table,
     chains: &[(&Arc<str>, &Arc<ChainWithRules>)],
     transaction: &mut Transaction,
 ) {
     let operations = &mut transaction.operations;
     // A rule may refer to any chain, so all chains come before all rules.
     for (name, chain) in chains {
-        match believed.chains.get(*name) {
+        match observed.chains.get(*name) {
             None => operations.push(Operation::AddChain(chain.chain.clone())),
             Some(_) => operations.push(Operation::FlushChain(Arc::clone(name))),
         }
@@ -155,19 +155,19 @@ fn add_chains(
 
 /// Deletes objects in Signpost's table that are not desired: left by an older version, or added by
 /// another program.
-fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
+fn delete_objects(observed: &Table, desired: &Table, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
-    let chains: Vec<_> = believed
+    let chains: Vec<_> = observed
         .chains
         .keys()
-        .filter(|name| !wanted.chains.contains_key(*name))
+        .filter(|name| !desired.chains.contains_key(*name))
         .collect();
     for chain in &chains {
         operations.push(Operation::FlushChain(Arc::clone(chain)));
     }
     // Sets before chains: the elements of a map refer to chains.
-    for set in believed.sets.keys() {
-        if !wanted.sets.contains_key(set) {
+    for set in observed.sets.keys() {
+        if !desired.sets.contains_key(set) {
             operations.push(Operation::DeleteSet(Arc::clone(set)));
         }
     }
@@ -190,52 +190,52 @@ impl Plan {
         self.transactions.push(transaction);
     }
 
-    /// Replaces a table of another form while it serves: builds all of `wanted` beside it, hooks
+    /// Replaces a table of another form while it serves: builds all of `desired` beside it, hooks
     /// that in, and only then removes the old table. In between packets traverse both tables. The
     /// second one does not process connections that the first has redirected, and both refuse the
     /// same packets.
-    fn move_beside(&mut self, next: Option<&Table>, wanted: &Table) {
+    fn move_beside(&mut self, next: Option<&Table>, desired: &Table) {
         let nothing = Table::default();
-        let believed = match next {
+        let observed = match next {
             // Left by such a change that was cut short.
-            Some(next) if can_be_mended(next, wanted) => next,
+            Some(next) if can_update_in_place(next, desired) => next,
             Some(_) => {
                 self.delete(NEXT);
                 &nothing
             }
             None => &nothing,
         };
-        self.mend(NEXT, believed, wanted, Hooks::Last);
+        self.mend(NEXT, observed, desired, Hooks::Last);
     }
 
     /// Rebuilds the table under its usual name while the table beside it serves.
-    fn move_back(&mut self, believed: &Table, wanted: &Table) {
+    fn move_back(&mut self, observed: &Table, desired: &Table) {
         let nothing = Table::default();
-        let believed = match believed.exists {
-            true if !can_be_mended(believed, wanted) => {
+        let observed = match observed.exists {
+            true if !can_update_in_place(observed, desired) => {
                 self.delete(TABLE);
                 &nothing
             }
-            _ => believed,
+            _ => observed,
         };
-        self.mend(TABLE, believed, wanted, Hooks::Last);
+        self.mend(TABLE, observed, desired, Hooks::Last);
         self.delete(NEXT);
     }
 
-    /// Changes `believed` to `wanted`, in place.
-    fn mend(&mut self, name: &str, believed: &Table, wanted: &Table, hooks: Hooks) {
+    /// Changes `observed` to `desired`, in place.
+    fn mend(&mut self, name: &str, observed: &Table, desired: &Table, hooks: Hooks) {
         // To remove everything, delete the table: kernels before 6.2 would refuse to delete element
         // by element.
-        if !wanted.exists {
-            if believed.exists {
+        if !desired.exists {
+            if observed.exists {
                 self.delete(name);
             }
             return;
         }
         let mut current = self.start(name);
-        add_objects(believed, wanted, hooks, &mut current);
-        let set_of = |name: SetName| Some(Arc::clone(&wanted.sets.get(name.as_str())?.set));
-        let mut steps = steps(self.family, believed, wanted);
+        add_objects(observed, desired, hooks, &mut current);
+        let set_of = |name: SetName| Some(Arc::clone(&desired.sets.get(name.as_str())?.set));
+        let mut steps = steps(self.family, observed, desired);
         let mut is_first = true;
         // Frontends of the first turn neither wait for the rest nor fail with it.
         for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
@@ -252,14 +252,14 @@ impl Plan {
         }
         let mut at_last = self.start(name);
         if hooks == Hooks::Last {
-            add_hooks(believed, wanted, &mut at_last);
+            add_hooks(observed, desired, &mut at_last);
         }
         // Undesired objects are removed last, in a separate transaction: kernels before 6.2 refuse
         // to delete a chain that an element referred to a moment ago, and such a refusal must not
         // affect desired objects.
-        let mut unwanted = self.start(name);
-        delete_objects(believed, wanted, &mut unwanted);
-        let all = [current, at_last, unwanted].into_iter();
+        let mut undesired = self.start(name);
+        delete_objects(observed, desired, &mut undesired);
+        let all = [current, at_last, undesired].into_iter();
         let some = |transaction: &Transaction| !transaction.operations.is_empty();
         self.transactions.extend(all.filter(some));
     }

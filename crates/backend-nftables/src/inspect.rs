@@ -1,7 +1,7 @@
 //! Interprets the tables of one family, for traces and explanations.
 
 use backend::{
-    Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
+    Backend, Change as _, Found, Inspect, PacketPath, Piece, PieceState, Rendered, describe_repair,
 };
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
@@ -25,33 +25,33 @@ impl Inspect for Nftables {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Table, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         ways(rules, node, packet)
     }
 
     /// Renders only the part: no element depends on other Services except for its slot, which
-    /// `believed` has.
-    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Table) -> Table {
+    /// `observed` has.
+    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, observed: &Table) -> Table {
         let from = Rendered {
             dataplane: Dataplane::default(),
-            rules: believed.clone(),
+            rules: observed.clone(),
         };
         self.render(part, &from)
     }
 
-    fn compare_frontend(&self, wanted: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
-        wanted.compare_elements(found, key)
+    fn compare_frontend(&self, desired: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
+        desired.compare_elements(found, key)
     }
 
-    fn compare_chains(&self, wanted: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
-        let mut chains = wanted.compare_chains(found);
-        let names = wanted.chains_of(key);
+    fn compare_chains(&self, desired: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
+        let mut chains = desired.compare_chains(found);
+        let names = desired.chains_of(key);
         let named = names.iter().filter_map(|name| chains.remove(name));
         named.collect()
     }
 
-    fn compare_memberships(&self, wanted: &Table, found: &Table, _part: &Dataplane) -> Vec<Piece> {
-        wanted.compare_memberships(found)
+    fn compare_memberships(&self, desired: &Table, found: &Table, _part: &Dataplane) -> Vec<Piece> {
+        desired.compare_memberships(found)
     }
 
     /// Returns chains and sets that differ from those programmed, and leftover elements in sets
@@ -63,8 +63,8 @@ impl Inspect for Nftables {
         chains
             .chain(programmed.compare_sets(found))
             .chain(programmed.compare_numbers(found))
-            .filter(|piece| piece.standing != Standing::Present)
-            .chain(shared.filter(|piece| piece.standing == Standing::Leftover))
+            .filter(|piece| piece.standing != PieceState::Present)
+            .chain(shared.filter(|piece| piece.standing == PieceState::Leftover))
             .collect()
     }
 

@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
+    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Operation, Transaction};
-use netlink::{Ledger, Listener, OpenError, Socket, Watched};
-use nftables_model::{Seen, TableSocket, recovery, recovery_of_reading};
+use netlink::{ForeignGenerations, Listener, OpenError, Socket, Watched};
+use nftables_model::{RulesetVersion, TableSocket, recovery, recovery_of_reading};
 
 use self::parts::commit_in_parts;
 use self::sctp::{Sctp, observe_sctp};
-use self::support::{Lacking, Support};
+use self::support::{MissingFeature, Support};
 use crate::diff::{Change, diff};
-use crate::disturbances::Disturbances;
 use crate::layout::{self, NEXT, SetName, TABLE};
+use crate::notification_listener::NotificationListener;
 use crate::render::render;
 use crate::table::Table;
 
@@ -41,10 +41,10 @@ pub struct Nftables {
     /// The connection to the kernel. `None` for a backend that only renders and diffs.
     connection: Option<Arc<Mutex<TableSocket>>>,
     /// The generation of the ruleset when this family was last read or found unchanged.
-    seen: Option<Seen>,
+    seen: Option<RulesetVersion>,
     /// The transactions of other programs, as reported by the listener; empty while it has not
     /// joined.
-    ledger: Arc<Mutex<Ledger>>,
+    foreign_generations: Arc<Mutex<ForeignGenerations>>,
     /// Whether the kernel redirects SCTP. `None` until conntrack is loaded.
     sctp: Option<Sctp>,
     support: Support,
@@ -57,21 +57,24 @@ pub fn open() -> Result<[Nftables; 2], OpenError> {
 
 /// Opens the network namespace of this thread, with a listener for external changes to Signpost's
 /// tables. While it listens, changes to other tables cause no read of Signpost's.
-pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenError> {
+pub fn open_with_listener() -> Result<([Nftables; 2], NotificationListener), OpenError> {
     let socket = Socket::open()?;
     let listener = Listener::open(Watched::Tables(&[TABLE, NEXT]), &[&socket])?;
-    let ledger = Arc::default();
-    let families = families(socket, &ledger);
-    Ok((families, Disturbances::new(listener, ledger)))
+    let foreign_generations = Arc::default();
+    let families = families(socket, &foreign_generations);
+    Ok((
+        families,
+        NotificationListener::new(listener, foreign_generations),
+    ))
 }
 
-fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
+fn families(socket: Socket, foreign_generations: &Arc<Mutex<ForeignGenerations>>) -> [Nftables; 2] {
     let connection = Arc::new(Mutex::new(TableSocket::from(socket)));
     Family::ALL.map(|family| Nftables {
         family,
         connection: Some(Arc::clone(&connection)),
         seen: None,
-        ledger: Arc::clone(ledger),
+        foreign_generations: Arc::clone(foreign_generations),
         sctp: None,
         support: Support::Unknown,
     })
@@ -91,7 +94,7 @@ impl Nftables {
             family,
             connection: None,
             seen: None,
-            ledger: Arc::default(),
+            foreign_generations: Arc::default(),
             sctp: None,
             support: Support::Unknown,
         }
@@ -111,7 +114,7 @@ impl Nftables {
 
     /// Returns the feature that every Signpost table needs and the kernel lacks, if the kernel
     /// names it.
-    fn observe_lacking(&mut self) -> Option<Lacking> {
+    fn observe_lacking(&mut self) -> Option<MissingFeature> {
         if self.support == Support::Whole {
             return None;
         }
@@ -122,7 +125,7 @@ impl Nftables {
                 self.support = Support::Whole;
                 None
             }
-            Err(error) => Lacking::of(family, error),
+            Err(error) => MissingFeature::of(family, error),
         }
     }
 
@@ -163,8 +166,8 @@ impl Backend for Nftables {
         render(self.family, desired, from)
     }
 
-    fn diff(&self, believed: &Table, wanted: &Table) -> Change {
-        diff(self.family, believed, wanted)
+    fn diff(&self, observed: &Table, desired: &Table) -> Change {
+        diff(self.family, observed, desired)
     }
 
     fn observe(&mut self) -> Result<Table, ObserveError> {
@@ -188,10 +191,13 @@ impl Backend for Nftables {
             .map_err(|e| self.unobserved(Recovery::Halt, e))?;
         let now = connection.observe_seen().map_err(|e| self.unread(e))?;
         drop(connection);
-        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let elsewhere = ledger.elsewhere(self.family, seen.generation, now.generation);
-        drop(ledger);
-        if !seen.is_quiet_until(&now, elsewhere) {
+        let foreign_generations = self
+            .foreign_generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = foreign_generations.elsewhere(self.family, seen.generation, now.generation);
+        drop(foreign_generations);
+        if !seen.has_no_foreign_change(&now, elsewhere) {
             return Ok(Drift::Possible);
         }
         self.seen = Some(now);
@@ -285,17 +291,17 @@ impl Backend for Nftables {
             .collect()
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         let is_untracked = asked.key.protocol() == Protocol::Sctp
             && asked.key.family() == self.family
             && self.sctp == Some(Sctp::Untracked);
-        let shortcoming = is_untracked.then(|| {
-            asked.shortcoming(
+        let unsupported_field = is_untracked.then(|| {
+            asked.unsupported_field(
                 "spec.ports",
                 "this kernel does not track SCTP connections, so none is sent to an endpoint",
             )
         });
-        shortcoming.into_iter().collect()
+        unsupported_field.into_iter().collect()
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use nftables_model::{
     parse_address, parse_target, source, sticky_slot, target,
 };
 
-pub(crate) use self::sets::{Keyed, Room, SetName};
+pub(crate) use self::sets::{AffinityMap, Keyed, SetName};
 
 /// The name of Signpost's table in each family.
 pub const TABLE: &str = "signpost";

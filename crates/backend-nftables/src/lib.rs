@@ -32,22 +32,22 @@
 mod canonical;
 mod chains;
 mod compare;
-mod crowded;
 mod diff;
-mod disturbances;
+mod full_affinity_maps;
 mod inspect;
 mod kernel;
 mod layout;
+mod notification_listener;
 mod render;
 mod simulate;
 mod slots;
 mod table;
 
-pub use crowded::{CROWDED, Crowded, CrowdedError};
 pub use diff::Change;
-pub use disturbances::Disturbances;
-pub use kernel::{Nftables, open, open_with_disturbances};
+pub use full_affinity_maps::{CROWDED, CrowdedError, FullAffinityMaps};
+pub use kernel::{Nftables, open, open_with_listener};
 pub use layout::{NEXT, TABLE};
 pub use nftables_model::Refused;
+pub use notification_listener::NotificationListener;
 pub use simulate::{Memory, simulate, simulate_next, ways};
 pub use table::Table;

@@ -1,9 +1,9 @@
 //! Renders the table for a node from its dataplane.
 
-mod filling;
+mod affinity_maps;
 mod plan;
 mod retirement;
-mod rooms;
+mod table_builder;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,14 @@ use dataplane::{
 use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData};
 
-use self::filling::Filling;
+pub(crate) use self::affinity_maps::AffinityMaps;
 use self::plan::{NeededChains, Plan, Refusal};
 pub(crate) use self::retirement::Retirement;
 use self::retirement::retire;
-pub(crate) use self::rooms::Rooms;
-pub(crate) use self::turns::Turns;
-use crate::chains::{self, Counter, Lead, NumberedChain};
-use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SetName};
+use self::table_builder::TableBuilder;
+pub(crate) use self::turns::RoundRobinCounters;
+use crate::chains::{self, ChainId, Counter, NumberedChain};
+use crate::layout::{self, AffinityMap, Keyed, LOCAL_SLOTS, SetName};
 use crate::slots;
 use crate::table::{Chains, SetWithElements, Table};
 
@@ -57,7 +57,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     if is_same_config && differences.is_empty() && surplus.is_empty() {
         return from.rules.clone();
     }
-    let mut filling = Filling::of(if incremental {
+    let mut table_builder = TableBuilder::of(if incremental {
         from.rules.clone()
     } else {
         Table::default()
@@ -66,47 +66,59 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     let kept_sets = from.rules.sets.keys();
     let kept_sets = kept_sets.filter_map(|name| SetName::parse(name));
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
-        filling.add_set(family, name);
+        table_builder.add_set(family, name);
     }
     // The rules of kept chains need their affinity maps, which another program may have removed.
     if !incremental {
         for chain in from.rules.numbered_chains() {
-            filling.add_set(family, chain.keyed.clients(chain.room));
+            table_builder.add_set(family, chain.keyed.clients(chain.affinity_map));
         }
     }
     // A start writes nothing if nothing differs, but adds affinity maps to a table of an older
     // version.
-    let has_rooms = from.rules.sets.contains_key(SetName::Crowded.as_str());
-    let keeps_rooms = !incremental && has_rooms;
+    let has_affinity_maps = from
+        .rules
+        .sets
+        .contains_key(SetName::FullAffinityMaps.as_str());
+    let keeps_affinity_maps = !incremental && has_affinity_maps;
     if !incremental {
-        filling.table.rooms = rooms::read(family, &from.rules, desired);
-        filling.table.turns = Turns::read(family, &from.rules, desired);
+        table_builder.table.affinity_maps = affinity_maps::read(family, &from.rules, desired);
+        table_builder.table.turns = RoundRobinCounters::read(family, &from.rules, desired);
     }
     let mut needed_chains = NeededChains::new();
-    render_memberships(&differences, &mut filling);
+    render_memberships(&differences, &mut table_builder);
     if !is_same_config {
-        render_node_port_addresses(family, before.config(), desired.config(), &mut filling);
+        render_node_port_addresses(
+            family,
+            before.config(),
+            desired.config(),
+            &mut table_builder,
+        );
     }
     for difference in differences.frontends {
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
-        let room = match &after {
+        let affinity_map = match &after {
             Some(frontend) if frontend.affinity != Affinity::None => {
                 let service = &frontend.service_port.service;
-                let rooms = &mut filling.table.rooms;
-                match keeps_rooms && rooms::is_in_shared(&from.rules, difference.key) {
-                    true => Room::Shared,
-                    false => rooms::room_of(family, desired, rooms, service),
+                let affinity_maps = &mut table_builder.table.affinity_maps;
+                match keeps_affinity_maps
+                    && affinity_maps::is_in_shared(&from.rules, difference.key)
+                {
+                    true => AffinityMap::Shared,
+                    false => {
+                        affinity_maps::affinity_map_of(family, desired, affinity_maps, service)
+                    }
                 }
             }
-            _ => Room::Shared,
+            _ => AffinityMap::Shared,
         };
-        let first = &mut filling.table.first;
+        let first = &mut table_builder.table.first;
         match after.as_ref().map(|frontend| frontend.precedence) {
             Some(Precedence::First) => drop(first.insert(*difference.key)),
             Some(Precedence::Ordinary) | None => drop(first.remove(difference.key)),
         }
-        let counter = filling
+        let counter = table_builder
             .table
             .turns
             .counter(difference.key, after.as_deref());
@@ -116,14 +128,14 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
                 difference.key,
                 before.as_deref(),
                 after.as_deref(),
-                (room, counter),
+                (affinity_map, counter),
                 &from.rules,
-                &mut filling,
+                &mut table_builder,
                 &mut needed_chains,
             );
         }
     }
-    let mut table = filling.finish();
+    let mut table = table_builder.finish();
     table.exists = true;
     table.chains = render_chains(
         family,
@@ -143,10 +155,10 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
 
 /// Adds the elements that map each number to its chain.
 fn render_numbers(table: &mut Table) {
-    let numbered = table.numbered_chains().into_iter().map(Lead::Numbered);
-    for lead in Lead::FIXED.into_iter().chain(numbered) {
-        let verdict = ElementData::Verdict(lead.verdict());
-        table.set_element(lead.map(), lead.key(), verdict);
+    let numbered = table.numbered_chains().into_iter().map(ChainId::Numbered);
+    for chain_id in ChainId::FIXED.into_iter().chain(numbered) {
+        let verdict = ElementData::Verdict(chain_id.verdict());
+        table.set_element(chain_id.map(), chain_id.key(), verdict);
     }
 }
 
@@ -211,14 +223,14 @@ pub(crate) fn source_lengths(
 }
 
 /// Renders the sets that hold no frontends and depend on the Services.
-fn render_memberships(differences: &Differences<'_>, filling: &mut Filling) {
+fn render_memberships(differences: &Differences<'_>, table_builder: &mut TableBuilder) {
     for difference in &differences.cluster_ips {
         let key = layout::address(*difference.key);
-        filling.member(SetName::ClusterIps, key, difference.after.is_some());
+        table_builder.member(SetName::ClusterIps, key, difference.after.is_some());
     }
     for difference in &differences.hairpins {
         let key = layout::hairpin(difference.key);
-        filling.member(SetName::Hairpins, key, difference.after.is_some());
+        table_builder.member(SetName::Hairpins, key, difference.after.is_some());
     }
 }
 
@@ -227,7 +239,7 @@ fn render_node_port_addresses(
     family: Family,
     before: &Config,
     desired: &Config,
-    filling: &mut Filling,
+    table_builder: &mut TableBuilder,
 ) {
     // Loopback addresses never accept node ports: replies to a redirected packet would be martians.
     let addresses = |config: &Config| -> BTreeSet<IpAddr> {
@@ -238,7 +250,7 @@ fn render_node_port_addresses(
     for address in old.symmetric_difference(&new) {
         let key = layout::address(*address);
         let is_member = new.contains(address);
-        filling.member(SetName::NodePortAddresses, key, is_member);
+        table_builder.member(SetName::NodePortAddresses, key, is_member);
     }
 }
 
@@ -247,63 +259,76 @@ fn place(
     key: &FrontendKey,
     before: Option<&Frontend>,
     frontend: Option<&Frontend>,
-    (room, counter): (Room, Counter),
+    (affinity_map, counter): (AffinityMap, Counter),
     near: &Table,
-    filling: &mut Filling,
+    table_builder: &mut TableBuilder,
     chains: &mut NeededChains,
 ) {
     let (family, keyed, bytes) = (key.family(), Keyed::of(key), layout::frontend(key));
     let plan = frontend.map_or_else(Plan::default, |frontend| {
-        Plan::of(keyed, frontend, room, counter, chains)
+        Plan::of(keyed, frontend, affinity_map, counter, chains)
     });
-    if room != Room::Shared {
-        filling.add_set(family, keyed.clients(room));
+    if affinity_map != AffinityMap::Shared {
+        table_builder.add_set(family, keyed.clients(affinity_map));
     }
     let is_sticky = plan.affinity.is_some();
     let was_sticky = before.is_some_and(|frontend| frontend.affinity != Affinity::None);
-    for (set, lead) in [
+    for (set, chain_id) in [
         (keyed.services(), plan.service),
         (keyed.short_circuits(), plan.short_circuit),
         (keyed.locals(), plan.local),
         (keyed.affinities(), plan.affinity),
     ] {
-        match lead {
-            Some(lead) => filling.set(set, bytes.clone(), lead.value()),
-            None => filling.remove(set, &bytes),
+        match chain_id {
+            Some(chain_id) => table_builder.set(set, bytes.clone(), chain_id.value()),
+            None => table_builder.remove(set, &bytes),
         }
     }
     let (refuses, rejects) = (
         plan.refusal.is_some(),
         plan.refusal == Some(Refusal::Reject),
     );
-    filling.member(keyed.refusals(), bytes.clone(), refuses);
-    filling.member(keyed.rejects(), bytes.clone(), rejects);
+    table_builder.member(keyed.refusals(), bytes.clone(), refuses);
+    table_builder.member(keyed.rejects(), bytes.clone(), rejects);
     if keyed == Keyed::Address {
         let ranges = |frontend: Option<&Frontend>| {
             frontend
                 .map(|frontend| Arc::clone(&frontend.source_ranges))
                 .unwrap_or_default()
         };
-        place_ranges(family, &bytes, &ranges(before), &ranges(frontend), filling);
+        place_ranges(
+            family,
+            &bytes,
+            &ranges(before),
+            &ranges(frontend),
+            table_builder,
+        );
     }
     for (first, targets) in [(0, plan.targets), (LOCAL_SLOTS, plan.local_targets)] {
         let slots_before = near.known_slots(key, first);
         let remembered = if is_sticky { targets } else { &[] };
         let remembered_before = if was_sticky { &slots_before[..] } else { &[] };
-        place_sticky(keyed, &bytes, first, remembered_before, remembered, filling);
+        place_sticky(
+            keyed,
+            &bytes,
+            first,
+            remembered_before,
+            remembered,
+            table_builder,
+        );
         let after = slots::fill(plan.scheduler, &slots_before, targets);
-        filling.table.note_slots(key, first, &after);
+        table_builder.table.note_slots(key, first, &after);
         let mut slots = first..;
         let known = slots_before.iter().map(Some).chain(std::iter::repeat(None));
         for ((target, known), slot) in after.iter().zip(known).zip(&mut slots) {
-            if known == Some(target) && filling.keeps_what_stays() {
+            if known == Some(target) && table_builder.keeps_what_stays() {
                 continue;
             }
             let value = ElementData::Value(layout::target(target));
-            filling.set(keyed.endpoints(), layout::slot(bytes.clone(), slot), value);
+            table_builder.set(keyed.endpoints(), layout::slot(bytes.clone(), slot), value);
         }
         for slot in slots.take(slots_before.len().saturating_sub(after.len())) {
-            filling.remove(keyed.endpoints(), &layout::slot(bytes.clone(), slot));
+            table_builder.remove(keyed.endpoints(), &layout::slot(bytes.clone(), slot));
         }
     }
 }
@@ -314,18 +339,18 @@ fn place_ranges(
     frontend: &Bytes,
     before: &[IpNet],
     ranges: &[IpNet],
-    filling: &mut Filling,
+    table_builder: &mut TableBuilder,
 ) {
-    filling.member(SetName::Restrictions, frontend.clone(), !ranges.is_empty());
-    let wanted: BTreeSet<&IpNet> = ranges.iter().collect();
-    for range in before.iter().filter(|range| !wanted.contains(range)) {
+    table_builder.member(SetName::Restrictions, frontend.clone(), !ranges.is_empty());
+    let desired: BTreeSet<&IpNet> = ranges.iter().collect();
+    for range in before.iter().filter(|range| !desired.contains(range)) {
         let set = SetName::Sources(range.prefix_len());
-        filling.remove(set, &layout::source(frontend.clone(), range));
+        table_builder.remove(set, &layout::source(frontend.clone(), range));
     }
     for range in ranges {
         let set = SetName::Sources(range.prefix_len());
-        filling.add_set(family, set);
-        filling.set(
+        table_builder.add_set(family, set);
+        table_builder.set(
             set,
             layout::source(frontend.clone(), range),
             ElementData::None,
@@ -340,7 +365,7 @@ fn place_sticky(
     first: u32,
     before: &[Target],
     remembered: &[Target],
-    filling: &mut Filling,
+    table_builder: &mut TableBuilder,
 ) {
     let slot = |target: &Target| first + layout::sticky_slot(target);
     let sticky: BTreeMap<u32, Target> = remembered
@@ -349,12 +374,12 @@ fn place_sticky(
         .collect();
     for slot in before.iter().map(slot) {
         if !sticky.contains_key(&slot) {
-            filling.remove(keyed.endpoints(), &layout::slot(frontend.clone(), slot));
+            table_builder.remove(keyed.endpoints(), &layout::slot(frontend.clone(), slot));
         }
     }
     for (slot, target) in sticky {
         let value = ElementData::Value(layout::target(&target));
-        filling.set(
+        table_builder.set(
             keyed.endpoints(),
             layout::slot(frontend.clone(), slot),
             value,

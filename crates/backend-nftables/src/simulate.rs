@@ -1,6 +1,6 @@
 //! Simulates the hooks that a packet traverses.
 
-use backend::Way;
+use backend::PacketPath;
 use dataplane::{Node, Origin, Packet, Verdict as Outcome};
 use netlink::nf_tables::HookPoint;
 pub use nftables_model::Memory;
@@ -31,7 +31,7 @@ pub fn simulate(table: &Table, node: &Node, packet: &Packet) -> Outcome {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `table` for the packet's family: one for each combination of random
 /// numbers.
-pub fn ways(table: &Table, node: &Node, packet: &Packet) -> Vec<Way> {
+pub fn ways(table: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
     nftables_model::ways(table.serving().view(), node, packet, run)
 }
 

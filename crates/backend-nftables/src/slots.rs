@@ -7,50 +7,50 @@ pub(crate) fn count(scheduler: Scheduler, endpoints: usize) -> u32 {
     u32::try_from(scheduler.slots(endpoints)).unwrap_or(u32::MAX)
 }
 
-/// Fills the slots of `wanted`, from 0 without a gap. If a hash of the client's address chooses the
-/// slot, the result depends only on `wanted`, since every node must compute the same; otherwise as
+/// Fills the slots of `desired`, from 0 without a gap. If a hash of the client's address chooses the
+/// slot, the result depends only on `desired`, since every node must compute the same; otherwise as
 /// few slots as possible differ from `before`.
-pub(crate) fn fill(scheduler: Scheduler, before: &[Target], wanted: &[Target]) -> Vec<Target> {
+pub(crate) fn fill(scheduler: Scheduler, before: &[Target], desired: &[Target]) -> Vec<Target> {
     match scheduler {
-        Scheduler::SourceHash => arrange(&[], wanted),
-        Scheduler::Maglev => maglev(wanted),
-        _ => arrange(before, wanted),
+        Scheduler::SourceHash => arrange(&[], desired),
+        Scheduler::Maglev => maglev(desired),
+        _ => arrange(before, desired),
     }
 }
 
-/// Places `wanted` in slots from 0 without a gap, so that as few slots as possible differ from
+/// Places `desired` in slots from 0 without a gap, so that as few slots as possible differ from
 /// `before`: an endpoint whose slot is below the new length keeps it; holes are filled from the
 /// end, then with new endpoints, in order.
-fn arrange(before: &[Target], wanted: &[Target]) -> Vec<Target> {
+fn arrange(before: &[Target], desired: &[Target]) -> Vec<Target> {
     // The usual case at a start.
-    if before.is_empty() && wanted.is_sorted_by(|a, b| a < b) {
-        return wanted.to_vec();
+    if before.is_empty() && desired.is_sorted_by(|a, b| a < b) {
+        return desired.to_vec();
     }
     // A frontend may have a quarter of a million endpoints, of which one has changed.
-    let mut wanted = wanted.to_vec();
-    wanted.sort();
-    wanted.dedup();
-    let mut is_placed = vec![false; wanted.len()];
+    let mut desired = desired.to_vec();
+    desired.sort();
+    desired.dedup();
+    let mut is_placed = vec![false; desired.len()];
     // Endpoints that have never moved are in order: each directly follows the previous one.
     let mut behind_last = 0;
     let mut place = |target: &Target| {
-        let at = match wanted.get(behind_last) == Some(target) {
+        let at = match desired.get(behind_last) == Some(target) {
             true => Ok(behind_last),
-            false => wanted.binary_search(target),
+            false => desired.binary_search(target),
         };
         at.is_ok_and(|at| {
             behind_last = at + 1;
             !std::mem::replace(&mut is_placed[at], true)
         })
     };
-    let (within, behind) = before.split_at(before.len().min(wanted.len()));
+    let (within, behind) = before.split_at(before.len().min(desired.len()));
     let mut kept: Vec<Option<Target>> = within
         .iter()
         .map(|target| place(target).then_some(*target))
         .collect();
     let mut fill: Vec<Target> = behind.iter().copied().filter(|t| place(t)).collect();
-    kept.resize(wanted.len(), None);
-    let missing = wanted
+    kept.resize(desired.len(), None);
+    let missing = desired
         .iter()
         .zip(&is_placed)
         .filter(|(_, placed)| !**placed);
@@ -104,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_wanted_endpoint_has_one_slot_and_few_slots_change(
-            before in "[a-m]{0,12}", wanted in "[a-m]{0,12}",
+            before in "[a-m]{0,12}", desired in "[a-m]{0,12}",
         ) {
             let unique = |text: &str| {
                 let mut seen = targets(text);
@@ -112,15 +112,15 @@ mod tests {
                 seen.dedup();
                 seen
             };
-            let (before, wanted) = (unique(&before), unique(&wanted));
-            let mut after = arrange(&before, &wanted);
+            let (before, desired) = (unique(&before), unique(&desired));
+            let mut after = arrange(&before, &desired);
             let written = after.iter().zip(&before).filter(|(a, b)| a != b).count()
                 + after.len().saturating_sub(before.len());
-            let gone = before.iter().filter(|t| !wanted.contains(t)).count();
-            let new = wanted.iter().filter(|t| !before.contains(t)).count();
+            let gone = before.iter().filter(|t| !desired.contains(t)).count();
+            let new = desired.iter().filter(|t| !before.contains(t)).count();
             prop_assert!(written <= gone.max(new));
             after.sort();
-            prop_assert_eq!(after, wanted);
+            prop_assert_eq!(after, desired);
         }
     }
 }

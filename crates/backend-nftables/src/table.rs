@@ -11,7 +11,7 @@ use nftables_model::{Contents, Refused, View};
 
 use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
-use crate::render::{Retirement, Rooms, Turns};
+use crate::render::{AffinityMaps, Retirement, RoundRobinCounters};
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two tables
 /// are equal if the kernel would list them identically.
@@ -32,10 +32,10 @@ pub struct Table {
     pub(crate) retirement: Arc<Retirement>,
     /// The Services with a separate affinity map. The kernel stores this only as the numbers of
     /// their frontends.
-    pub(crate) rooms: Rooms,
+    pub(crate) affinity_maps: AffinityMaps,
     /// The frontends with a separate round-robin counter. The kernel stores this only as the
     /// numbers of their frontends.
-    pub(crate) turns: Turns,
+    pub(crate) turns: RoundRobinCounters,
     /// The results of [`Table::slots`] for frontends with many slots, by frontend and first slot.
     /// Empty for a table that was read from the kernel.
     pub(crate) long_slots: PersistentMap<(FrontendKey, u32), Arc<[Target]>>,
@@ -183,7 +183,7 @@ impl PartialEq for Table {
             first: _,
             next,
             retirement: _,
-            rooms: _,
+            affinity_maps: _,
             turns: _,
             long_slots: _,
         } = self;

@@ -107,14 +107,14 @@ fn t106_a_client_has_one_endpoint_on_every_node_whatever_was_there_before() {
             for history in [vec![2, 7, 6], vec![9, 8, 7, 6, 5, 4], numbers(2..=60)] {
                 let past = dataplane(family, scheduler, &history);
                 let rules = render(family, &past, &Rendered::default());
-                let wanted = dataplane(family, scheduler, &[6, 5, 4, 3, 2]);
+                let desired = dataplane(family, scheduler, &[6, 5, 4, 3, 2]);
                 for known in [past, Dataplane::default()] {
                     let rendered = Rendered {
                         dataplane: known,
                         rules: rules.clone(),
                     };
-                    let table = render(family, &wanted, &rendered);
-                    assert_eq!(placements(family, &wanted, &table), now, "{scheduler}");
+                    let table = render(family, &desired, &rendered);
+                    assert_eq!(placements(family, &desired, &table), now, "{scheduler}");
                 }
             }
         }
@@ -198,7 +198,7 @@ fn t105_each_frontend_counts_its_own_turns() {
         let rules = rules.unwrap_or_else(|| panic!("{chain} is missing:\n{text}"));
         assert!(rules.contains("numgen inc mod 2"), "{rules}");
     }
-    let lead = |table: &str| {
+    let chain_id = |table: &str| {
         let mut lines = table.lines().map(str::trim);
         lines
             .find(|line| line.starts_with("10.96.0.11 . "))
@@ -210,8 +210,12 @@ fn t105_each_frontend_counts_its_own_turns() {
         rules: table,
     };
     let restarted = render(Family::Ipv4, &dataplane, &found).to_string();
-    assert!(lead(&text).is_some(), "{text}");
-    assert_eq!(lead(&restarted), lead(&text), "it has its counter still");
+    assert!(chain_id(&text).is_some(), "{text}");
+    assert_eq!(
+        chain_id(&restarted),
+        chain_id(&text),
+        "it has its counter still"
+    );
 }
 
 /// A client must keep its endpoint where nodes run different versions: neither the hash of its

@@ -64,13 +64,13 @@ proptest! {
             prop_assert_eq!(&kernel, &from.rules);
             // Incremental, or from rules read back after another program changed them.
             let from = if damaged { Rendered { dataplane: Dataplane::default(), rules: kernel.clone() } } else { from };
-            let wanted = backend.render(&other, &from);
-            let change = backend.diff(&from.rules, &wanted);
+            let desired = backend.render(&other, &from);
+            let change = backend.diff(&from.rules, &desired);
             for transaction in change.transactions() {
                 kernel.replay(transaction).map_err(|refused| TestCaseError::fail(format!("{refused}\n{change}")))?;
             }
-            prop_assert_eq!(&kernel, &wanted);
-            prop_assert!(backend.diff(&wanted, &wanted).transactions().is_empty());
+            prop_assert_eq!(&kernel, &desired);
+            prop_assert!(backend.diff(&desired, &desired).transactions().is_empty());
             prop_assert_eq!(kernel.canonical(family), render(family, &other).canonical(family));
         }
     }

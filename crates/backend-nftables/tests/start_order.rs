@@ -38,11 +38,11 @@ fn cluster() -> Dataplane {
     dataplane
 }
 
-/// The transactions from `believed` to the table of `cluster`.
-fn transactions(believed: &Table) -> Vec<String> {
+/// The transactions from `observed` to the table of `cluster`.
+fn transactions(observed: &Table) -> Vec<String> {
     let backend = Nftables::detached(Family::Ipv4);
-    let wanted = backend.render(&cluster(), &Rendered::default());
-    let change = backend.diff(believed, &wanted);
+    let desired = backend.render(&cluster(), &Rendered::default());
+    let change = backend.diff(observed, &desired);
     change
         .transactions()
         .iter()
@@ -54,7 +54,7 @@ fn transactions(believed: &Table) -> Vec<String> {
 fn t55_the_first_transaction_is_the_api_server_and_dns() {
     let all = transactions(&Table::default());
     let first = &all[0];
-    for wanted in [
+    for desired in [
         "add table ip signpost",
         "add chain ip signpost nat-prerouting",
         "add rule ip signpost masquerading",
@@ -65,7 +65,7 @@ fn t55_the_first_transaction_is_the_api_server_and_dns() {
         "cluster-ips { 10.96.200.10 }",
         "hairpins { 10.0.1.5 . 10.0.1.5 . tcp . 6443 }",
     ] {
-        assert!(first.contains(wanted), "no {wanted:?} in:\n{first}");
+        assert!(first.contains(desired), "no {desired:?} in:\n{first}");
     }
     assert!(!first.contains("10.96.0."), "others share it:\n{first}");
     assert!(all.len() > 2, "the others are one transaction");

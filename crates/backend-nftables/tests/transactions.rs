@@ -50,8 +50,8 @@ static CHANGES: LazyLock<[Change; 2]> = LazyLock::new(|| {
     let rules = backend.render(&dataplane, &from);
     let cold = backend.diff(&from.rules, &rules);
     let from = Rendered { dataplane, rules };
-    let wanted = backend.render(&cluster(1), &from);
-    [cold, backend.diff(&from.rules, &wanted)]
+    let desired = backend.render(&cluster(1), &from);
+    [cold, backend.diff(&from.rules, &desired)]
 });
 
 /// The set of an operation on elements, and their keys.
@@ -121,10 +121,10 @@ fn a_change_is_about_the_services_whose_elements_it_has() {
         rules: backend.render(&after, &Rendered::default()),
         dataplane: after.clone(),
     };
-    let mut wanted = after;
-    wanted.set(service(7, 2));
-    let rules = backend.render(&wanted, &from);
-    let suspects = backend.suspects(&backend.diff(&from.rules, &rules), &wanted);
+    let mut desired = after;
+    desired.set(service(7, 2));
+    let rules = backend.render(&desired, &from);
+    let suspects = backend.suspects(&backend.diff(&from.rules, &rules), &desired);
     let names: Vec<String> = suspects.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["anybody/service-7"]);
 }

@@ -7,12 +7,12 @@ pub struct Piece {
     /// `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
     pub text: String,
     /// Whether it exists, and as desired.
-    pub standing: Standing,
+    pub standing: PieceState,
 }
 
 /// The state of a piece in the kernel's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum PieceState {
     /// It exists as desired.
     Present,
     /// It is desired but does not exist.
@@ -31,17 +31,17 @@ pub enum Standing {
 impl Piece {
     /// Compares the text of a piece in the desired rules with that in the kernel. Returns `None` if
     /// neither has it.
-    pub fn compare(wanted: Option<&String>, found: Option<&String>) -> Option<Piece> {
-        let standing = match (wanted, found) {
-            (Some(wanted), Some(found)) if wanted == found => Standing::Present,
-            (Some(_), Some(found)) => Standing::Different {
+    pub fn compare(desired: Option<&String>, found: Option<&String>) -> Option<Piece> {
+        let standing = match (desired, found) {
+            (Some(desired), Some(found)) if desired == found => PieceState::Present,
+            (Some(_), Some(found)) => PieceState::Different {
                 found: vec![found.clone()],
             },
-            (Some(_), None) => Standing::Missing,
-            (None, Some(_)) => Standing::Leftover,
+            (Some(_), None) => PieceState::Missing,
+            (None, Some(_)) => PieceState::Leftover,
             (None, None) => return None,
         };
-        let text = wanted.or(found).cloned()?;
+        let text = desired.or(found).cloned()?;
         Some(Piece { text, standing })
     }
 }

@@ -11,8 +11,8 @@ use dataplane::{
 };
 
 use crate::{
-    Asked, Backend, Change, CommitError, Drift, Effect, Found, Inspect, ObserveError, Piece,
-    Receipt, Recovery, Rendered, Shortcoming, Size, Way,
+    Backend, Change, CommitError, Drift, Effect, Found, FrontendContext, Inspect, ObserveError,
+    PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
 };
 
 /// A backend of any mechanism.
@@ -192,8 +192,8 @@ impl<B: Inspect> Backend for Erased<B> {
         AnyRules::of(self.0.render(desired, &from))
     }
 
-    fn diff(&self, believed: &AnyRules, wanted: &AnyRules) -> AnyChange {
-        AnyChange::of(self.0.diff(&believed.typed(), &wanted.typed()))
+    fn diff(&self, observed: &AnyRules, desired: &AnyRules) -> AnyChange {
+        AnyChange::of(self.0.diff(&observed.typed(), &desired.typed()))
     }
 
     fn observe(&mut self) -> Result<AnyRules, ObserveError> {
@@ -241,8 +241,8 @@ impl<B: Inspect> Backend for Erased<B> {
         change.map_or_else(BTreeSet::new, |change| self.0.suspects(change, desired))
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        self.0.shortcomings(asked)
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
+        self.0.unsupported_fields(asked)
     }
 }
 
@@ -259,36 +259,41 @@ impl<B: Inspect> Inspect for Erased<B> {
         self.0.simulate(&rules.typed(), node, packet)
     }
 
-    fn ways(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         self.0.ways(&rules.typed(), node, packet)
     }
 
-    fn render_part(&self, part: &Dataplane, desired: &Dataplane, believed: &AnyRules) -> AnyRules {
-        AnyRules::of(self.0.render_part(part, desired, &believed.typed()))
+    fn render_part(&self, part: &Dataplane, desired: &Dataplane, observed: &AnyRules) -> AnyRules {
+        AnyRules::of(self.0.render_part(part, desired, &observed.typed()))
     }
 
     fn compare_frontend(
         &self,
-        wanted: &AnyRules,
+        desired: &AnyRules,
         found: &AnyRules,
         key: &FrontendKey,
     ) -> Vec<Piece> {
         self.0
-            .compare_frontend(&wanted.typed(), &found.typed(), key)
+            .compare_frontend(&desired.typed(), &found.typed(), key)
     }
 
-    fn compare_chains(&self, wanted: &AnyRules, found: &AnyRules, key: &FrontendKey) -> Vec<Piece> {
-        self.0.compare_chains(&wanted.typed(), &found.typed(), key)
+    fn compare_chains(
+        &self,
+        desired: &AnyRules,
+        found: &AnyRules,
+        key: &FrontendKey,
+    ) -> Vec<Piece> {
+        self.0.compare_chains(&desired.typed(), &found.typed(), key)
     }
 
     fn compare_memberships(
         &self,
-        wanted: &AnyRules,
+        desired: &AnyRules,
         found: &AnyRules,
         part: &Dataplane,
     ) -> Vec<Piece> {
         self.0
-            .compare_memberships(&wanted.typed(), &found.typed(), part)
+            .compare_memberships(&desired.typed(), &found.typed(), part)
     }
 
     fn compare_shared(&self, programmed: &AnyRules, found: &AnyRules) -> Vec<Piece> {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
-use crate::{Backend, Piece, Size, Way};
+use crate::{Backend, PacketPath, Piece, Size};
 
 /// A backend that can interpret its rules, for traces and explanations.
 pub trait Inspect: Backend + Debug {
@@ -21,7 +21,7 @@ pub trait Inspect: Backend + Debug {
     fn simulate(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Verdict;
 
     /// The paths that `packet` may take through `rules`, each with its steps.
-    fn ways(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<Way>;
+    fn ways(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<PacketPath>;
 
     /// Renders the Services of `part`, a subset of `desired`, in the arrangement of `observed`. The
     /// result is the input of the comparisons below.

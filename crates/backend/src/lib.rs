@@ -13,8 +13,8 @@
 //! ```
 
 mod compare;
-mod disturbance;
 mod erased;
+mod external_change;
 mod inspect;
 mod listen;
 mod trace;
@@ -26,12 +26,12 @@ use std::time::Duration;
 
 use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
 
-pub use compare::{Piece, Standing};
-pub use disturbance::{Culprit, Disturbance};
+pub use compare::{Piece, PieceState};
 pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
+pub use external_change::{Actor, ExternalChange};
 pub use inspect::{Found, Inspect, count, describe_repair};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
-pub use trace::{Event, Way};
+pub use trace::{Event, PacketPath};
 
 /// A mechanism that programs one family of a [`Dataplane`] into the kernel.
 pub trait Backend {
@@ -109,7 +109,7 @@ pub trait Backend {
 
     /// The fields of one frontend that this backend does not support, each with the behaviour
     /// instead. Empty for a frontend of another family. Pure.
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming>;
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField>;
 }
 
 /// A change from some rules to others, as a value. Printed in one canonical form.
@@ -163,7 +163,7 @@ pub enum Drift {
 
 /// A frontend to check for unsupported fields.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct FrontendContext<'a> {
     /// The configuration that applies to the frontend.
     pub config: &'a Config,
     /// The Service of the frontend.
@@ -174,11 +174,11 @@ pub struct Asked<'a> {
     pub frontend: &'a Frontend,
 }
 
-impl Asked<'_> {
+impl FrontendContext<'_> {
     /// Reports that the Service's `field` is not supported, with the behaviour instead as
     /// `message`.
-    pub fn shortcoming(self, field: &'static str, message: &'static str) -> Shortcoming {
-        Shortcoming {
+    pub fn unsupported_field(self, field: &'static str, message: &'static str) -> UnsupportedField {
+        UnsupportedField {
             service: self.service.clone(),
             frontend: self.key,
             field,
@@ -189,7 +189,7 @@ impl Asked<'_> {
 
 /// A field of a Service that a backend does not support.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shortcoming {
+pub struct UnsupportedField {
     /// The Service concerned.
     pub service: ServiceKey,
     /// The frontend concerned.
@@ -252,9 +252,9 @@ pub enum Recovery {
     Halt,
 }
 
-impl Display for Shortcoming {
+impl Display for UnsupportedField {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shortcoming {
+        let UnsupportedField {
             service,
             frontend,
             field,

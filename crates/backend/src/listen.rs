@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::Disturbance;
+use crate::ExternalChange;
 
 /// Why a listener failed.
 pub type ListenError = Box<dyn Error + Send + Sync>;
@@ -27,7 +27,7 @@ pub enum ForeignChange {
     /// Something, but none of Signpost's rules.
     Elsewhere,
     /// Signpost's rules, or possibly so.
-    Ours(Disturbance),
+    OwnRules(ExternalChange),
 }
 
 // === impl ForeignChange ===
@@ -37,11 +37,11 @@ impl ForeignChange {
     #[must_use]
     pub fn and(self, later: ForeignChange) -> ForeignChange {
         match (self, later) {
-            (ForeignChange::Ours(mut earlier), ForeignChange::Ours(later)) => {
+            (ForeignChange::OwnRules(mut earlier), ForeignChange::OwnRules(later)) => {
                 earlier.merge(later);
-                ForeignChange::Ours(earlier)
+                ForeignChange::OwnRules(earlier)
             }
-            (ours @ ForeignChange::Ours(_), _) => ours,
+            (ours @ ForeignChange::OwnRules(_), _) => ours,
             (ForeignChange::Elsewhere, ForeignChange::None) => ForeignChange::Elsewhere,
             (_, later) => later,
         }

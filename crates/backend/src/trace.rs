@@ -7,7 +7,7 @@ use dataplane::{Target, Verdict as Outcome};
 
 /// One path that a packet may take through rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
+pub struct PacketPath {
     /// The steps, in order.
     pub events: Vec<Event>,
     /// The outcome at the end, with at most one choice.

@@ -11,27 +11,27 @@ use smallvec::SmallVec;
 
 use crate::object::name::admit;
 use crate::object::{self, Object};
+use crate::object_store::{ObjectStore, Replaced, Step, repack};
 use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
 };
 use crate::shared_names::SharedNames;
-use crate::shelf::{Replaced, Shelf, Step, repack};
 use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differing, merge};
-use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
+use crate::{Change, Dirty, Event, NodeLifecycle, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// The objects that one source has delivered, for the agent of one node.
 #[derive(Debug)]
 pub struct Catalog {
     node_name: Arc<str>,
-    services: Shelf<Arc<Service>>,
+    services: ObjectStore<Arc<Service>>,
     /// Services that are not programmed, for queries by name.
     unserved: BTreeMap<ObjectKey, Unserved>,
     /// Boxed: a B-tree may have room for twice as many values as it holds.
-    slices: Shelf<Box<Slice>>,
+    slices: ObjectStore<Box<Slice>>,
     /// The names of the slices of each Service, sorted, including Services that do not exist yet.
     slices_of: BTreeMap<ServiceKey, SliceNames>,
-    nodes: Shelf<OwnNode>,
-    service_cidrs: Shelf<BTreeSet<IpNet>>,
+    nodes: ObjectStore<OwnNode>,
+    service_cidrs: ObjectStore<BTreeSet<IpNet>>,
     names: SharedNames,
     dirty: Dirty,
 }
@@ -53,12 +53,12 @@ impl Catalog {
     pub fn new(node_name: impl Into<Arc<str>>) -> Catalog {
         Catalog {
             node_name: node_name.into(),
-            services: Shelf::new(ObjectKind::Service),
+            services: ObjectStore::new(ObjectKind::Service),
             unserved: BTreeMap::new(),
-            slices: Shelf::new(ObjectKind::EndpointSlice),
+            slices: ObjectStore::new(ObjectKind::EndpointSlice),
             slices_of: BTreeMap::new(),
-            nodes: Shelf::new(ObjectKind::Node),
-            service_cidrs: Shelf::new(ObjectKind::ServiceCidr),
+            nodes: ObjectStore::new(ObjectKind::Node),
+            service_cidrs: ObjectStore::new(ObjectKind::ServiceCidr),
             names: SharedNames::default(),
             dirty: Dirty::default(),
         }
@@ -70,7 +70,7 @@ impl Catalog {
     pub fn recall_node(&mut self, node: OwnNode) {
         let own = ObjectKey::cluster(Arc::clone(&self.node_name));
         let node = OwnNode {
-            standing: NodeStanding::Gone,
+            standing: NodeLifecycle::Gone,
             ..node
         };
         self.nodes.put(own, Parsed::clean(node));
@@ -314,7 +314,7 @@ impl Catalog {
                         self.dirty.rejections |= self.nodes.remove(&own).rejections_changed;
                         continue;
                     };
-                    node.standing = NodeStanding::Gone;
+                    node.standing = NodeLifecycle::Gone;
                     self.nodes.put(own.clone(), Parsed::clean(node))
                 }
                 Step::Put(_) | Step::Remove(_) => continue,

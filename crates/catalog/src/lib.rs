@@ -69,15 +69,15 @@ mod catalog;
 mod dirty;
 mod event;
 pub mod object;
+mod object_store;
 mod own_node;
 mod parse;
 mod shared_names;
-mod shelf;
 mod slice;
 mod unserved;
 
 pub use catalog::{Catalog, View};
 pub use dirty::{Dirty, Trigger};
 pub use event::{Change, Event, ObjectKey};
-pub use own_node::{LastGiven, NodeStanding, OwnNode};
+pub use own_node::{LastKnownAddresses, NodeLifecycle, OwnNode};
 pub use unserved::Unserved;

@@ -24,18 +24,18 @@ pub struct OwnNode {
     /// The last address of each family that the object has had. An object that is created again
     /// starts without addresses and gets them from a cloud provider some time later; the node keeps
     /// them all along.
-    pub last_given: LastGiven,
+    pub last_given: LastKnownAddresses,
     /// `spec.podCIDRs`, in their order, followed by the last known ranges of each family that has
     /// none now. An object that is created again starts without them, too.
     pub pod_cidrs: Vec<IpNet>,
     /// Whether the node is being removed.
-    pub standing: NodeStanding,
+    pub standing: NodeLifecycle,
 }
 
 /// The last address of each family that a Node object has had. Whether the node still has it must
 /// be checked against its interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LastGiven {
+pub struct LastKnownAddresses {
     /// The IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
     /// The IPv6 address.
@@ -45,7 +45,7 @@ pub struct LastGiven {
 /// Whether a Node is being removed. Traffic is served in every state; the state only decides
 /// whether load balancers outside the cluster should still send traffic to this node (KEP-3836).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeStanding {
+pub enum NodeLifecycle {
     /// It is not being removed.
     Staying,
     /// It has the taint `ToBeDeletedByClusterAutoscaler`.
@@ -74,9 +74,9 @@ impl OwnNode {
     }
 }
 
-// === impl LastGiven ===
+// === impl LastKnownAddresses ===
 
-impl LastGiven {
+impl LastKnownAddresses {
     /// The address of `family`.
     pub fn address(&self, family: Family) -> Option<IpAddr> {
         one_of(self.ipv4, self.ipv6, family)

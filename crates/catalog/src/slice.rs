@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use dataplane::{
-    Endpoint, EndpointPort, Endpoints, Hints, LeftOut, MOST_ELEMENTS, Port, Readiness, ServiceKey,
+    Endpoint, EndpointPort, Endpoints, Hints, MOST_ELEMENTS, Omitted, Port, Readiness, ServiceKey,
     ServicePort,
 };
 use smallvec::SmallVec;
@@ -129,9 +129,9 @@ pub(crate) fn merge<'a>(
         .collect();
     Endpoints {
         by_port,
-        left_out: LeftOut {
+        left_out: Omitted {
             ports: left_out,
-            ..LeftOut::default()
+            ..Omitted::default()
         },
     }
 }

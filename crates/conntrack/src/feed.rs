@@ -20,14 +20,14 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Slots {
     /// The last posted state of each family, received or not.
-    last: BTreeMap<Family, Knowledge>,
-    steps: BTreeMap<Family, Vec<Knowledge>>,
+    last: BTreeMap<Family, ProgrammedState>,
+    steps: BTreeMap<Family, Vec<ProgrammedState>>,
     closed: bool,
 }
 
 /// The programmed state of one family, as far as it is known.
 #[derive(Debug, Clone)]
-pub enum Knowledge {
+pub enum ProgrammedState {
     /// This dataplane is programmed.
     Programmed(Dataplane),
     /// Unknown: a commit took effect in part, or there was an external change. Flows created
@@ -43,7 +43,7 @@ const MOST_STEPS: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Received {
     /// The new steps of each family, the newest last; empty after a timeout.
-    Steps(BTreeMap<Family, Vec<Knowledge>>),
+    Steps(BTreeMap<Family, Vec<ProgrammedState>>),
     /// The feed is closed.
     Closed,
 }
@@ -54,8 +54,8 @@ impl Feed {
     /// Posts what is programmed in `family`. The cost depends on the difference from the last post;
     /// never waits for a pass. An equal post is no step and does not wake the worker: most periodic
     /// checks find no change. If too many steps are waiting, only the last one is kept, after a
-    /// [`Knowledge::Unknown`] for the dropped ones.
-    pub fn post(&self, family: Family, knowledge: Knowledge) {
+    /// [`ProgrammedState::Unknown`] for the dropped ones.
+    pub fn post(&self, family: Family, knowledge: ProgrammedState) {
         let mut slots = self.slots();
         let last = slots.last.get(&family);
         if last.is_some_and(|last| last.says_the_same(&knowledge)) {
@@ -65,7 +65,7 @@ impl Feed {
         let steps = slots.steps.entry(family).or_default();
         if steps.len() >= MOST_STEPS {
             steps.clear();
-            steps.push(Knowledge::Unknown);
+            steps.push(ProgrammedState::Unknown);
         }
         steps.push(knowledge);
         drop(slots);
@@ -97,7 +97,7 @@ impl Feed {
     }
 
     /// The last step of `family` that has not been received; it stays in the feed.
-    pub(crate) fn newest(&self, family: Family) -> Option<Knowledge> {
+    pub(crate) fn newest(&self, family: Family) -> Option<ProgrammedState> {
         self.slots().steps.get(&family)?.last().cloned()
     }
 
@@ -107,21 +107,21 @@ impl Feed {
     }
 }
 
-// === impl Knowledge ===
+// === impl ProgrammedState ===
 
-impl Knowledge {
+impl ProgrammedState {
     /// Whether both lead to the same judgement of every flow.
-    fn says_the_same(&self, other: &Knowledge) -> bool {
+    fn says_the_same(&self, other: &ProgrammedState) -> bool {
         match (self, other) {
-            (Knowledge::Unknown, Knowledge::Unknown) => true,
-            (Knowledge::Programmed(before), Knowledge::Programmed(after)) => {
+            (ProgrammedState::Unknown, ProgrammedState::Unknown) => true,
+            (ProgrammedState::Programmed(before), ProgrammedState::Programmed(after)) => {
                 Arc::ptr_eq(before.node(), after.node())
                     && Arc::ptr_eq(before.config(), after.config())
                     && before.frontends() == after.frontends()
                     && before.cluster_ips() == after.cluster_ips()
             }
-            (Knowledge::Unknown, Knowledge::Programmed(_))
-            | (Knowledge::Programmed(_), Knowledge::Unknown) => false,
+            (ProgrammedState::Unknown, ProgrammedState::Programmed(_))
+            | (ProgrammedState::Programmed(_), ProgrammedState::Unknown) => false,
         }
     }
 }

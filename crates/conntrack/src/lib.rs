@@ -20,20 +20,20 @@
 //! the few that ever become stale. So this crate saves dumps: none while nothing can be stale, one
 //! per protocol for everything that happens during a pause, and long pauses.
 //!
-//! [`Doubts`] are cleared only when every stale flow is gone. Until then each pass searches for all
+//! [`StaleCandidates`] are cleared only when every stale flow is gone. Until then each pass searches for all
 //! of them again. So no stale flow is missed because of a failure, a change that is reverted before
 //! its pass, or a restart, after which every flow is in doubt.
 
-mod agenda;
-mod doubts;
 mod feed;
 pub mod limits;
 mod pass;
-mod watchlist;
+mod pass_schedule;
+mod stale_candidates;
+mod stale_flows;
 mod worker;
 
-pub use doubts::Doubts;
-pub use feed::{Feed, Knowledge};
+pub use feed::{Feed, ProgrammedState};
 pub use pass::{Outcome, Pass, PassError};
-pub use watchlist::Watchlist;
+pub use stale_candidates::StaleCandidates;
+pub use stale_flows::StaleFlows;
 pub use worker::run;

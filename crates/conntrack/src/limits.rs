@@ -36,7 +36,7 @@ pub struct Profile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpWindow {
     /// The kernel's setting stays.
-    AsItIs,
+    Unchanged,
     /// They are tracked.
     Liberal,
 }

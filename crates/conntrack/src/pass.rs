@@ -8,7 +8,7 @@ use netlink::OpenError;
 use netlink::conntrack::{DeleteError, Deletion, Filter, Flow, FlowSocket, Listed, ObserveError};
 use thiserror::Error;
 
-use crate::{Knowledge, Watchlist};
+use crate::{ProgrammedState, StaleFlows};
 
 /// The maximum number of flows that one pass deletes: about half a second of work.
 pub(crate) const BUDGET: u64 = 50_000;
@@ -69,7 +69,7 @@ pub(crate) trait FlowTable {
 }
 
 /// Deletes flows.
-pub(crate) trait Forget {
+pub(crate) trait FlowDeleter {
     /// Deletes `flow` from the kernel's table.
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError>;
 }
@@ -111,7 +111,7 @@ impl FlowTable for KernelTable {
 
 // === impl KernelDeletions ===
 
-impl Forget for KernelDeletions {
+impl FlowDeleter for KernelDeletions {
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError> {
         let socket = opened(&mut self.socket)?;
         socket.commit_deletion(flow).map_err(PassError::Delete)
@@ -121,7 +121,7 @@ impl Forget for KernelDeletions {
 // === impl Pass ===
 
 impl Pass {
-    /// Checks every flow that `watchlist` covers and deletes stale ones while they are listed, at
+    /// Checks every flow that `stale_flows` covers and deletes stale ones while they are listed, at
     /// most `budget`: memory use does not grow with the table. If the kernel refuses to delete a
     /// flow, the pass continues with the others. The caller sets `took`.
     ///
@@ -129,33 +129,35 @@ impl Pass {
     /// A flow that is not stale under the newest dataplane is kept; a flow that is stale only under
     /// it is left for the next pass.
     pub(crate) fn commit(
-        watchlist: &Watchlist,
-        newest: impl Fn() -> Option<Knowledge>,
+        stale_flows: &StaleFlows,
+        newest: impl Fn() -> Option<ProgrammedState>,
         table: &mut impl FlowTable,
-        kernel: &mut impl Forget,
+        kernel: &mut impl FlowDeleter,
         budget: u64,
     ) -> Pass {
         let mut pass = Pass {
-            family: watchlist.family(),
+            family: stale_flows.family(),
             took: Duration::ZERO,
             listed: 0,
             unreadable: 0,
             deleted: 0,
             outcome: Outcome::Complete,
         };
-        for filter in watchlist.filters() {
+        for filter in stale_flows.filters() {
             let listed = table.observe_flows(&filter, &mut |flow| {
-                if !watchlist.is_stale(flow) {
+                if !stale_flows.is_stale(flow) {
                     return ControlFlow::Continue(());
                 }
                 match newest() {
-                    Some(Knowledge::Unknown) => pass.stop(Outcome::Overtaken),
-                    Some(Knowledge::Programmed(newer))
-                        if !watchlist.is_stale_under(&newer, flow) =>
+                    Some(ProgrammedState::Unknown) => pass.stop(Outcome::Overtaken),
+                    Some(ProgrammedState::Programmed(newer))
+                        if !stale_flows.is_stale_under(&newer, flow) =>
                     {
                         ControlFlow::Continue(())
                     }
-                    Some(Knowledge::Programmed(_)) | None => pass.delete(flow, kernel, budget),
+                    Some(ProgrammedState::Programmed(_)) | None => {
+                        pass.delete(flow, kernel, budget)
+                    }
                 }
             });
             match listed {
@@ -172,7 +174,12 @@ impl Pass {
         pass
     }
 
-    fn delete(&mut self, flow: &Flow, kernel: &mut impl Forget, budget: u64) -> ControlFlow<()> {
+    fn delete(
+        &mut self,
+        flow: &Flow,
+        kernel: &mut impl FlowDeleter,
+        budget: u64,
+    ) -> ControlFlow<()> {
         if self.deleted >= budget {
             return self.stop(Outcome::BudgetSpent);
         }

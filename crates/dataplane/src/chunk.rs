@@ -62,7 +62,7 @@ enum Rank {
 }
 
 /// The change from one dataplane to another.
-struct Way<'a> {
+struct PacketPath<'a> {
     programmed: &'a Dataplane,
     desired: &'a Dataplane,
     /// The addresses of frontends that later chunks change.
@@ -132,7 +132,7 @@ impl Chunk {
             FrontendKey::Address { address, .. } => Some(*address),
             FrontendKey::NodePort { .. } => None,
         });
-        let way = Way {
+        let way = PacketPath {
             programmed,
             desired,
             unfinished: unfinished
@@ -391,18 +391,18 @@ impl Divided<'_> {
     }
 }
 
-// === impl Way ===
+// === impl PacketPath ===
 
-impl<'a> Way<'a> {
+impl<'a> PacketPath<'a> {
     /// Whether `next` is closer to the desired dataplane than the programmed one is. Compares only
     /// what `next` changes.
     fn comes_nearer(&self, family: Family, grain: Grain, next: &Dataplane) -> bool {
         let (mut before, mut after) = (0, 0);
         for difference in differences(family, self.programmed, next) {
-            let wanted = self.desired.frontends().get(difference.key);
-            let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == wanted {
+            let desired_claims = self.desired.frontends().get(difference.key);
+            let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == desired_claims {
                 true => 0,
-                false => grain.size_between(claims, wanted),
+                false => grain.size_between(claims, desired_claims),
             };
             before += left(difference.before);
             after += left(difference.after);

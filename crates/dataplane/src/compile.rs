@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub use self::room::MOST_ELEMENTS;
-use self::room::{Room, elements, left_out};
+use self::room::{Capacity, elements, left_out};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
     HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Scheduler, Service,
@@ -39,7 +39,7 @@ pub fn compile(
             continue;
         };
         draft.cluster_ips.insert(cluster_ip);
-        let mut room = Room::new();
+        let mut room = Capacity::new();
         let addresses = Addresses {
             cluster_ip,
             load_balancer_ips: of_family(&service.load_balancer_ips, family),
@@ -51,7 +51,7 @@ pub fn compile(
             draft.hairpins.extend(&reach.hairpins);
             draft.add_port(service, port, &addresses, &reach, &mut room);
         }
-        if let Some(message) = room.crowded() {
+        if let Some(message) = room.full_affinity_maps() {
             draft.reject(service, "spec", message);
         }
     }
@@ -99,7 +99,7 @@ impl Draft {
         port: &ServicePort,
         addresses: &Addresses,
         reach: &Reach,
-        room: &mut Room,
+        room: &mut Capacity,
     ) {
         let no_ranges: Arc<[IpNet]> = Arc::default();
         let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
@@ -166,7 +166,7 @@ impl Draft {
         field: &str,
         key: FrontendKey,
         frontend: &Arc<Frontend>,
-        room: &mut Room,
+        room: &mut Capacity,
     ) {
         let first = room.is_left().then(|| self.frontends.get(&key)).flatten();
         // A duplicate use of a key costs work, too.

@@ -13,12 +13,12 @@ pub struct Endpoints {
     /// Lists by port.
     pub by_port: BTreeMap<EndpointPort, Vec<Endpoint>>,
     /// What exceeds the limits of a Service.
-    pub left_out: LeftOut,
+    pub left_out: Omitted,
 }
 
 /// What is missing in the endpoints of a Service because it exceeds the limits of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LeftOut {
+pub struct Omitted {
     /// The number of slices left out, the last ones by name.
     pub slices: usize,
     /// The ports of slices all of whose endpoints are left out.

@@ -34,7 +34,7 @@ pub use config::{
     Config, ExternalIps, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade, Mechanism,
     NodePortAddresses,
 };
-pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, LeftOut, Readiness};
+pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Omitted, Readiness};
 pub use frontend::{
     Frontend, FrontendKey, FrontendKind, HealthCheck, LocalEndpoints, ServiceRules, Target,
 };

@@ -245,11 +245,11 @@ impl LocalDetection {
             LocalDetection::Source { .. } => self
                 .source(Family::of(packet.source))
                 .map(|range| range.contains(&packet.source)),
-            LocalDetection::Interface(wanted) => Some(
+            LocalDetection::Interface(desired) => Some(
                 packet
                     .origin
                     .interface()
-                    .is_some_and(|name| wanted.matches(name)),
+                    .is_some_and(|name| desired.matches(name)),
             ),
         }
     }

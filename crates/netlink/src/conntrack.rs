@@ -130,11 +130,11 @@ impl Filter {
             SocketAddr::V4(_) => Family::Ipv4,
             SocketAddr::V6(_) => Family::Ipv6,
         };
-        let wanted = match self.answers {
+        let desired = match self.answers {
             Answers::Any => true,
             Answers::None => !flow.status.is_answered(),
         };
-        family == self.family && flow.protocol == self.protocol && wanted
+        family == self.family && flow.protocol == self.protocol && desired
     }
 }
 

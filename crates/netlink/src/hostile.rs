@@ -16,7 +16,7 @@ use crate::nf_tables::{
     self, Bytes, DataType, DecodeError, ElementData, Family, Operation, Set, SetContent, SetWriter,
     Transaction,
 };
-use crate::notification::{Hearing, Watched};
+use crate::notification::{NotificationCollector, Watched};
 use crate::wire::Messages;
 
 /// The number of inputs per test for each requested proptest case.
@@ -206,9 +206,9 @@ fn whatever_an_answer_holds_it_is_an_error_or_reads_the_same_again() {
 }
 
 #[test]
-fn whatever_is_heard_is_told_or_passed_over() {
+fn whatever_is_heard_is_reported_or_passed_over() {
     for_every_input(|bytes| {
-        let mut hearing = Hearing::new(
+        let mut hearing = NotificationCollector::new(
             Watched::Tables(&["signpost"]),
             vec![Arc::new(AtomicU32::new(4711))],
         );

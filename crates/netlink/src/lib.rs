@@ -25,12 +25,12 @@ pub mod conntrack;
 mod descriptor;
 pub mod errno;
 mod exchange;
+mod foreign_generations;
 mod generic;
 #[cfg(test)]
 mod hostile;
 mod interruption;
 pub mod ipvs;
-mod ledger;
 mod listener;
 pub mod nf_tables;
 mod notification;
@@ -39,9 +39,9 @@ mod socket;
 mod wire;
 
 pub use descriptor::OpenError;
+pub use foreign_generations::ForeignGenerations;
 pub use generic::QueryError;
 pub use interruption::Interruption;
-pub use ledger::Ledger;
 pub use listener::Listener;
-pub use notification::{ForeignTransaction, Heard, Process, Watched};
+pub use notification::{ForeignTransaction, Notification, Process, Watched};
 pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};

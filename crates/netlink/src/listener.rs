@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, bind, recv};
 
 use crate::descriptor::{self, OpenError, Subsystem};
 use crate::interruption::Interruption;
-use crate::notification::{Heard, Hearing, Watched};
+use crate::notification::{Notification, NotificationCollector, Watched};
 use crate::socket::Socket;
 
 /// `NFNLGRP_NFTABLES` as a bit of `nl_groups` (include/uapi/linux/netfilter/nfnetlink.h).
@@ -27,7 +27,7 @@ pub struct Listener {
     descriptor: OwnedFd,
     port: u32,
     datagram: Vec<u8>,
-    hearing: Hearing,
+    hearing: NotificationCollector,
     interruption: Interruption,
 }
 
@@ -43,7 +43,10 @@ impl Listener {
             descriptor,
             port,
             datagram: vec![0; DATAGRAM],
-            hearing: Hearing::new(watched, own.iter().map(|socket| socket.port()).collect()),
+            hearing: NotificationCollector::new(
+                watched,
+                own.iter().map(|socket| socket.port()).collect(),
+            ),
             interruption,
         })
     }
@@ -63,7 +66,7 @@ impl Listener {
     /// Waits at most `wait` (without a limit if `None`) and returns other programs' changes,
     /// possibly none. Returns after each datagram, including those about Signpost's own
     /// transactions, and whenever it is interrupted.
-    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Vec<Heard>> {
+    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Vec<Notification>> {
         let wait = wait.map(Timespec::try_from).transpose();
         let wait = wait.map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut waited = false;

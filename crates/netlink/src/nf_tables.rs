@@ -23,7 +23,7 @@ pub(crate) use encode::{
     encode_get_extension, encode_get_table, message as request,
 };
 pub use expression::{
-    ADDRESS_TYPE_LOCAL, CONNECTION_LABELS, CtKey, Direction, Expression, FibField, Learning,
+    ADDRESS_TYPE_LOCAL, CONNECTION_LABELS, CtKey, Direction, Expression, FibField, MapUpdate,
     MetaKey, Module, NatKind, NumberGenerator, Operator, PayloadBase, Register, RejectKind,
     SettableCtKey, connection_label,
 };

@@ -58,7 +58,7 @@ pub enum Watched {
 
 /// A report by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum Notification {
     /// Another program committed a transaction.
     Transaction(ForeignTransaction),
     /// The kernel dropped notifications because the socket's queue was full: up to now, anything
@@ -91,7 +91,7 @@ pub struct Process {
 
 /// Assembles transactions from notifications. The kernel reports one transaction after the other.
 #[derive(Debug)]
-pub(crate) struct Hearing {
+pub(crate) struct NotificationCollector {
     watched: Watched,
     own_ports: Vec<Arc<AtomicU32>>,
     /// The families whose objects the current transaction has touched so far.
@@ -113,11 +113,11 @@ enum Completeness {
     Doubtful,
 }
 
-// === impl Hearing ===
+// === impl NotificationCollector ===
 
-impl Hearing {
-    pub(crate) fn new(watched: Watched, own_ports: Vec<Arc<AtomicU32>>) -> Hearing {
-        Hearing {
+impl NotificationCollector {
+    pub(crate) fn new(watched: Watched, own_ports: Vec<Arc<AtomicU32>>) -> NotificationCollector {
+        NotificationCollector {
             watched,
             own_ports,
             touched: BTreeSet::new(),
@@ -128,11 +128,11 @@ impl Hearing {
 
     /// Processes one datagram. For a message about one of Signpost's transactions, it reads only
     /// the header.
-    pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Heard> {
+    pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Notification> {
         let messages = Messages::parse(datagram);
         messages
             .filter_map(|message| self.take_message(&message))
-            .map(Heard::Transaction)
+            .map(Notification::Transaction)
             .collect()
     }
 
@@ -148,12 +148,12 @@ impl Hearing {
     }
 
     /// Records that the queue is empty. Returns `Missed` if notifications were lost.
-    pub(crate) fn quiet(&mut self) -> Option<Heard> {
+    pub(crate) fn quiet(&mut self) -> Option<Notification> {
         if self.completeness != Completeness::Overrun {
             return None;
         }
         self.completeness = Completeness::Doubtful;
-        Some(Heard::Missed)
+        Some(Notification::Missed)
     }
 
     fn take_message(&mut self, message: &Message<'_>) -> Option<ForeignTransaction> {

@@ -35,5 +35,5 @@ pub use refusals::{
 };
 pub use replay::Refused;
 pub use source_ranges::allow_sources;
-pub use table_socket::{Seen, TableSocket};
+pub use table_socket::{RulesetVersion, TableSocket};
 pub use walk::{End, Memory, Step, View, Walk, simulate, simulate_next, ways};

@@ -16,7 +16,7 @@ pub struct TableSocket {
 /// The ruleset's generation, and how many of the transactions in it were sent by one socket. Each
 /// transaction by any program in the namespace raises the generation by one.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct RulesetVersion {
     /// The generation.
     pub generation: u32,
     transactions: u32,
@@ -45,8 +45,8 @@ impl TableSocket {
 
     /// Reads the state of the ruleset. Call it before reading tables, so that a concurrent change
     /// shows as drift.
-    pub fn observe_seen(&mut self) -> Result<Seen, ObserveError> {
-        Ok(Seen {
+    pub fn observe_seen(&mut self) -> Result<RulesetVersion, ObserveError> {
+        Ok(RulesetVersion {
             generation: self.socket.observe_generation()?,
             transactions: self.transactions,
         })
@@ -72,12 +72,12 @@ impl From<Socket> for TableSocket {
     }
 }
 
-// === impl Seen ===
+// === impl RulesetVersion ===
 
-impl Seen {
+impl RulesetVersion {
     /// Whether nothing was committed between this and `later` except by the socket that both come
     /// from, and by `elsewhere` transactions that are known to be irrelevant.
-    pub fn is_quiet_until(&self, later: &Seen, elsewhere: u32) -> bool {
+    pub fn has_no_foreign_change(&self, later: &RulesetVersion, elsewhere: u32) -> bool {
         let own = later.transactions.wrapping_sub(self.transactions);
         let all = later.generation.wrapping_sub(self.generation);
         own.wrapping_add(elsewhere) == all

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use backend::Event;
 use dataplane::{Choice, Family, Node, Packet, Port, Target, Verdict as Outcome};
 use netlink::nf_tables::{
-    Bytes, CONNECTION_LABELS, ElementData, Expression, HookPoint, Learning, Operator, Register,
+    Bytes, CONNECTION_LABELS, ElementData, Expression, HookPoint, MapUpdate, Operator, Register,
     Rule, SetContent, SetWriter, SettableCtKey, Verdict,
 };
 
@@ -413,7 +413,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Performs the operation on the map. Returns whether the rule continues.
-    fn learn(&mut self, set: &Arc<str>, how: Learning, key: Register, value: Register) -> bool {
+    fn learn(&mut self, set: &Arc<str>, how: MapUpdate, key: Register, value: Register) -> bool {
         let Some(SetWithElements { set, .. }) = self.view.sets.get(set) else {
             return false;
         };
@@ -423,7 +423,7 @@ impl<'a> Walk<'a> {
         };
         let entry = (Arc::clone(&set.name), key);
         match how {
-            Learning::Update { .. } => {
+            MapUpdate::Update { .. } => {
                 let width = match &set.content {
                     SetContent::Values(fields) => fields.iter().map(|field| field.width()).sum(),
                     SetContent::Membership | SetContent::Verdicts => 0,
@@ -442,7 +442,7 @@ impl<'a> Walk<'a> {
                 }
                 true
             }
-            Learning::Delete => self.memory.0.remove(&entry).is_some(),
+            MapUpdate::Delete => self.memory.0.remove(&entry).is_some(),
         }
     }
 

@@ -1,34 +1,34 @@
 //! One address family, and what the kernel is last known to hold for it.
 
 mod attempt;
-mod damages;
-mod doubt;
 mod isolate;
+mod part_size;
 mod progress;
 mod quarantine;
-mod shortfall;
+mod repaired_drifts;
 mod stage;
-mod stride;
+mod unsupported_fields;
+mod unverified_rules;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use backend::{
-    Backend, Change, CommitError, Disturbance, Drift, ObserveError, Receipt, Recovery, Rendered,
+    Backend, Change, CommitError, Drift, ExternalChange, ObserveError, Receipt, Recovery, Rendered,
 };
 use dataplane::{Dataplane, Family};
 
 use crate::error_chain::error_chain;
 use crate::status::{Failing, FamilyStatus, Pace};
-use crate::{Clock, Failure, Outcome, Reason, Round, Rounds};
+use crate::{Clock, Failure, FamilySync, Outcome, Reason, RecentSyncs};
 use attempt::{Extent, Rest, as_observed};
-use damages::Damages;
-use doubt::{Cause, Doubt};
+use part_size::PartSize;
 use progress::{Phase, Progress};
 use quarantine::Quarantine;
-use shortfall::Shortfall;
+use repaired_drifts::RepairedDrifts;
 use stage::Stage;
-use stride::Stride;
+use unsupported_fields::UnsupportedFields;
+use unverified_rules::{Cause, UnverifiedRules};
 
 /// One address family: its backend, the last known state of the kernel, and the current failures.
 /// Families share no state, so one that fails leaves the other in service.
@@ -39,30 +39,30 @@ use stride::Stride;
 pub struct Domain<B: Backend> {
     backend: B,
     /// The last known state. `None`: not known; the next attempt reads the rules back.
-    believed: Option<Rendered<B::Rules>>,
+    observed: Option<Rendered<B::Rules>>,
     /// What the kernel was left with, if the next read is to show how other programs changed it.
-    /// `None` whenever `believed` is `Some`.
-    doubt: Option<Doubt<B::Rules>>,
+    /// `None` whenever `observed` is `Some`.
+    unverified_rules: Option<UnverifiedRules<B::Rules>>,
     /// What the kernel was last known to implement. During a start or a change of configuration it
     /// keeps the earlier value from the first part until the last part is programmed. Unlike
-    /// `believed` it survives a commit with unknown effect: a Service that is held back keeps what
+    /// `observed` it survives a commit with unknown effect: a Service that is held back keeps what
     /// it has here.
     programmed: Option<Dataplane>,
     quarantine: Quarantine,
-    shortfall: Shortfall,
+    unsupported_fields: UnsupportedFields,
     failing: Option<Failing>,
-    /// When the first part of a large change was begun. `Some` while the last round programmed only
+    /// When the first part of a large change was begun. `Some` while the last sync programmed only
     /// a part.
     unfinished: Option<Instant>,
     stage: Stage,
-    stride: Stride,
+    part_size: PartSize,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
     last_success: Option<SystemTime>,
     pace: Pace,
-    damages: Damages,
+    repaired_drifts: RepairedDrifts,
     count: u64,
-    rounds: Rounds,
+    syncs: RecentSyncs,
 }
 
 // === impl Domain ===
@@ -72,22 +72,22 @@ impl<B: Backend> Domain<B> {
     pub fn new(backend: B) -> Domain<B> {
         Domain {
             backend,
-            believed: None,
-            doubt: None,
+            observed: None,
+            unverified_rules: None,
             programmed: None,
             quarantine: Quarantine::default(),
-            shortfall: Shortfall::default(),
+            unsupported_fields: UnsupportedFields::default(),
             failing: None,
             unfinished: None,
             stage: Stage::default(),
-            stride: Stride::default(),
+            part_size: PartSize::default(),
             programmed_since: None,
             last_receipt: None,
             last_success: None,
             pace: Pace::default(),
-            damages: Damages::default(),
+            repaired_drifts: RepairedDrifts::default(),
             count: 0,
-            rounds: Rounds::default(),
+            syncs: RecentSyncs::default(),
         }
     }
 
@@ -102,33 +102,34 @@ impl<B: Backend> Domain<B> {
     }
 
     /// What the kernel is last known to hold; `None` if that is not known.
-    pub fn believed(&self) -> Option<&Rendered<B::Rules>> {
-        self.believed.as_ref()
+    pub fn observed(&self) -> Option<&Rendered<B::Rules>> {
+        self.observed.as_ref()
     }
 
-    /// Whether any round has succeeded since the process started.
+    /// Whether any sync has succeeded since the process started.
     pub fn is_programmed(&self) -> bool {
         self.programmed_since.is_some()
     }
 
-    /// The failed rounds since the last successful round; `None` if there are none.
+    /// The failed syncs since the last successful sync; `None` if there are none.
     pub fn failing(&self) -> Option<&Failing> {
         self.failing.as_ref()
     }
 
-    /// Whether the last round programmed a part of a large change.
+    /// Whether the last sync programmed a part of a large change.
     pub fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
 
     /// Records that another program has changed, or may have changed, Signpost's rules.
-    pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
-        if disturbance.families.contains(&self.family()) {
-            self.damages.hear(disturbance.culprit.as_ref(), now);
+    pub fn disturb(&mut self, external_change: &ExternalChange, now: Instant) {
+        if external_change.families.contains(&self.family()) {
+            self.repaired_drifts
+                .notify(external_change.actor.as_ref(), now);
         }
     }
 
-    /// Whether a round for `reason` has work in this family. `Retry` has work only after a failure.
+    /// Whether a sync for `reason` has work in this family. `Retry` has work only after a failure.
     /// After [`Recovery::Halt`] only a periodic check or a resync request tries again.
     pub fn answers(&self, reason: Reason) -> bool {
         let recovery = self.failing.as_ref().map(|failing| failing.recovery);
@@ -137,19 +138,24 @@ impl<B: Backend> Domain<B> {
             (_, Some(Recovery::Halt)) => false,
             (Reason::Retry, None) => false,
             (Reason::Continued, _) => self.is_unfinished(),
-            (Reason::Drift, _) => self.damages.is_heard(),
+            (Reason::Drift, _) => self.repaired_drifts.is_heard(),
             _ => true,
         }
     }
 
     /// Programs `desired`, or as much of it as the kernel accepts. Never fails: errors are in the
-    /// returned round and in [`status`](Domain::status). If the change is larger than the backend's
-    /// [`chunk_size`](Backend::chunk_size), the round programs a part of it: [`Outcome::Partial`].
+    /// returned sync and in [`status`](Domain::status). If the change is larger than the backend's
+    /// [`chunk_size`](Backend::chunk_size), the sync programs a part of it: [`Outcome::Partial`].
     ///
-    /// The cost is proportional to what changed since the last round. Services that the kernel
+    /// The cost is proportional to what changed since the last sync. Services that the kernel
     /// refuses are found by bisection and held back: about `2 k log n` commits for `k` refused
     /// among `n` changed.
-    pub fn round(&mut self, desired: &Dataplane, reason: Reason, clock: &dyn Clock) -> Arc<Round> {
+    pub fn sync(
+        &mut self,
+        desired: &Dataplane,
+        reason: Reason,
+        clock: &dyn Clock,
+    ) -> Arc<FamilySync> {
         let mut progress = Progress::new(reason, clock);
         if reason.is_periodic() {
             self.quarantine.release_all();
@@ -159,10 +165,10 @@ impl<B: Backend> Domain<B> {
             .compare_with_kernel(&mut progress)
             .and_then(|()| self.program(desired, &mut progress));
         self.quarantine.forget_released();
-        self.shortfall.follow(&self.backend, desired);
+        self.unsupported_fields.follow(&self.backend, desired);
         if let Ok(Rest::Another(programmed)) = result {
             let longest = self.backend.longest_part(desired.config());
-            self.stride.follow(programmed, progress.took(), longest);
+            self.part_size.follow(programmed, progress.took(), longest);
         }
         self.conclude(result, &progress)
     }
@@ -176,20 +182,20 @@ impl<B: Backend> Domain<B> {
             last_success: self.last_success,
             failing: self.failing.clone(),
             pace: self.pace,
-            drifts: self.damages.repaired(),
-            last_damage: self.damages.last().cloned(),
+            drifts: self.repaired_drifts.repaired(),
+            last_repaired_drift: self.repaired_drifts.last().cloned(),
             quarantined: self.quarantine.list(),
-            shortcomings: Arc::clone(self.shortfall.list()),
+            unsupported_fields: Arc::clone(self.unsupported_fields.list()),
             programmed: self.programmed.clone(),
-            rounds: self.rounds.clone(),
+            syncs: self.syncs.clone(),
         }
     }
 
     /// Removes all of Signpost's rules from the kernel. Whether this succeeds or fails, the next
-    /// round reads the rules back. A failure also appears in `status`.
+    /// sync reads the rules back. A failure also appears in `status`.
     pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
-        self.believed = None;
-        self.doubt = None;
+        self.observed = None;
+        self.unverified_rules = None;
         let receipt = match self.backend.commit_removal() {
             Ok(receipt) => receipt,
             Err(error) => {
@@ -207,25 +213,25 @@ impl<B: Backend> Domain<B> {
         self.unfinished = None;
         self.stage = Stage::default();
         self.quarantine = Quarantine::default();
-        self.shortfall = Shortfall::default();
+        self.unsupported_fields = UnsupportedFields::default();
         // There are no rules left that other programs could damage.
-        self.damages.forget_heard();
+        self.repaired_drifts.forget_heard();
         Ok(receipt)
     }
 
-    /// Reads the rules back if the round's reason asks for it and there is a known state to verify.
+    /// Reads the rules back if the sync's reason asks for it and there is a known state to verify.
     fn compare_with_kernel(&mut self, progress: &mut Progress<'_>) -> Result<(), Failure> {
         if !progress.reason.checks_kernel() {
             return Ok(());
         }
-        let Some(believed) = self.believed.take() else {
+        let Some(observed) = self.observed.take() else {
             // Nothing to compare with. With a doubt recorded, the attempt compares instead.
-            if self.doubt.is_none() {
-                self.damages.forget_heard();
+            if self.unverified_rules.is_none() {
+                self.repaired_drifts.forget_heard();
             }
             return Ok(());
         };
-        let heard = self.damages.take_heard();
+        let heard = self.repaired_drifts.take_heard();
         let backend = &mut self.backend;
         let look = match progress.reason {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Startup => false,
@@ -236,29 +242,29 @@ impl<B: Backend> Domain<B> {
                 .map_or(true, |drift| drift == Drift::Possible),
         };
         if !look {
-            self.damages.find_nothing(heard, progress);
-            self.believed = Some(believed);
+            self.repaired_drifts.find_nothing(heard, progress);
+            self.observed = Some(observed);
             return Ok(());
         }
         let rules = match self.observe(progress) {
             Ok(rules) => rules,
             Err(failure) => {
-                self.damages.hear_again(heard);
-                self.doubt = Some(Doubt {
-                    rules: believed.rules,
+                self.repaired_drifts.restore_notification(heard);
+                self.unverified_rules = Some(UnverifiedRules {
+                    rules: observed.rules,
                     cause: Cause::Unread,
                 });
                 return Err(failure);
             }
         };
-        if rules == believed.rules {
-            self.damages.find_nothing(heard, progress);
-            self.believed = Some(believed);
+        if rules == observed.rules {
+            self.repaired_drifts.find_nothing(heard, progress);
+            self.observed = Some(observed);
         } else {
-            let size = self.backend.diff(&rules, &believed.rules).size();
-            self.damages.find(size, heard, progress);
+            let size = self.backend.diff(&rules, &observed.rules).size();
+            self.repaired_drifts.find(size, heard, progress);
             progress.reason = Reason::Drift;
-            self.believed = Some(as_observed(rules));
+            self.observed = Some(as_observed(rules));
         }
         Ok(())
     }
@@ -270,25 +276,25 @@ impl<B: Backend> Domain<B> {
         desired: &Dataplane,
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
-        let wanted = self.quarantine.apply(desired, self.programmed.as_ref());
-        match self.attempt(&wanted, Extent::Chunk, progress) {
+        let admitted = self.quarantine.apply(desired, self.programmed.as_ref());
+        match self.attempt(&admitted, Extent::Chunk, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
-                self.isolate(desired, wanted, failure, progress)?;
+                self.isolate(desired, admitted, failure, progress)?;
                 Ok(Rest::Nothing)
             }
             result => result,
         }
     }
 
-    fn advance(&mut self, wanted: &Dataplane, rules: B::Rules, rest: Rest) {
+    fn advance(&mut self, admitted: &Dataplane, rules: B::Rules, rest: Rest) {
         if rest == Rest::Nothing {
             self.stage = Stage::Complete;
         }
         if self.stage == Stage::Complete {
-            self.programmed = Some(wanted.clone());
+            self.programmed = Some(admitted.clone());
         }
-        self.believed = Some(Rendered {
-            dataplane: wanted.clone(),
+        self.observed = Some(Rendered {
+            dataplane: admitted.clone(),
             rules,
         });
     }
@@ -306,26 +312,30 @@ impl<B: Backend> Domain<B> {
     /// Records a failure of work that began at `started`. `retries` is 1 if the work only repeated
     /// what had failed, otherwise 0.
     fn fail(&mut self, failure: Failure, started: SystemTime, retries: u32) {
-        let (since, rounds, before) = match &self.failing {
-            Some(before) => (before.since, before.rounds, before.retries),
+        let (since, syncs, before) = match &self.failing {
+            Some(before) => (before.since, before.syncs, before.retries),
             None => (started, 0, 0),
         };
         self.failing = Some(Failing {
             since,
-            rounds: rounds.saturating_add(1),
+            syncs: syncs.saturating_add(1),
             retries: before.saturating_add(retries),
             error: failure.error,
             recovery: failure.recovery,
         });
     }
 
-    /// Records how the round ended.
-    fn conclude(&mut self, result: Result<Rest, Failure>, progress: &Progress<'_>) -> Arc<Round> {
+    /// Records how the sync ended.
+    fn conclude(
+        &mut self,
+        result: Result<Rest, Failure>,
+        progress: &Progress<'_>,
+    ) -> Arc<FamilySync> {
         let now = progress.clock.wall_time();
         let took = progress.took();
         let ended = progress.clock.now();
         let began = self.unfinished.take().unwrap_or(progress.began);
-        let mut damage = None;
+        let mut repaired_drift = None;
         let outcome = match result {
             Ok(Rest::Another(_)) => {
                 self.unfinished = Some(began);
@@ -336,7 +346,7 @@ impl<B: Backend> Domain<B> {
                 self.pace = Pace::of(ended.saturating_duration_since(began));
                 self.last_success = Some(now);
                 self.programmed_since.get_or_insert(now);
-                damage = self.damages.repair(ended);
+                repaired_drift = self.repaired_drifts.repair(ended);
                 match progress.transactions {
                     0 => Outcome::Unchanged,
                     _ => Outcome::Committed,
@@ -349,7 +359,7 @@ impl<B: Backend> Domain<B> {
             }
         };
         self.count += 1;
-        let round = Arc::new(Round {
+        let sync = Arc::new(FamilySync {
             family: self.family(),
             number: self.count,
             reason: progress.reason,
@@ -360,12 +370,12 @@ impl<B: Backend> Domain<B> {
             size: progress.size,
             transactions: progress.transactions,
             outcome,
-            damage,
+            repaired_drift,
             quarantined: self.quarantine.list(),
-            shortcomings: Arc::clone(self.shortfall.list()),
+            unsupported_fields: Arc::clone(self.unsupported_fields.list()),
         });
-        self.rounds.push(Arc::clone(&round));
-        round
+        self.syncs.push(Arc::clone(&sync));
+        sync
     }
 }
 

@@ -21,7 +21,7 @@ mod tests {
     use dataplane::Family;
 
     #[test]
-    fn every_cause_is_told_once() {
+    fn every_cause_is_reported_once() {
         let busy = std::io::Error::other("resource busy");
         let error = CommitError {
             family: Family::Ipv4,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Backend, CommitError, Disturbance, Recovery};
+use backend::{Backend, CommitError, ExternalChange, Recovery};
 use dataplane::{Dataplane, Family};
 
-use crate::{Clock, Domain, FamilyStatus, Reason, Round, Sequel};
+use crate::{Clock, Domain, FamilyStatus, FamilySync, FollowUp, Reason};
 
 /// All families of a node. Each is a separate failure domain.
 #[derive(Debug)]
@@ -35,31 +35,31 @@ impl<B: Backend> Reconciler<B> {
     }
 
     /// Records that another program has changed, or may have changed, Signpost's rules.
-    pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
+    pub fn disturb(&mut self, external_change: &ExternalChange, now: Instant) {
         for domain in &mut self.domains {
-            domain.disturb(disturbance, now);
+            domain.disturb(external_change, now);
         }
     }
 
-    /// Programs `desired`: one round in each family that has work for `reason`.
-    pub fn round(
+    /// Programs `desired`: one sync in each family that has work for `reason`.
+    pub fn sync(
         &mut self,
         desired: &Dataplane,
         reason: Reason,
         clock: &dyn Clock,
-    ) -> Vec<Arc<Round>> {
+    ) -> Vec<Arc<FamilySync>> {
         self.domains
             .iter_mut()
             .filter(|domain| domain.answers(reason))
-            .map(|domain| domain.round(desired, reason, clock))
+            .map(|domain| domain.sync(desired, reason, clock))
             .collect()
     }
 
-    /// What follows this round: the earliest retry that any family needs, so that a family with
+    /// What follows this sync: the earliest retry that any family needs, so that a family with
     /// many failures does not delay another one.
-    pub fn sequel(&self) -> Sequel {
+    pub fn follow_up(&self) -> FollowUp {
         if self.domains.iter().any(Domain::is_unfinished) {
-            return Sequel::Unfinished;
+            return FollowUp::Unfinished;
         }
         self.domains
             .iter()
@@ -67,7 +67,7 @@ impl<B: Backend> Reconciler<B> {
             .filter(|failing| failing.recovery != Recovery::Halt)
             .map(|failing| failing.retries)
             .min()
-            .map_or(Sequel::Settled, |retries| Sequel::Retry { retries })
+            .map_or(FollowUp::Settled, |retries| FollowUp::Retry { retries })
     }
 
     /// The status of each family.

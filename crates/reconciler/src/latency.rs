@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::Family;
 
-use crate::{Outcome, Round};
+use crate::{FamilySync, Outcome};
 
 /// How many trigger times are kept for one family while its kernel accepts nothing.
 const TRIGGERS_KEPT: usize = 1024;
@@ -23,7 +23,7 @@ pub struct Stamps {
     pub triggers: Vec<SystemTime>,
 }
 
-/// The latencies of the changes that one round programmed.
+/// The latencies of the changes that one sync programmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     /// The address family.
@@ -54,17 +54,17 @@ impl Backlog {
         }
     }
 
-    /// Removes the stamps of the changes that `round` has programmed and returns their latency.
-    /// Returns `None` for a round that wrote nothing: its changes did not affect this family.
-    pub(crate) fn settle(&mut self, round: &Round) -> Option<Latency> {
-        if !round.succeeded() {
+    /// Removes the stamps of the changes that `sync` has programmed and returns their latency.
+    /// Returns `None` for a sync that wrote nothing: its changes did not affect this family.
+    pub(crate) fn settle(&mut self, sync: &FamilySync) -> Option<Latency> {
+        if !sync.succeeded() {
             return None;
         }
-        let stamps = self.0.remove(&round.family)?;
-        let wall_time = round.started + round.took;
-        (round.outcome == Outcome::Committed).then(|| Latency {
-            family: round.family,
-            received_to_commit: round.ended.saturating_duration_since(stamps.received_at),
+        let stamps = self.0.remove(&sync.family)?;
+        let wall_time = sync.started + sync.took;
+        (sync.outcome == Outcome::Committed).then(|| Latency {
+            family: sync.family,
+            received_to_commit: sync.ended.saturating_duration_since(stamps.received_at),
             compile: stamps.compile,
             trigger_to_commit: stamps
                 .triggers

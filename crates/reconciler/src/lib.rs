@@ -6,7 +6,7 @@
 //! state, and the loop continues.
 //!
 //! ```text
-//! Command --take--> Schedule --due--> Reconciler --round--> Domain (IPv4), Domain (IPv6)
+//! Command --take--> Schedule --due--> Reconciler --sync--> Domain (IPv4), Domain (IPv6)
 //!    ^                                                         | render, diff, commit
 //!    '--- sources                          Report <--publish---'
 //! ```
@@ -19,29 +19,29 @@
 //! Everything is synchronous and takes the time from a [`Clock`].
 
 mod clock;
-mod damage;
 mod domain;
 mod error_chain;
 mod families;
 mod latency;
-mod round;
+mod repaired_drift;
 mod run;
 mod schedule;
 mod status;
+mod sync;
 mod urgency;
 
 pub use clock::Clock;
-pub use damage::{Contest, Damage};
 pub use domain::Domain;
 pub use families::Reconciler;
 pub use latency::{Latency, Stamps};
-pub use round::{Failure, Outcome, Phases, Quarantined, Reason, Round, Rounds};
+pub use repaired_drift::{RepairBackoff, RepairedDrift};
 pub use run::{
-    Activity, Command, Desired, Inbox, Mailbox, News, Orders, Permission, Received, Reply, Report,
-    Resync, Settings, UnderWay, mailbox, run,
+    Activity, Command, CommandReceiver, CommandSender, CommandSource, Desired, LoopEvent,
+    Permission, Received, Reply, Report, Resync, RunningSync, Settings, command_receiver, run,
 };
-pub use schedule::{Due, Periods, Schedule, Sequel, Urgency};
-pub use status::{Failing, FamilyStatus, Pace, SLOW_ROUND, Standing};
+pub use schedule::{Due, FollowUp, Periods, Schedule, Urgency};
+pub use status::{Failing, FamilyCondition, FamilyStatus, Pace, SLOW_ROUND};
+pub use sync::{Failure, FamilySync, Outcome, Phases, Quarantined, Reason, RecentSyncs};
 
 #[cfg(test)]
 mod fake_clock;

@@ -1,28 +1,29 @@
-//! The loop: from commands to rounds to reports.
+//! The loop: from commands to syncs to reports.
 
-mod inbox;
-mod mailbox;
+mod command_receiver;
+mod command_source;
 mod report;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Disturbance};
+use backend::{Backend, ExternalChange};
 use dataplane::{Dataplane, Family};
 
 use crate::latency::{Backlog, Latency};
 use crate::urgency::urgency;
 use crate::{
-    Clock, Contest, Damage, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency,
+    Clock, Domain, FamilySync, Periods, Reason, Reconciler, RepairBackoff, RepairedDrift, Schedule,
+    Stamps, Urgency,
 };
-pub use inbox::{Inbox, Received};
-pub use mailbox::{Mailbox, Orders, mailbox};
-pub use report::{Activity, News, Report, UnderWay};
+pub use command_receiver::{CommandReceiver, CommandSender, command_receiver};
+pub use command_source::{CommandSource, Received};
+pub use report::{Activity, LoopEvent, Report, RunningSync};
 
-/// The maximum number of commands taken after a round is due and before it starts. More than can
-/// arrive during any round. Without a limit, a source that never stops sending would postpone the
-/// round forever.
+/// The maximum number of commands taken after a sync is due and before it starts. More than can
+/// arrive during any sync. Without a limit, a source that never stops sending would postpone the
+/// sync forever.
 const TAKEN_BEFORE_ROUND: usize = 4096;
 
 /// A command to the loop.
@@ -33,7 +34,7 @@ pub enum Command {
     /// The new settings.
     Settings(Settings),
     /// Another program may have changed the kernel.
-    Drifted(Disturbance),
+    Drifted(ExternalChange),
     /// Read the kernel back and repair every difference, even if the last known state is the
     /// desired one.
     Resync(Reply),
@@ -78,24 +79,24 @@ pub struct Reply(Box<dyn FnOnce(Resync) + Send>);
 /// The outcome of a resync.
 #[derive(Debug, Clone)]
 pub enum Resync {
-    /// The round in each family.
-    Done(Vec<Arc<Round>>),
-    /// No round ran: the loop is paused or withdrawn.
+    /// The sync in each family.
+    Done(Vec<Arc<FamilySync>>),
+    /// No sync ran: the loop is paused or withdrawn.
     Paused,
 }
 
 /// Keeps the kernel at the desired state until a [`Command::Stop`] arrives or every sender is gone.
 /// Writes nothing before the first [`Command::Desired`].
 ///
-/// Calls `publish` when a round begins, and with a report after every round, when the loop is
+/// Calls `publish` when a sync begins, and with a report after every sync, when the loop is
 /// paused or resumed, and when repairs are no longer delayed. The loop waits for each call to
 /// return.
 pub fn run<B: Backend>(
     reconciler: &mut Reconciler<B>,
     settings: Settings,
-    inbox: &mut impl Inbox,
+    command_source: &mut impl CommandSource,
     clock: &dyn Clock,
-    publish: impl FnMut(News<'_, B>),
+    publish: impl FnMut(LoopEvent<'_, B>),
 ) {
     let mut state = Loop {
         reconciler,
@@ -110,8 +111,8 @@ pub fn run<B: Backend>(
         removal: None,
     };
     state.permit(settings.permission, settings.periods);
-    while let Next::Round(reason) = state.take_commands(inbox) {
-        state.round(reason);
+    while let Next::Sync(reason) = state.take_commands(command_source) {
+        state.sync(reason);
     }
 }
 
@@ -125,7 +126,7 @@ struct Loop<'a, B: Backend, P> {
     desired: Option<Dataplane>,
     backlog: Backlog,
     replies: Vec<Reply>,
-    contest: Option<Contest>,
+    contest: Option<RepairBackoff>,
     /// The next attempt to remove everything, after a failed one.
     removal: Option<Removal>,
 }
@@ -140,15 +141,15 @@ struct Removal {
 
 /// What to do after taking commands.
 enum Next {
-    Round(Reason),
+    Sync(Reason),
     End,
 }
 
 // === impl Loop ===
 
-impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
-    /// Takes commands until a round is due, and then all commands that are already waiting.
-    fn take_commands(&mut self, inbox: &mut impl Inbox) -> Next {
+impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
+    /// Takes commands until a sync is due, and then all commands that are already waiting.
+    fn take_commands(&mut self, command_source: &mut impl CommandSource) -> Next {
         let mut taken_late = 0;
         loop {
             let wait = self.wait();
@@ -157,7 +158,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
             let received = if late && taken_late > TAKEN_BEFORE_ROUND {
                 Received::Nothing
             } else {
-                inbox.receive(wait)
+                command_source.receive(wait)
             };
             match received {
                 Received::Command(Command::Stop) | Received::Closed => return Next::End,
@@ -165,7 +166,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
                 Received::Nothing => {
                     self.remove_if_due();
                     if let Some(reason) = self.start() {
-                        return Next::Round(reason);
+                        return Next::Sync(reason);
                     }
                     self.calm();
                 }
@@ -173,7 +174,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    /// The time until the next round; `None` if none is scheduled.
+    /// The time until the next sync; `None` if none is scheduled.
     fn wait(&self) -> Option<Duration> {
         match self.permission {
             Permission::Paused => None,
@@ -215,8 +216,8 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
                 self.schedule.set_periods(periods);
                 self.permit(permission, periods);
             }
-            Command::Drifted(disturbance) => {
-                self.reconciler.disturb(&disturbance, now);
+            Command::Drifted(external_change) => {
+                self.reconciler.disturb(&external_change, now);
                 self.schedule.drifted(now);
             }
             Command::Resync(reply) => {
@@ -280,31 +281,34 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    fn round(&mut self, reason: Reason) {
+    fn sync(&mut self, reason: Reason) {
         let Some(desired) = self.desired.clone() else {
             return;
         };
         let since = self.clock.wall_time();
-        (self.publish)(News::Began(UnderWay { reason, since }));
+        (self.publish)(LoopEvent::Began(RunningSync { reason, since }));
         // The changes from before this process started say nothing about its latency.
         let caught_up: Vec<Family> = self.caught_up().collect();
-        let rounds = self.reconciler.round(&desired, reason, self.clock);
-        let repaired: Vec<&Damage> = rounds.iter().filter_map(|r| r.damage.as_ref()).collect();
-        let sequel = self.reconciler.sequel();
-        self.schedule.finish(self.clock.now(), sequel, &repaired);
-        self.judge_contest();
-        let latencies = rounds
+        let syncs = self.reconciler.sync(&desired, reason, self.clock);
+        let repaired: Vec<&RepairedDrift> = syncs
             .iter()
-            .filter_map(|round| self.backlog.settle(round))
+            .filter_map(|r| r.repaired_drift.as_ref())
+            .collect();
+        let follow_up = self.reconciler.follow_up();
+        self.schedule.finish(self.clock.now(), follow_up, &repaired);
+        self.judge_contest();
+        let latencies = syncs
+            .iter()
+            .filter_map(|sync| self.backlog.settle(sync))
             .filter(|latency| caught_up.contains(&latency.family))
             .collect();
-        // A startup round also reads the kernel back, which is what the request asked for.
+        // A startup sync also reads the kernel back, which is what the request asked for.
         if matches!(reason, Reason::Requested | Reason::Startup) {
             for reply in self.replies.drain(..) {
-                reply.send(Resync::Done(rounds.clone()));
+                reply.send(Resync::Done(syncs.clone()));
             }
         }
-        self.publish(Activity::Waiting, rounds, latencies);
+        self.publish(Activity::Waiting, syncs, latencies);
     }
 
     /// Ends a contest after a quiet period.
@@ -322,15 +326,15 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
             self.contest = None;
             return;
         };
-        self.contest.get_or_insert_with(|| Contest {
+        self.contest.get_or_insert_with(|| RepairBackoff {
             since: self.clock.wall_time(),
             repairs: streak.repairs,
             within: self.clock.now().saturating_duration_since(streak.began),
-            culprit: streak.culprit.clone(),
+            actor: streak.actor.clone(),
         });
     }
 
-    /// The families in which some round has succeeded.
+    /// The families in which some sync has succeeded.
     fn caught_up(&self) -> impl Iterator<Item = Family> {
         let domains = self.reconciler.domains().iter();
         domains
@@ -347,7 +351,12 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         self.publish(activity, Vec::new(), Vec::new());
     }
 
-    fn publish(&mut self, activity: Activity, finished: Vec<Arc<Round>>, latencies: Vec<Latency>) {
+    fn publish(
+        &mut self,
+        activity: Activity,
+        finished: Vec<Arc<FamilySync>>,
+        latencies: Vec<Latency>,
+    ) {
         let report = Report {
             activity,
             families: self.reconciler.status(),
@@ -355,7 +364,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
             finished,
             latencies,
         };
-        (self.publish)(News::Report(report, self.reconciler.domains()));
+        (self.publish)(LoopEvent::Report(report, self.reconciler.domains()));
     }
 }
 

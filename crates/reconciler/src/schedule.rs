@@ -1,28 +1,28 @@
-//! When the next round is due.
+//! When the next sync is due.
 
-mod restraint;
+mod check_backoff;
 
 use std::time::{Duration, Instant};
 
-use crate::{Damage, Reason};
-use restraint::Restraint;
-pub(crate) use restraint::Streak;
+use crate::{Reason, RepairedDrift};
+use check_backoff::CheckBackoff;
+pub(crate) use check_backoff::Streak;
 
 /// The delay of the first retry after a failure; it doubles with every further one. A lock that
 /// another process holds, or a temporary shortage of memory, is usually gone within this order of
 /// magnitude.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
-/// The maximum length of the pause after a round, otherwise as long as the round, so that other
-/// processes can have the kernel's locks at least half of the time. A longer round, such as one
+/// The maximum length of the pause after a sync, otherwise as long as the sync, so that other
+/// processes can have the kernel's locks at least half of the time. A longer sync, such as one
 /// that loads everything, is not made up for.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// How often to write and how often to check the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periods {
-    /// The minimum time between the end of one round and the start of the next. Unless it is 0, a
-    /// longer round is followed by a pause of its own length, at most 100 ms.
+    /// The minimum time between the end of one sync and the start of the next. Unless it is 0, a
+    /// longer sync is followed by a pause of its own length, at most 100 ms.
     pub min_sync_period: Duration,
     /// The time between two periodic checks, and the maximum time between two attempts.
     pub sync_period: Duration,
@@ -38,9 +38,9 @@ pub enum Urgency {
     Urgent,
 }
 
-/// What follows a round.
+/// What follows a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sequel {
+pub enum FollowUp {
     /// Nothing before the periodic check.
     Settled,
     /// The rest of a large change, at once.
@@ -54,7 +54,7 @@ pub enum Sequel {
     },
 }
 
-/// A round that is due.
+/// A sync that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
     /// When it is due; may be in the past.
@@ -63,8 +63,8 @@ pub struct Due {
     pub reason: Reason,
 }
 
-/// Decides when rounds run. The first change after a quiet period is answered at once. Later
-/// changes are gathered until `minSyncPeriod` has passed since the end of the last round. A round
+/// Decides when syncs run. The first change after a quiet period is answered at once. Later
+/// changes are gathered until `minSyncPeriod` has passed since the end of the last sync. A sync
 /// answers every request made before it started, and no request is lost.
 ///
 /// Nothing is due before the first change: there is no desired state to compare the kernel with.
@@ -73,21 +73,21 @@ pub struct Schedule {
     periods: Periods,
     changed: Option<Waiting>,
     drifted: Option<Instant>,
-    restraint: Restraint,
+    check_backoff: CheckBackoff,
     requested: Option<Instant>,
     running: Option<Running>,
     last: Option<Last>,
-    sequel: Sequel,
+    follow_up: FollowUp,
 }
 
-/// A change that no round has answered yet.
+/// A change that no sync has answered yet.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,
     urgency: Urgency,
 }
 
-/// A round that has started.
+/// A sync that has started.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     reason: Reason,
@@ -95,14 +95,14 @@ struct Running {
     prompt: Prompt,
 }
 
-/// Whether a round checks the kernel because another program may have changed it.
+/// Whether a sync checks the kernel because another program may have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prompt {
-    Disturbance,
+    ExternalChange,
     Other,
 }
 
-/// What is kept of the last rounds.
+/// What is kept of the last syncs.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     ended: Instant,
@@ -121,11 +121,11 @@ impl Schedule {
             periods,
             changed: None,
             drifted: None,
-            restraint: Restraint::default(),
+            check_backoff: CheckBackoff::default(),
             requested: None,
             running: None,
             last: None,
-            sequel: Sequel::Settled,
+            follow_up: FollowUp::Settled,
         }
     }
 
@@ -151,7 +151,7 @@ impl Schedule {
         self.drifted.get_or_insert(now);
     }
 
-    /// Records that an operator requested a round.
+    /// Records that an operator requested a sync.
     pub fn requested(&mut self, now: Instant) {
         self.requested.get_or_insert(now);
     }
@@ -163,12 +163,12 @@ impl Schedule {
 
     /// The recent repairs, if there are so many that the next one has to wait.
     pub(crate) fn held_back(&self) -> Option<&Streak> {
-        self.restraint.held_back().map(|(streak, _)| streak)
+        self.check_backoff.held_back().map(|(streak, _)| streak)
     }
 
     /// When [`calm`](Schedule::calm) ends that, if nothing happens until then.
     pub(crate) fn calm_at(&self) -> Option<Instant> {
-        let (_, at) = self.restraint.held_back()?;
+        let (_, at) = self.check_backoff.held_back()?;
         let undisturbed = self.drifted.is_none() && self.running.is_none();
         undisturbed.then_some(at)
     }
@@ -176,12 +176,12 @@ impl Schedule {
     /// Forgets repairs that are long past.
     pub(crate) fn calm(&mut self, now: Instant) {
         if self.calm_at().is_some_and(|at| at <= now) {
-            self.restraint.forgive(now);
+            self.check_backoff.forgive(now);
         }
     }
 
-    /// The next round, as far as is known now. `None` while one runs: the next time depends on when
-    /// and how that round ends.
+    /// The next sync, as far as is known now. `None` while one runs: the next time depends on when
+    /// and how that sync ends.
     pub fn due(&self) -> Option<Due> {
         let mut candidates = self.candidates();
         let first = candidates.iter().map(|due| due.at).min()?;
@@ -189,7 +189,7 @@ impl Schedule {
         candidates.into_iter().max_by_key(|due| due.reason)
     }
 
-    /// Starts a round if one is due. It covers everything that is due; of several reasons it
+    /// Starts a sync if one is due. It covers everything that is due; of several reasons it
     /// returns the one that does the most.
     pub fn start(&mut self, now: Instant) -> Option<Reason> {
         let due: Vec<Due> = self
@@ -201,14 +201,14 @@ impl Schedule {
         if let Some(last) = &mut self.last {
             // The rest of a large change does not wait, and is not counted as an urgent change.
             last.jumped =
-                self.sequel != Sequel::Unfinished && now < last.earliest_next(self.periods);
+                self.follow_up != FollowUp::Unfinished && now < last.earliest_next(self.periods);
         }
-        // Every round compares with the current desired state, so it answers a change whatever its
+        // Every sync compares with the current desired state, so it answers a change whatever its
         // reason. Only some reasons check the kernel, and only `Requested` and `Startup` answer a
         // request.
         self.changed = None;
         let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
-            true => Prompt::Disturbance,
+            true => Prompt::ExternalChange,
             false => Prompt::Other,
         };
         if matches!(reason, Reason::Requested | Reason::Startup) {
@@ -222,8 +222,8 @@ impl Schedule {
         Some(reason)
     }
 
-    /// Records the end of the round that was started last, and what it has repaired.
-    pub fn finish(&mut self, now: Instant, sequel: Sequel, repaired: &[&Damage]) {
+    /// Records the end of the sync that was started last, and what it has repaired.
+    pub fn finish(&mut self, now: Instant, follow_up: FollowUp, repaired: &[&RepairedDrift]) {
         let running = self.running.take();
         let checked = match self.last {
             Some(last) if !running.is_some_and(|running| running.reason.is_periodic()) => {
@@ -232,11 +232,12 @@ impl Schedule {
             _ => now,
         };
         if let Some(running) = running {
-            self.restraint.forgive(running.began);
+            self.check_backoff.forgive(running.began);
             if !repaired.is_empty() {
-                self.restraint.repaired(repaired, running.began, now);
-            } else if running.prompt == Prompt::Disturbance && sequel != Sequel::Unfinished {
-                self.restraint.found_nothing(running.began, now);
+                self.check_backoff.repaired(repaired, running.began, now);
+            } else if running.prompt == Prompt::ExternalChange && follow_up != FollowUp::Unfinished
+            {
+                self.check_backoff.found_nothing(running.began, now);
             }
         }
         let began = running.map_or(now, |running| running.began);
@@ -246,10 +247,10 @@ impl Schedule {
             checked,
             jumped: self.last.is_some_and(|last| last.jumped),
         });
-        self.sequel = sequel;
+        self.follow_up = follow_up;
     }
 
-    /// One candidate round for each pending cause, each at its own time.
+    /// One candidate sync for each pending cause, each at its own time.
     fn candidates(&self) -> Vec<Due> {
         if self.running.is_some() {
             return Vec::new();
@@ -277,20 +278,20 @@ impl Schedule {
             ask(at, Reason::Changed);
         }
         if let Some(since) = self.drifted {
-            ask(self.restraint.earliest(since), Reason::Drift);
+            ask(self.check_backoff.earliest(since), Reason::Drift);
         }
         if let Some(since) = self.requested {
             ask(since.max(earliest), Reason::Requested);
         }
-        match self.sequel {
-            Sequel::Settled => {}
+        match self.follow_up {
+            FollowUp::Settled => {}
             // No pause: a large change uses the kernel's locks no longer at a time than a small
             // one. A change that arrived meanwhile is programmed in all families.
-            Sequel::Unfinished => match self.changed {
+            FollowUp::Unfinished => match self.changed {
                 Some(_) => ask(last.ended, Reason::Changed),
                 None => ask(last.ended, Reason::Continued),
             },
-            Sequel::Retry { retries } => {
+            FollowUp::Retry { retries } => {
                 let at = last.ended + retry_delay(retries, sync_period);
                 ask(at.max(earliest), Reason::Retry);
             }
@@ -302,7 +303,7 @@ impl Schedule {
 // === impl Last ===
 
 impl Last {
-    /// When the next round that is not urgent may start.
+    /// When the next sync that is not urgent may start.
     fn earliest_next(&self, periods: Periods) -> Instant {
         let rest = match periods.min_sync_period {
             Duration::ZERO => Duration::ZERO,
@@ -322,7 +323,7 @@ fn retry_delay(retries: u32, longest: Duration) -> Duration {
 // === impl Reason ===
 
 impl Reason {
-    /// Whether a round for this reason verifies the kernel even if its last known state is the
+    /// Whether a sync for this reason verifies the kernel even if its last known state is the
     /// desired one.
     pub(crate) fn checks_kernel(self) -> bool {
         match self {
@@ -331,7 +332,7 @@ impl Reason {
         }
     }
 
-    /// Whether a round for this reason does everything that the periodic check does.
+    /// Whether a sync for this reason does everything that the periodic check does.
     pub(crate) fn is_periodic(self) -> bool {
         match self {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Drift => false,

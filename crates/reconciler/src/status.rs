@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use backend::{Recovery, Shortcoming};
+use backend::{Recovery, UnsupportedField};
 use dataplane::{Dataplane, Family};
 
-use crate::{Damage, Quarantined, Rounds};
+use crate::{Quarantined, RecentSyncs, RepairedDrift};
 
-/// A successful round that takes longer than this counts as slow. Connections to a removed endpoint
-/// fail for as long as a round takes, and clients time out after about this time.
+/// A successful sync that takes longer than this counts as slow. Connections to a removed endpoint
+/// fail for as long as a sync takes, and clients time out after about this time.
 pub const SLOW_ROUND: Duration = Duration::from_secs(10);
 
 /// The status of one family, for conditions, metrics and people.
@@ -17,40 +17,40 @@ pub const SLOW_ROUND: Duration = Duration::from_secs(10);
 pub struct FamilyStatus {
     /// The address family.
     pub family: Family,
-    /// Since when the kernel has held the desired state of some round. Later failed rounds do not
-    /// reset it: the kernel still serves what it holds. `None`: no round has succeeded since the
+    /// Since when the kernel has held the desired state of some sync. Later failed syncs do not
+    /// reset it: the kernel still serves what it holds. `None`: no sync has succeeded since the
     /// process started.
     pub programmed_since: Option<SystemTime>,
     /// When the kernel last acknowledged a change.
     pub last_receipt: Option<SystemTime>,
-    /// When a round last succeeded, whether or not it wrote anything.
+    /// When a sync last succeeded, whether or not it wrote anything.
     pub last_success: Option<SystemTime>,
-    /// The failed rounds since then.
+    /// The failed syncs since then.
     pub failing: Option<Failing>,
-    /// How long the last successful round took.
+    /// How long the last successful sync took.
     pub pace: Pace,
     /// How many changes by other programs were repaired.
     pub drifts: u64,
     /// The last of these changes.
-    pub last_damage: Option<Damage>,
+    pub last_repaired_drift: Option<RepairedDrift>,
     /// The Services that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
     /// What the backend does not support, and what it does instead.
-    pub shortcomings: Arc<[Shortcoming]>,
-    /// What the kernel was last known to implement; a failed round does not change it. `None`:
+    pub unsupported_fields: Arc<[UnsupportedField]>,
+    /// What the kernel was last known to implement; a failed sync does not change it. `None`:
     /// nothing is known to be programmed by this process.
     pub programmed: Option<Dataplane>,
-    /// The last rounds.
-    pub rounds: Rounds,
+    /// The last syncs.
+    pub syncs: RecentSyncs,
 }
 
-/// A run of failed rounds.
+/// A run of failed syncs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failing {
     /// When the first of them began.
     pub since: SystemTime,
-    /// The number of failed rounds.
-    pub rounds: u32,
+    /// The number of failed syncs.
+    pub syncs: u32,
     /// How many of them ran only because the previous one had failed.
     pub retries: u32,
     /// The last error with its causes.
@@ -59,13 +59,13 @@ pub struct Failing {
     pub recovery: Recovery,
 }
 
-/// How fast rounds are.
+/// How fast syncs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
     /// No slower than [`SLOW_ROUND`].
     #[default]
     Ordinary,
-    /// The last successful round took longer than [`SLOW_ROUND`].
+    /// The last successful sync took longer than [`SLOW_ROUND`].
     Slow {
         /// How long it took.
         took: Duration,
@@ -74,8 +74,8 @@ pub enum Pace {
 
 /// The state of one family, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// No round has succeeded since the process started: not ready.
+pub enum FamilyCondition {
+    /// No sync has succeeded since the process started: not ready.
     NeverProgrammed,
     /// The kernel holds the desired state.
     Programmed,
@@ -89,12 +89,12 @@ pub enum Standing {
 
 impl FamilyStatus {
     /// Summarises the status in one word.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> FamilyCondition {
         match (&self.programmed_since, &self.failing) {
-            (None, _) => Standing::NeverProgrammed,
-            (Some(_), Some(_)) => Standing::Failing,
-            (Some(_), None) if !self.quarantined.is_empty() => Standing::PartlyProgrammed,
-            (Some(_), None) => Standing::Programmed,
+            (None, _) => FamilyCondition::NeverProgrammed,
+            (Some(_), Some(_)) => FamilyCondition::Failing,
+            (Some(_), None) if !self.quarantined.is_empty() => FamilyCondition::PartlyProgrammed,
+            (Some(_), None) => FamilyCondition::Programmed,
         }
     }
 }
@@ -102,7 +102,7 @@ impl FamilyStatus {
 // === impl Pace ===
 
 impl Pace {
-    /// The pace of a round that took this long.
+    /// The pace of a sync that took this long.
     pub(crate) fn of(took: Duration) -> Pace {
         if took > SLOW_ROUND {
             Pace::Slow { took }

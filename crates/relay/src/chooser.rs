@@ -24,7 +24,7 @@ pub struct Chooser {
     /// The endpoint that each client returns to, and until when.
     affinity: BTreeMap<IpAddr, (Target, Instant)>,
     /// The endpoints that refused, and until when they are tried last.
-    shunned: BTreeMap<Target, Instant>,
+    recently_refused: BTreeMap<Target, Instant>,
 }
 
 // === impl Chooser ===
@@ -36,7 +36,7 @@ impl Chooser {
             route,
             dice,
             affinity: BTreeMap::new(),
-            shunned: BTreeMap::new(),
+            recently_refused: BTreeMap::new(),
         }
     }
 
@@ -48,7 +48,8 @@ impl Chooser {
         let targets = &route.targets;
         self.affinity
             .retain(|_, (target, _)| same && targets.contains(target));
-        self.shunned.retain(|target, _| targets.contains(target));
+        self.recently_refused
+            .retain(|target, _| targets.contains(target));
         self.route = route;
     }
 
@@ -61,15 +62,20 @@ impl Chooser {
     /// Endpoints that recently refused come last.
     pub fn choose(&mut self, client: IpAddr, tried: &[Target], now: Instant) -> Option<Target> {
         let is_free = |target: &Target| !tried.contains(target);
-        let (shunned, good): (Vec<Target>, Vec<Target>) = (self.route.targets.iter().copied())
-            .filter(is_free)
-            .partition(|target| self.is_shunned(target, now));
+        let (recently_refused, good): (Vec<Target>, Vec<Target>) =
+            (self.route.targets.iter().copied())
+                .filter(is_free)
+                .partition(|target| self.is_shunned(target, now));
         let given = self.affinity.get(&client);
         let given = given.filter(|(target, until)| now < *until && good.contains(target));
         if let Some((target, _)) = given {
             return Some(*target);
         }
-        let among = if good.is_empty() { shunned } else { good };
+        let among = if good.is_empty() {
+            recently_refused
+        } else {
+            good
+        };
         self.dice.choice(among)
     }
 
@@ -98,7 +104,7 @@ impl Chooser {
     /// Records that `target` does not accept connections.
     pub fn refused(&mut self, target: Target, now: Instant) {
         if self.offers(target) {
-            self.shunned.insert(target, now + SHUNNED);
+            self.recently_refused.insert(target, now + SHUNNED);
         }
     }
 
@@ -108,7 +114,9 @@ impl Chooser {
     }
 
     fn is_shunned(&self, target: &Target, now: Instant) -> bool {
-        self.shunned.get(target).is_some_and(|until| now < *until)
+        self.recently_refused
+            .get(target)
+            .is_some_and(|until| now < *until)
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Refusal {
 /// Whether a refusal differs from the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum News {
+pub enum RefusalChange {
     /// The port was not refused before, or for another reason.
     Fresh,
     /// The port is refused for the same reason as the last time.
@@ -104,15 +104,15 @@ impl Listeners {
     }
 
     /// Records that the port could not be opened.
-    pub fn refused(&mut self, port: LocalPort, error: OpenError) -> News {
+    pub fn refused(&mut self, port: LocalPort, error: OpenError) -> RefusalChange {
         let Some(port_state) = self.ports.get_mut(&port) else {
-            return News::Stale;
+            return RefusalChange::Stale;
         };
         let news = match &port_state.standing {
             Standing::Opening {
                 refused: Some(last),
-            } if last.is_like(&error) => News::Stale,
-            _ => News::Fresh,
+            } if last.is_like(&error) => RefusalChange::Stale,
+            _ => RefusalChange::Fresh,
         };
         port_state.standing = Standing::Refused(Arc::new(error));
         news

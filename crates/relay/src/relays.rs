@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::shared::{Routes, Shared, propagate};
 use crate::{
-    Counts, Limits, Listeners, LocalPort, News, Refusal, Route, Step, Transport, tcp, udp,
+    Counts, Limits, Listeners, LocalPort, Refusal, RefusalChange, Route, Step, Transport, tcp, udp,
 };
 
 /// Why a port could not be opened.
@@ -169,11 +169,11 @@ impl Relays {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 let message = format!("{error}; trying again");
                 match self.listeners.refused(port, error) {
-                    News::Fresh => {
+                    RefusalChange::Fresh => {
                         warn!(%service, cause, "{message}");
                         self.pause = self.shared.limits.retry;
                     }
-                    News::Stale => debug!(%service, cause, "{message}"),
+                    RefusalChange::Stale => debug!(%service, cause, "{message}"),
                 }
                 self.shared.counts.failed(port.family);
             }

@@ -1,6 +1,6 @@
 //! TCP: copies a connection to its endpoint.
 
-mod noticed;
+mod activity_stream;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use crate::shared::{Routes, Shared, lock, next_route, propagate};
 use crate::{Chooser, Route, Transport};
-use noticed::Noticed;
+use activity_stream::ActivityStream;
 
 /// The pause after a connection could not be accepted for lack of descriptors or memory: the next
 /// attempt would fail as well.
@@ -111,8 +111,8 @@ impl Relay {
                 sleep(self.shared.limits.tcp_idle).await;
             }
         };
-        let mut near = Noticed::new(&mut self.client, &moved);
-        let mut far = Noticed::new(&mut server, &moved);
+        let mut near = ActivityStream::new(&mut self.client, &moved);
+        let mut far = ActivityStream::new(&mut server, &moved);
         let ended = tokio::select! {
             copied = copy_bidirectional(&mut near, &mut far) => copied.is_ok(),
             () = idle => false,

@@ -31,13 +31,13 @@ const QUEUE: usize = 64;
 struct UdpPort {
     socket: Arc<UdpSocket>,
     chooser: Chooser,
-    sessions: HashMap<SocketAddr, Held>,
+    sessions: HashMap<SocketAddr, SessionHandle>,
     tasks: JoinSet<(SocketAddr, Target, End)>,
     shared: Arc<Shared>,
 }
 
 /// The port's handle of a session. Dropping it ends the session.
-struct Held {
+struct SessionHandle {
     task: Id,
     target: Target,
     datagrams: mpsc::Sender<Datagram>,
@@ -149,7 +149,7 @@ impl UdpPort {
             drop(place);
             (client, target, end)
         });
-        let held = Held {
+        let held = SessionHandle {
             task: task.id(),
             target,
             datagrams,

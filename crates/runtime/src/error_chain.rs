@@ -81,7 +81,7 @@ pub(crate) mod tests {
 
     #[derive(Debug, Error)]
     #[error("failed to read {file}")]
-    struct Ours {
+    struct OwnChains {
         file: &'static str,
         source: Theirs,
     }
@@ -100,7 +100,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_source_repeated_by_its_parent_is_printed_once() {
-        let error = Ours {
+        let error = OwnChains {
             file: "a.yaml",
             source: Theirs(io::Error::other("line 3 ends early")),
         };
@@ -117,7 +117,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_error_behind_anyhow_prints_the_same() {
-        let error = anyhow::Error::from(Ours {
+        let error = anyhow::Error::from(OwnChains {
             file: "a.yaml",
             source: Theirs(io::Error::other("x")),
         })

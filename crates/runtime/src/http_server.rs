@@ -71,7 +71,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenConfig {
     /// The address; `None` to listen nowhere.
     pub address: Option<SocketAddr>,
     /// What to do if it cannot be bound.
@@ -99,7 +99,7 @@ pub async fn serve(
     routes: Router,
     stop: CancellationToken,
 ) -> Result<(), BindError> {
-    let place = Place {
+    let place = ListenConfig {
         address: Some(address),
         policy,
     };
@@ -111,7 +111,7 @@ pub async fn serve(
 /// running requests there finish, and the new address is opened. Calls and awaits `refused` for the
 /// first failure to listen on each address.
 pub async fn serve_at<F>(
-    mut place: watch::Receiver<Place>,
+    mut place: watch::Receiver<ListenConfig>,
     routes: Router,
     mut refused: impl FnMut(&BindError) -> F,
     stop: CancellationToken,
@@ -119,9 +119,9 @@ pub async fn serve_at<F>(
 where
     F: Future<Output = ()>,
 {
-    let mut told = None;
+    let mut reported = None;
     while !stop.is_cancelled() {
-        let Place { address, policy } = *place.borrow_and_update();
+        let ListenConfig { address, policy } = *place.borrow_and_update();
         let moved = moved(&mut place, address);
         let Some(address) = address else {
             stop.run_until_cancelled(moved).await;
@@ -129,7 +129,7 @@ where
         };
         let source = match listen(address).await {
             Ok(listener) => {
-                told = None;
+                reported = None;
                 let closed = stop.child_token();
                 let serving = serve_on(listener, routes.clone(), closed.clone());
                 let leave = async {
@@ -142,9 +142,9 @@ where
             Err(source) => source,
         };
         let error = BindError { address, source };
-        if told != Some(address) {
+        if reported != Some(address) {
             refused(&error).await;
-            told = Some(address);
+            reported = Some(address);
         }
         match policy {
             BindPolicy::Fail => return Err(error),
@@ -168,7 +168,7 @@ impl BindError {
 }
 
 /// Returns when the address is no longer `from`. Cancel safe.
-async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>) {
+async fn moved(place: &mut watch::Receiver<ListenConfig>, from: Option<SocketAddr>) {
     // Every sender is gone: the address stays.
     if place.wait_for(|place| place.address != from).await.is_err() {
         pending::<()>().await;

@@ -45,7 +45,7 @@ pub use client::{ClientError, ClientSource, open_client};
 pub use error_chain::{Chain, chain};
 pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
 pub use http_server::{
-    BindError, BindPolicy, Peer, Place, on_loopback_only, serve, serve_at, serve_on,
+    BindError, BindPolicy, ListenConfig, Peer, on_loopback_only, serve, serve_at, serve_on,
 };
 pub use logging::{Log, LogFormat, LogOptions, LoggingError};
 pub use metrics::{BuildInfo, Metrics};

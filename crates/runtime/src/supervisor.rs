@@ -228,7 +228,7 @@ where
 {
     let stop = CancellationToken::new();
     // If this future is dropped, the tasks are stopped, too.
-    let _told_when_dropped = stop.clone().drop_guard();
+    let _reported_when_dropped = stop.clone().drop_guard();
     let (sender, mut jobs) = mpsc::unbounded_channel();
     let supervisor = Supervisor {
         jobs: sender,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use runtime::{
-    BindError, BindPolicy, BuildInfo, CancellationToken, Health, Metrics, Place, serve, serve_at,
-    serve_on,
+    BindError, BindPolicy, BuildInfo, CancellationToken, Health, ListenConfig, Metrics, serve,
+    serve_at, serve_on,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -77,7 +77,7 @@ fn assert_answer(answer: &str, status: &str, body: &str) {
 }
 
 #[tokio::test]
-async fn probes_are_told_what_fails() {
+async fn probes_are_reported_what_fails() {
     let health = Health::new();
     let check = health.check("nftables");
     health.check("sources").ready();
@@ -126,10 +126,10 @@ async fn metrics_and_own_routes_share_a_server() {
         program: "test",
         version: "1.2.3",
     });
-    let own = Router::new().route("/debug/rounds", get(async || "none yet"));
+    let own = Router::new().route("/debug/syncs", get(async || "none yet"));
     let server = Server::start(metrics.router().merge(own)).await;
 
-    assert_answer(&server.get("/debug/rounds").await, "200", "none yet");
+    assert_answer(&server.get("/debug/syncs").await, "200", "none yet");
     let answer = server.get("/metrics").await;
     assert!(
         answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
@@ -295,15 +295,15 @@ async fn wait_until_listening(address: SocketAddr, listening: bool) {
 #[tokio::test]
 async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
     let (first, second) = (free_address().await, free_address().await);
-    let at = |address| Place {
+    let at = |address| ListenConfig {
         address,
         policy: BindPolicy::Retry,
     };
-    let (place, told) = watch::channel(at(Some(first)));
+    let (place, reported) = watch::channel(at(Some(first)));
     let stop = CancellationToken::new();
     let stopper = stop.clone();
     let routes = Health::new().router();
-    let server = tokio::spawn(serve_at(told, routes, |_| std::future::ready(()), stop));
+    let server = tokio::spawn(serve_at(reported, routes, |_| std::future::ready(()), stop));
     wait_until_listening(first, true).await;
     place.send_replace(at(Some(second)));
     wait_until_listening(second, true).await;
@@ -323,16 +323,16 @@ async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
+async fn an_address_that_cannot_be_had_is_reported_of_once_and_can_be_left() {
     let taken = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("loopback has free ports");
     let address = taken.local_addr().expect("it listens");
-    let at = |address| Place {
+    let at = |address| ListenConfig {
         address: Some(address),
         policy: BindPolicy::Retry,
     };
-    let (place, told) = watch::channel(at(address));
+    let (place, reported) = watch::channel(at(address));
     let stop = CancellationToken::new();
     let refusals = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&refusals);
@@ -341,7 +341,7 @@ async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
         refusals.push(error.address);
         std::future::ready(())
     };
-    tokio::spawn(serve_at(told, Health::new().router(), note, stop));
+    tokio::spawn(serve_at(reported, Health::new().router(), note, stop));
     tokio::time::sleep(Duration::from_secs(22)).await;
     let free = free_address().await;
     place.send_replace(at(free));

@@ -105,7 +105,7 @@ fn example() -> PathBuf {
 }
 
 #[test]
-fn told_to_stop_it_exits_with_zero() {
+fn reported_to_stop_it_exits_with_zero() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut process = Supervised::start(&["wait"]);
         process.await_line(&["running"]);
@@ -116,7 +116,7 @@ fn told_to_stop_it_exits_with_zero() {
 }
 
 #[test]
-fn told_a_second_time_it_ends_at_once() {
+fn reported_a_second_time_it_ends_at_once() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut process = Supervised::start(&["stubborn"]);
         process.await_both_tasks();

@@ -1,6 +1,6 @@
 //! The addresses of this node's own interfaces.
 
-mod news;
+mod address_notifications;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::{Delivery, EngineGone, deliver};
-use news::News;
+use address_notifications::AddressNotifications;
 
 /// How often the addresses are listed while notifications work. Costs two netlink dumps, well under
 /// a millisecond.
@@ -50,7 +50,7 @@ pub async fn watch(
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     // Opened before the first list, so that no change in between is missed.
-    let mut news = open();
+    let mut address_notifications = open();
     let mut known = None;
     let mut listed = true;
     loop {
@@ -75,26 +75,26 @@ pub async fn watch(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            () = next_change(&mut news, longest) => {}
+            () = next_change(&mut address_notifications, longest) => {}
         }
     }
 }
 
 /// Returns when addresses may have changed, or after `longest`.
-async fn next_change(news: &mut Option<News>, longest: Duration) {
-    let Some(heard) = news else {
+async fn next_change(address_notifications: &mut Option<AddressNotifications>, longest: Duration) {
+    let Some(heard) = address_notifications else {
         sleep(OFTEN).await;
-        *news = open();
+        *address_notifications = open();
         return;
     };
     if let Ok(Err(error)) = timeout(longest, heard.arrive()).await {
         warn!(error = %chain(&error), "notifications of address changes have ended: polling instead");
-        *news = None;
+        *address_notifications = None;
     }
 }
 
-fn open() -> Option<News> {
-    let opened = News::open();
+fn open() -> Option<AddressNotifications> {
+    let opened = AddressNotifications::open();
     let opened = opened.inspect_err(|error| {
         warn!(error = %chain(error), "unable to receive notifications of address changes: polling instead");
     });

@@ -52,11 +52,11 @@ pub async fn watch(
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     let freshness = Freshness::default();
-    let assignments = Assignments::new(deliveries.clone(), freshness.pulse("NodeProxy"));
+    let assignments = Assignments::new(deliveries.clone(), freshness.watch_health("NodeProxy"));
     let objects = Objects(deliveries.clone());
     let follow = |collection: Collection| {
-        let pulse = freshness.pulse(collection.kind);
-        (client.clone(), collection, pulse)
+        let watch_health = freshness.watch_health(collection.kind);
+        (client.clone(), collection, watch_health)
     };
     let services = Follower::<Service, _>::new(follow(Collection::services()), objects.clone());
     let slices =

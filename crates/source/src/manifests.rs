@@ -7,8 +7,8 @@
 
 mod directory;
 mod document;
-mod library;
 mod line;
+mod manifest_store;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use tracing::{info, warn};
 
 use crate::{Delivery, EngineGone, SourceCondition, deliver};
 use directory::Directory;
-use library::Library;
+use manifest_store::ManifestStore;
 
 /// How often the directory is scanned without a notification: some file systems (network, overlay,
 /// a volume of a virtual machine) send none, and neither do files behind a link. Costs a `stat` for
@@ -64,9 +64,9 @@ pub struct UnreadableManifest {
 /// unreadable.
 pub fn load(directory: &Path, node: &str) -> io::Result<(Vec<Delivery>, Vec<UnreadableManifest>)> {
     let files = Directory::new(directory.to_owned()).observe()?;
-    let mut library = Library::new(node.to_owned());
-    let deliveries = library.take_in(files);
-    Ok((deliveries, library.unreadable()))
+    let mut manifest_store = ManifestStore::new(node.to_owned());
+    let deliveries = manifest_store.take_in(files);
+    Ok((deliveries, manifest_store.unreadable()))
 }
 
 /// Delivers the content of the manifests in `directory` for the node called `node`, and then every
@@ -88,8 +88,8 @@ pub async fn watch(
     let mut state = State {
         notifier: Notifier::new(directory.clone(), ring),
         directory: Directory::new(directory),
-        library: Library::new(node),
-        told: None,
+        manifest_store: ManifestStore::new(node),
+        reported: None,
         standing: Standing::Unknown,
     };
     let mut checked = SystemTime::now();
@@ -142,9 +142,9 @@ async fn next_change(bell: &mut mpsc::Receiver<()>) {
 struct State {
     notifier: Notifier,
     directory: Directory,
-    library: Library,
+    manifest_store: ManifestStore,
     /// The last report of manifests with errors.
-    told: Option<Vec<UnreadableManifest>>,
+    reported: Option<Vec<UnreadableManifest>>,
     standing: Standing,
 }
 
@@ -164,14 +164,14 @@ impl State {
         // Before reading, so that no change in between is missed.
         self.notifier.watch();
         let files = self.directory.observe()?;
-        let mut deliveries = self.library.take_in(files);
-        let unreadable = self.library.unreadable();
-        if self.told.as_ref() != Some(&unreadable) {
-            let before = self.told.take().unwrap_or_default();
+        let mut deliveries = self.manifest_store.take_in(files);
+        let unreadable = self.manifest_store.unreadable();
+        if self.reported.as_ref() != Some(&unreadable) {
+            let before = self.reported.take().unwrap_or_default();
             for manifest in unreadable.iter().filter(|entry| !before.contains(entry)) {
                 warn!(%manifest, "a manifest has an error");
             }
-            self.told = Some(unreadable.clone());
+            self.reported = Some(unreadable.clone());
             deliveries.push(Delivery::Condition(SourceCondition::Manifests(unreadable)));
         }
         Ok(deliveries)

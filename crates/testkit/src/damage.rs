@@ -187,7 +187,7 @@ mod tests {
         let inputs: Vec<Input> = (0..500)
             .map(|_| strategy.new_tree(&mut runner).expect("a tree").current())
             .collect();
-        let of = |wanted: &dyn Fn(&Input) -> bool| inputs.iter().filter(|i| wanted(i)).count();
+        let of = |desired: &dyn Fn(&Input) -> bool| inputs.iter().filter(|i| desired(i)).count();
         assert!(of(&|input| good.contains(input)) > 5);
         assert!(of(&|input| !good.contains(input)) > 300);
         assert!(of(&|input| input.0.windows(7).any(|part| part == b"&anchor")) > 20);

@@ -154,7 +154,7 @@ mod tests {
         let values: Vec<Value> = (0..1000)
             .map(|_| strategy.new_tree(&mut runner).expect("a tree").current())
             .collect();
-        let some = |wanted: &dyn Fn(&Value) -> bool| values.iter().any(wanted);
+        let some = |desired: &dyn Fn(&Value) -> bool| values.iter().any(desired);
         assert!(some(&|value| value.get("a/b").is_none()));
         assert!(some(&|value| value["a/b"]["c"] == json!([2])));
         assert!(some(&|value| value["a/b"]["c"] == json!([1, 2, 1])));

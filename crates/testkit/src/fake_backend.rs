@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
+    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Rendered, UnsupportedField,
 };
 use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 
@@ -178,8 +178,8 @@ impl Backend for FakeBackend {
         FakeRules::render(desired, self.family)
     }
 
-    fn diff(&self, believed: &FakeRules, wanted: &FakeRules) -> FakeChange {
-        believed.diff(wanted)
+    fn diff(&self, observed: &FakeRules, desired: &FakeRules) -> FakeChange {
+        observed.diff(desired)
     }
 
     fn observe(&mut self) -> Result<FakeRules, ObserveError> {
@@ -233,11 +233,12 @@ impl Backend for FakeBackend {
         change.suspects(desired)
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         let is_sticky = asked.frontend.affinity != Affinity::None;
         let is_short = is_sticky && asked.key.family() == self.family;
-        let shortcoming = is_short
-            .then(|| asked.shortcoming("spec.sessionAffinity", "every connection is placed anew"));
-        shortcoming.into_iter().collect()
+        let unsupported_field = is_short.then(|| {
+            asked.unsupported_field("spec.sessionAffinity", "every connection is placed anew")
+        });
+        unsupported_field.into_iter().collect()
     }
 }

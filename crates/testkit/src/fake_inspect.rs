@@ -1,6 +1,8 @@
 //! Interprets the fake kernel's rules: their verdicts are those of the equivalent dataplane.
 
-use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
+use backend::{
+    Backend, Change as _, Found, Inspect, PacketPath, Piece, PieceState, Rendered, count,
+};
 use dataplane::{Dataplane, FrontendKey, Node, Packet, ServiceKey, ServiceRules, Verdict};
 
 use crate::{FakeBackend, FakeRules};
@@ -31,7 +33,7 @@ impl Inspect for FakeBackend {
         dataplane.verdict(packet)
     }
 
-    fn ways(&self, rules: &FakeRules, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &FakeRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         let outcomes = match self.simulate(rules, node, packet) {
             Verdict::Deliver(choices) => choices
                 .into_iter()
@@ -39,7 +41,7 @@ impl Inspect for FakeBackend {
                 .collect(),
             other => vec![other],
         };
-        let way = |outcome| Way {
+        let way = |outcome| PacketPath {
             events: Vec::new(),
             outcome,
         };
@@ -57,22 +59,22 @@ impl Inspect for FakeBackend {
 
     fn compare_frontend(
         &self,
-        wanted: &FakeRules,
+        desired: &FakeRules,
         found: &FakeRules,
         key: &FrontendKey,
     ) -> Vec<Piece> {
-        let (wanted, found) = (wanted.frontends.get(key), found.frontends.get(key));
+        let (desired, found) = (desired.frontends.get(key), found.frontends.get(key));
         let text = |targets| format!("fake {key}: {} endpoints", targets);
-        let standing = match (wanted, found) {
-            (Some(wanted), Some(found)) if wanted == found => Standing::Present,
-            (Some(_), Some(found)) => Standing::Different {
+        let standing = match (desired, found) {
+            (Some(desired), Some(found)) if desired == found => PieceState::Present,
+            (Some(_), Some(found)) => PieceState::Different {
                 found: vec![text(found.cluster.len())],
             },
-            (Some(_), None) => Standing::Missing,
-            (None, Some(_)) => Standing::Leftover,
+            (Some(_), None) => PieceState::Missing,
+            (None, Some(_)) => PieceState::Leftover,
             (None, None) => return Vec::new(),
         };
-        let targets = wanted
+        let targets = desired
             .or(found)
             .map_or(0, |frontend| frontend.cluster.len());
         let text = text(targets);

@@ -88,28 +88,28 @@ impl FakeRules {
         }
     }
 
-    /// Computes the steps from `self` to `wanted`.
-    pub fn diff(&self, wanted: &FakeRules) -> FakeChange {
+    /// Computes the steps from `self` to `desired`.
+    pub fn diff(&self, desired: &FakeRules) -> FakeChange {
         let mut steps = Vec::new();
-        match &wanted.base {
+        match &desired.base {
             Some(base) if self.base.as_ref() != Some(base) => {
                 steps.push(FakeOperation::SetBase(base.clone()));
             }
             _ => {}
         }
-        for (key, frontend) in &wanted.frontends {
+        for (key, frontend) in &desired.frontends {
             if self.frontends.get(key) != Some(frontend) {
                 steps.push(FakeOperation::SetFrontend(*key, Arc::clone(frontend)));
             }
         }
         let gone = self.frontends.keys();
         steps.extend(
-            gone.filter(|key| !wanted.frontends.contains_key(key))
+            gone.filter(|key| !desired.frontends.contains_key(key))
                 .map(|key| FakeOperation::RemoveFrontend(*key)),
         );
         let sets = [
-            (&wanted.cluster_ips, &self.cluster_ips, true),
-            (&self.cluster_ips, &wanted.cluster_ips, false),
+            (&desired.cluster_ips, &self.cluster_ips, true),
+            (&self.cluster_ips, &desired.cluster_ips, false),
         ];
         for (these, not_those, added) in sets {
             steps.extend(these.difference(not_those).map(|address| match added {
@@ -118,8 +118,8 @@ impl FakeRules {
             }));
         }
         let sets = [
-            (&wanted.hairpins, &self.hairpins, true),
-            (&self.hairpins, &wanted.hairpins, false),
+            (&desired.hairpins, &self.hairpins, true),
+            (&self.hairpins, &desired.hairpins, false),
         ];
         for (these, not_those, added) in sets {
             steps.extend(these.difference(not_those).map(|hairpin| match added {
@@ -127,7 +127,7 @@ impl FakeRules {
                 false => FakeOperation::RemoveHairpin(*hairpin),
             }));
         }
-        if wanted.base.is_none() && self.base.is_some() {
+        if desired.base.is_none() && self.base.is_some() {
             steps.push(FakeOperation::RemoveBase);
         }
         FakeChange(steps)

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming, Size,
+    Backend, Change, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Rendered, Size, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
 
@@ -18,7 +18,7 @@ pub struct Faulty<B: Backend> {
     inner: B,
     /// Divides a change into steps, which are committed in order.
     steps: fn(B::Change) -> Vec<B::Change>,
-    script: Box<dyn FnMut(&Call<'_>) -> Fate + Send>,
+    script: Box<dyn FnMut(&Call<'_>) -> CallOutcome + Send>,
     /// The dataplane that was rendered last, which determines the Services that a change affects.
     desired: Mutex<Dataplane>,
 }
@@ -41,7 +41,7 @@ pub enum Call<'a> {
 
 /// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum CallOutcome {
     /// It succeeds.
     Pass,
     /// It does not reach the kernel. The recovery of an observation is either to halt or to observe
@@ -55,7 +55,7 @@ pub enum Fate {
 #[derive(Debug, thiserror::Error)]
 #[error("a fault was injected: {fate:?}")]
 struct Injected {
-    fate: Fate,
+    fate: CallOutcome,
 }
 
 /// Converts the error of a step to one of a change whose earlier steps have taken effect.
@@ -74,7 +74,10 @@ fn after_others(error: CommitError) -> CommitError {
 
 impl<B: Backend> Faulty<B> {
     /// Wraps `inner`. `script` decides about every call.
-    pub fn new(inner: B, script: impl FnMut(&Call<'_>) -> Fate + Send + 'static) -> Faulty<B> {
+    pub fn new(
+        inner: B,
+        script: impl FnMut(&Call<'_>) -> CallOutcome + Send + 'static,
+    ) -> Faulty<B> {
         Faulty::in_steps(inner, |change| vec![change], script)
     }
 
@@ -83,7 +86,7 @@ impl<B: Backend> Faulty<B> {
     pub fn in_steps(
         inner: B,
         steps: fn(B::Change) -> Vec<B::Change>,
-        script: impl FnMut(&Call<'_>) -> Fate + Send + 'static,
+        script: impl FnMut(&Call<'_>) -> CallOutcome + Send + 'static,
     ) -> Faulty<B> {
         Faulty {
             inner,
@@ -99,13 +102,13 @@ impl<B: Backend> Faulty<B> {
     /// # Panics
     ///
     /// If `fates` is empty.
-    pub fn seeded(inner: B, seed: u64, fates: &[Fate]) -> Faulty<B> {
+    pub fn seeded(inner: B, seed: u64, fates: &[CallOutcome]) -> Faulty<B> {
         assert!(!fates.is_empty(), "a faulty backend needs faults");
         let fates = fates.to_vec();
         let mut seeded = Seeded::new(seed);
         Faulty::new(inner, move |_| match seeded.below(10) {
             0 => fates[seeded.below(fates.len())],
-            _ => Fate::Pass,
+            _ => CallOutcome::Pass,
         })
     }
 
@@ -116,9 +119,9 @@ impl<B: Backend> Faulty<B> {
     ) -> Faulty<B> {
         Faulty::new(inner, move |call| match call {
             Call::Commit { suspects, .. } if suspects.iter().any(|rules| refused(rules)) => {
-                Fate::Refuse(Recovery::Isolate)
+                CallOutcome::Refuse(Recovery::Isolate)
             }
-            _ => Fate::Pass,
+            _ => CallOutcome::Pass,
         })
     }
 
@@ -145,36 +148,38 @@ impl<B: Backend> Faulty<B> {
             size: step.size(),
         });
         match fate {
-            Fate::Pass => self.inner.commit(step),
-            Fate::Refuse(_) => Err(self.commit_error(fate)),
-            Fate::LoseAnswer => {
+            CallOutcome::Pass => self.inner.commit(step),
+            CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit(step)?;
                 Err(self.commit_error(fate))
             }
         }
     }
 
-    fn observe_error(&self, fate: Fate) -> ObserveError {
+    fn observe_error(&self, fate: CallOutcome) -> ObserveError {
         ObserveError {
             family: self.inner.family(),
             recovery: match fate {
-                Fate::Refuse(Recovery::Halt) => Recovery::Halt,
-                Fate::Refuse(_) | Fate::Pass | Fate::LoseAnswer => Recovery::Observe,
+                CallOutcome::Refuse(Recovery::Halt) => Recovery::Halt,
+                CallOutcome::Refuse(_) | CallOutcome::Pass | CallOutcome::LoseAnswer => {
+                    Recovery::Observe
+                }
             },
             source: Box::new(Injected { fate }),
         }
     }
 
-    fn commit_error(&self, fate: Fate) -> CommitError {
+    fn commit_error(&self, fate: CallOutcome) -> CommitError {
         CommitError {
             family: self.inner.family(),
             recovery: match fate {
-                Fate::Refuse(recovery) => recovery,
-                Fate::Pass | Fate::LoseAnswer => Recovery::Observe,
+                CallOutcome::Refuse(recovery) => recovery,
+                CallOutcome::Pass | CallOutcome::LoseAnswer => Recovery::Observe,
             },
             effect: match fate {
-                Fate::Refuse(_) => Effect::None,
-                Fate::Pass | Fate::LoseAnswer => Effect::Possible,
+                CallOutcome::Refuse(_) => Effect::None,
+                CallOutcome::Pass | CallOutcome::LoseAnswer => Effect::Possible,
             },
             source: Box::new(Injected { fate }),
         }
@@ -203,20 +208,20 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.render(desired, from)
     }
 
-    fn diff(&self, believed: &B::Rules, wanted: &B::Rules) -> B::Change {
-        self.inner.diff(believed, wanted)
+    fn diff(&self, observed: &B::Rules, desired: &B::Rules) -> B::Change {
+        self.inner.diff(observed, desired)
     }
 
     fn observe(&mut self) -> Result<B::Rules, ObserveError> {
         match (self.script)(&Call::Observe) {
-            Fate::Pass => self.inner.observe(),
+            CallOutcome::Pass => self.inner.observe(),
             fate => Err(self.observe_error(fate)),
         }
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         match (self.script)(&Call::Observe) {
-            Fate::Pass => self.inner.observe_drift(),
+            CallOutcome::Pass => self.inner.observe_drift(),
             fate => Err(self.observe_error(fate)),
         }
     }
@@ -235,9 +240,9 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         match (self.script)(&Call::Removal) {
-            Fate::Pass => self.inner.commit_removal(),
-            fate @ Fate::Refuse(_) => Err(self.commit_error(fate)),
-            fate @ Fate::LoseAnswer => {
+            CallOutcome::Pass => self.inner.commit_removal(),
+            fate @ CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            fate @ CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit_removal()?;
                 Err(self.commit_error(fate))
             }
@@ -248,8 +253,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.suspects(change, desired)
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        self.inner.shortcomings(asked)
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
+        self.inner.unsupported_fields(asked)
     }
 }
 

@@ -75,12 +75,12 @@ pub fn nothing_differs_from_itself<S: Subject>(subject: &S, history: &[Dataplane
 /// After `commit(diff(a, b))` on a kernel that holds `a`, `observe` returns the rendered `b`.
 pub fn a_commit_arrives<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
-    let mut believed = Rendered::default();
+    let mut programmed = Rendered::default();
     for desired in history {
-        step(&mut backend, &mut believed, desired);
+        step(&mut backend, &mut programmed, desired);
         let observed = backend.observe().expect("a kernel without faults is read");
         assert_eq!(
-            observed, believed.rules,
+            observed, programmed.rules,
             "left is what the kernel holds, right what was committed"
         );
     }
@@ -89,15 +89,15 @@ pub fn a_commit_arrives<S: Subject>(subject: &S, history: &[Dataplane]) {
 /// A process that starts on a kernel with the desired rules has nothing to write.
 pub fn a_restart_writes_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
-    let mut believed = Rendered::default();
+    let mut observed = Rendered::default();
     for desired in history {
-        step(&mut backend, &mut believed, desired);
+        step(&mut backend, &mut observed, desired);
         let found = Rendered {
             dataplane: Dataplane::default(),
             rules: backend.observe().expect("a kernel without faults is read"),
         };
-        let wanted = backend.render(desired, &found);
-        let change = backend.diff(&found.rules, &wanted);
+        let desired_rules = backend.render(desired, &found);
+        let change = backend.diff(&found.rules, &desired_rules);
         assert!(change.size().is_empty(), "a restart would write:\n{change}");
     }
 }
@@ -107,9 +107,9 @@ pub fn a_restart_writes_nothing<S: Subject>(subject: &S, history: &[Dataplane]) 
 pub fn removal_leaves_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
     let empty = backend.observe().expect("a kernel without faults is read");
-    let mut believed = Rendered::default();
+    let mut observed = Rendered::default();
     for desired in history {
-        step(&mut backend, &mut believed, desired);
+        step(&mut backend, &mut observed, desired);
     }
     for _ in 0..2 {
         let receipt = backend.commit_removal();
@@ -120,16 +120,16 @@ pub fn removal_leaves_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
 }
 
 /// One sync without faults.
-fn step<B: Backend>(backend: &mut B, believed: &mut Rendered<B::Rules>, desired: &Dataplane) {
-    let rules = backend.render(desired, believed);
-    let change = backend.diff(&believed.rules, &rules);
+fn step<B: Backend>(backend: &mut B, observed: &mut Rendered<B::Rules>, desired: &Dataplane) {
+    let rules = backend.render(desired, observed);
+    let change = backend.diff(&observed.rules, &rules);
     if !change.size().is_empty() {
         let text = change.to_string();
         if let Err(error) = backend.commit(change) {
             panic!("a kernel without faults refused: {error:?}\n{text}");
         }
     }
-    *believed = Rendered {
+    *observed = Rendered {
         dataplane: desired.clone(),
         rules,
     };

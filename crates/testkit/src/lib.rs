@@ -36,8 +36,8 @@ mod generate_endpoints;
 mod generate_history;
 mod generate_packet;
 mod generate_tenant;
+mod in_memory_backend;
 pub mod laws;
-mod over_a_value;
 mod seeded;
 
 pub use build_endpoints::{EndpointsBuilder, mk_endpoints};
@@ -47,12 +47,12 @@ pub use damage::{Input, corpus, damaged, try_many};
 pub use damage_json::damaged_json;
 pub use fake_backend::{FakeBackend, FakeKernel};
 pub use fake_rules::{FakeBase, FakeChange, FakeOperation, FakeRules};
-pub use faulty_backend::{Call, Fate, Faulty};
+pub use faulty_backend::{Call, CallOutcome, Faulty};
 pub use generate_cluster::{Cluster, clusters};
 pub use generate_history::histories;
 pub use generate_packet::{packets, questions};
 pub use generate_tenant::{clusters_with_tenants, questions_beside_tenants};
-pub use over_a_value::{OverAValue, Replay};
+pub use in_memory_backend::{InMemoryBackend, Replay};
 pub use seeded::Seeded;
 
 use dataplane::Port;

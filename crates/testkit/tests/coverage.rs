@@ -103,7 +103,7 @@ fn count_rules(cluster: &Cluster, counts: &mut BTreeMap<String, usize>) {
 
 #[test]
 fn generators_reach_everything_the_model_tells_apart() {
-    let mut wanted: Vec<String> = [
+    let mut desired: Vec<String> = [
         "claimed twice",
         "source ranges",
         "health check",
@@ -125,21 +125,21 @@ fn generators_reach_everything_the_model_tells_apart() {
             "dropped",
             "untouched",
         ] {
-            wanted.push(format!("{origin} {outcome}"));
+            desired.push(format!("{origin} {outcome}"));
         }
     }
     for kind in ["cluster IP", "external IP", "load-balancer IP", "node port"] {
         for policy in ["Cluster", "Local"] {
             for targets in ["with targets", "without endpoints"] {
-                wanted.push(format!("{kind} {policy} {targets}"));
+                desired.push(format!("{kind} {policy} {targets}"));
             }
         }
         for family in ["IPv4", "IPv6"] {
-            wanted.push(format!("{family} {kind}"));
+            desired.push(format!("{family} {kind}"));
         }
     }
     let counts = count();
-    let missing: Vec<_> = wanted
+    let missing: Vec<_> = desired
         .iter()
         .filter(|what| !counts.contains_key(*what))
         .collect();

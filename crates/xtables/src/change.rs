@@ -7,7 +7,7 @@ use crate::{BuiltIn, Rule, TableName};
 
 /// Signpost's rules in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct OwnRules {
     /// Signpost's chains, with their rules in order. `None` is a rule of a form that Signpost never
     /// writes.
     pub chains: BTreeMap<Arc<str>, Vec<Option<Rule>>>,

@@ -4,13 +4,13 @@
 //! Signpost's rules belong in the variant that the other programs use.
 
 mod look;
-mod lookout;
+mod variant_detector;
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{Family, Fault, Variant};
-pub use lookout::Lookout;
+pub use variant_detector::VariantDetector;
 
 /// The tables of iptables. A table with any other name, even in nf_tables, is not one of iptables.
 const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
@@ -39,12 +39,12 @@ pub struct Presence {
     /// Whether the kubelet's hint exists.
     pub kubelet: bool,
     /// Whether a chain of Signpost exists.
-    pub ours: Ours,
+    pub own_chains: OwnChains,
 }
 
 /// Whether a chain of Signpost exists; of two families, the greater value counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Ours {
+pub enum OwnChains {
     /// No chain exists.
     #[default]
     None,
@@ -120,10 +120,10 @@ pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
             let seen = look::observe(variant, family, prefix);
             let presence = seen.unwrap_or_else(|look::Failure { fault, source }| {
                 // Report a temporary failure rather than a permanent one: waiting may resolve it.
-                let is_told = failed.as_ref().is_some_and(|earlier| {
+                let is_reported = failed.as_ref().is_some_and(|earlier| {
                     earlier.fault == Fault::Passing || fault != Fault::Passing
                 });
-                if !is_told {
+                if !is_reported {
                     failed = Some(DetectError {
                         variant,
                         family,
@@ -134,7 +134,7 @@ pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
                 }
                 Presence {
                     offered: fault == Fault::Passing,
-                    ours: look::observe_traces(variant, family, prefix),
+                    own_chains: look::observe_traces(variant, family, prefix),
                     ..Presence::default()
                 }
             });
@@ -187,13 +187,13 @@ impl Found {
     /// Signpost's rules are not known to be in either.
     pub fn choose_without_counting(&self) -> Option<Variant> {
         let Found { nf_tables, legacy } = self;
-        match (nf_tables.ours, legacy.ours) {
-            (Ours::Present, _) => Some(Variant::NfTables),
-            (_, Ours::Present) => Some(Variant::Legacy),
-            (Ours::Unknown, _) | (_, Ours::Unknown) => None,
-            (_, Ours::Likely) => Some(Variant::Legacy),
-            (Ours::Likely, _) => Some(Variant::NfTables),
-            (Ours::None | Ours::Unlikely, Ours::None | Ours::Unlikely) => {
+        match (nf_tables.own_chains, legacy.own_chains) {
+            (OwnChains::Present, _) => Some(Variant::NfTables),
+            (_, OwnChains::Present) => Some(Variant::Legacy),
+            (OwnChains::Unknown, _) | (_, OwnChains::Unknown) => None,
+            (_, OwnChains::Likely) => Some(Variant::Legacy),
+            (OwnChains::Likely, _) => Some(Variant::NfTables),
+            (OwnChains::None | OwnChains::Unlikely, OwnChains::None | OwnChains::Unlikely) => {
                 Some(self.choose().variant)
             }
         }
@@ -202,7 +202,7 @@ impl Found {
     /// The variants that may hold rules of Signpost.
     pub fn suspected(&self) -> Vec<Variant> {
         let mut variants = vec![Variant::NfTables, Variant::Legacy];
-        variants.retain(|variant| self.of(*variant).ours != Ours::None);
+        variants.retain(|variant| self.of(*variant).own_chains != OwnChains::None);
         variants
     }
 
@@ -223,7 +223,7 @@ impl Presence {
             offered: self.offered || other.offered,
             rules: self.rules + other.rules,
             kubelet: self.kubelet || other.kubelet,
-            ours: self.ours.max(other.ours),
+            own_chains: self.own_chains.max(other.own_chains),
         }
     }
 }

@@ -64,7 +64,7 @@ pub struct OpenError {
 
 /// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum FailedOperation {
     /// Opening a socket, before any request about tables.
     Opening,
     /// Reading, without any change.
@@ -78,7 +78,7 @@ pub(crate) enum Doing {
 impl Fault {
     /// Classifies an errno (`errno-base.h` and `errno.h` of the kernel). Errnos with a meaning
     /// specific to one variant are handled before this is called.
-    pub(crate) fn of(error: &io::Error, doing: Doing) -> Fault {
+    pub(crate) fn of(error: &io::Error, doing: FailedOperation) -> Fault {
         match (Errno::from_io_error(error), doing) {
             // A shortage in this process or on this machine may end soon.
             (
@@ -109,8 +109,8 @@ impl Fault {
             ) => Fault::Impossible,
             // A read request is the same for every Service, so its failure is no Service's fault.
             // The request is well formed: a kernel that refuses it now will refuse it again.
-            (_, Doing::Opening | Doing::Reading) => Fault::Impossible,
-            (_, Doing::Writing) => Fault::Refused,
+            (_, FailedOperation::Opening | FailedOperation::Reading) => Fault::Impossible,
+            (_, FailedOperation::Writing) => Fault::Refused,
         }
     }
 
@@ -118,7 +118,9 @@ impl Fault {
     pub(crate) fn of_opening(error: &(dyn Error + 'static)) -> Fault {
         let mut chain = successors(Some(error), |error| (*error).source());
         let error = chain.find_map(|error| error.downcast_ref::<io::Error>());
-        error.map_or(Fault::Impossible, |error| Fault::of(error, Doing::Opening))
+        error.map_or(Fault::Impossible, |error| {
+            Fault::of(error, FailedOperation::Opening)
+        })
     }
 }
 
@@ -137,9 +139,13 @@ impl OpenError {
 mod tests {
     use super::*;
 
-    const ALL: [Doing; 3] = [Doing::Opening, Doing::Reading, Doing::Writing];
+    const ALL: [FailedOperation; 3] = [
+        FailedOperation::Opening,
+        FailedOperation::Reading,
+        FailedOperation::Writing,
+    ];
 
-    fn of(errno: Errno, doing: Doing) -> Fault {
+    fn of(errno: Errno, doing: FailedOperation) -> Fault {
         Fault::of(&errno.into(), doing)
     }
 
@@ -168,9 +174,21 @@ mod tests {
     #[test]
     fn only_what_was_written_can_be_refused() {
         for errno in [Errno::INVAL, Errno::NOENT, Errno::LOOP, Errno::OVERFLOW] {
-            assert_eq!(of(errno, Doing::Opening), Fault::Impossible, "{errno}");
-            assert_eq!(of(errno, Doing::Reading), Fault::Impossible, "{errno}");
-            assert_eq!(of(errno, Doing::Writing), Fault::Refused, "{errno}");
+            assert_eq!(
+                of(errno, FailedOperation::Opening),
+                Fault::Impossible,
+                "{errno}"
+            );
+            assert_eq!(
+                of(errno, FailedOperation::Reading),
+                Fault::Impossible,
+                "{errno}"
+            );
+            assert_eq!(
+                of(errno, FailedOperation::Writing),
+                Fault::Refused,
+                "{errno}"
+            );
         }
     }
 }

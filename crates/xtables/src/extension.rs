@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use crate::{Family, Match, Protocol, Recent, States, Target, Which};
+use crate::{Family, Match, PacketEnd, Protocol, Recent, States, Target};
 
 /// A match or target of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub(crate) fn encode_match(asked: &Match, protocol: Option<Protocol>) -> Extensi
         // struct xt_addrtype_info_v1.
         Match::LocalAddress(which) => {
             let at = match which {
-                Which::Source => 0,
-                Which::Destination => 2,
+                PacketEnd::Source => 0,
+                PacketEnd::Destination => 2,
             };
             Extension::new("addrtype", 1, laid_out(8, &[(at, &LOCAL.to_ne_bytes())]))
         }
@@ -153,8 +153,8 @@ pub(crate) fn decode_match(
         "tcp" | "udp" => ports(u16_at(payload, 4)?, u16_at(payload, 6)?)?,
         "sctp" => ports(u16_at(payload, 0)?, u16_at(payload, 2)?)?,
         "addrtype" => Match::LocalAddress(match u16_at(payload, 0)? {
-            0 => Which::Destination,
-            _ => Which::Source,
+            0 => PacketEnd::Destination,
+            _ => PacketEnd::Source,
         }),
         "conntrack" => Match::ConnectionState(States(u16_at(payload, 150)?)),
         "mark" => Match::Mark {

@@ -9,7 +9,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::{
-    AddressMatch, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States, Target, Which,
+    AddressMatch, Family, InterfaceMatch, Match, PacketEnd, Protocol, Recent, Rule, States, Target,
 };
 
 /// All protocols.
@@ -97,7 +97,8 @@ pub(crate) fn matches() -> impl Strategy<Value = Match> {
             first: a.min(b),
             last: a.max(b),
         }),
-        prop_oneof![Just(Which::Source), Just(Which::Destination)].prop_map(Match::LocalAddress),
+        prop_oneof![Just(PacketEnd::Source), Just(PacketEnd::Destination)]
+            .prop_map(Match::LocalAddress),
         states,
         (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Match::Mark { value, mask }),
         ("[A-Za-z0-9_-]{1,199}", what).prop_map(|(list, what)| Match::Recent {

@@ -14,12 +14,12 @@ mod failure;
 pub(crate) mod kernel;
 mod layout;
 mod lock;
-mod outline;
 mod parsed;
-mod predecessors;
+mod previous_rules;
 mod replacement;
 mod seen;
 mod socket_option;
+mod table_summary;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,14 +31,14 @@ use blob::{Kind, Table, To};
 use failure::{Damaged, Failure, NoFamily};
 use kernel::Kernel;
 use lock::{Lock, LockError};
-use outline::Outline;
 use parsed::observe_parsed;
 use replacement::{Plan, compile_replacement, hook_number};
 use rustix::io::Errno;
 use seen::{Finding, Seen};
+use table_summary::TableSummary;
 
 use crate::{
-    BuiltIn, CommitError, Family, Held, ObserveError, OpenError, Rule, TableChange, TableName,
+    BuiltIn, CommitError, Family, ObserveError, OpenError, OwnRules, Rule, TableChange, TableName,
 };
 
 /// How often a replacement is tried when a program that does not take the lock changes the table
@@ -97,19 +97,19 @@ impl Legacy {
 
     /// Reads Signpost's rules in `table`, in one pass over the whole table. Does not create a table
     /// that does not exist.
-    pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
+    pub(crate) fn observe(&mut self, table: TableName) -> Result<OwnRules, ObserveError> {
         let failed = self.observe_failed(table);
         self.seen.insert(table, Seen::Unread);
         let kernel = match &self.kernel {
             Some(kernel) if is_there(kernel, table).map_err(&failed)? => kernel,
             Some(_) | None => {
                 self.seen.insert(table, Seen::Absent);
-                return Ok(Held::default());
+                return Ok(OwnRules::default());
             }
         };
         let (family, prefix) = (self.family, self.prefix);
         let read = observe_parsed(kernel, table, family, |info, parsed| {
-            let seen = Seen::As(*info, Outline::of(parsed, prefix));
+            let seen = Seen::As(*info, TableSummary::of(parsed, prefix));
             (seen, held(parsed, family, prefix))
         });
         let (seen, held) = read.map_err(&failed)?;
@@ -220,20 +220,20 @@ impl Legacy {
         let mut attempt = 1;
         loop {
             let read = observe_parsed(kernel, table, family, |info, parsed| {
-                let outline = Outline::of(parsed, prefix);
+                let table_summary = TableSummary::of(parsed, prefix);
                 let compiled = Plan::compile(parsed, info, changes).and_then(|plan| {
                     let replacement = compile_replacement(parsed, info, &plan, family, prefix)?;
-                    Ok((replacement, outline.after(parsed, &plan, prefix)))
+                    Ok((replacement, table_summary.after(parsed, &plan, prefix)))
                 });
-                (*info, outline, compiled)
+                (*info, table_summary, compiled)
             });
-            let (info, outline, compiled) = read.map_err(nothing)?;
-            let finding = Finding::of(before, info, outline);
+            let (info, table_summary, compiled) = read.map_err(nothing)?;
+            let finding = Finding::of(before, info, table_summary);
             if finding == Finding::Damaged {
                 return Err(nothing(Damaged.into()));
             }
-            let is_as_left = before == Some(Seen::As(info, outline));
-            let (mut replacement, outline) =
+            let is_as_left = before == Some(Seen::As(info, table_summary));
+            let (mut replacement, table_summary) =
                 compiled.map_err(|obstacle| nothing(Failure::obstructed(obstacle, is_as_left)))?;
             let replaced = kernel.commit_replacement(&name, &mut replacement, info.entries);
             let counters = match replaced {
@@ -255,7 +255,7 @@ impl Legacy {
             let restored = kernel.commit_counters(&name, &replacement, counters);
             drop(lock);
             let seen = match finding {
-                Finding::AsLeft => Seen::As(replacement.info, outline),
+                Finding::AsLeft => Seen::As(replacement.info, table_summary),
                 Finding::Touched | Finding::Damaged => Seen::Unread,
             };
             self.seen.insert(table, seen);
@@ -310,8 +310,8 @@ fn commit_unchanged(
 
 /// Signpost's part of `table`: chains whose names begin with `prefix`, and the rules that lead to
 /// them.
-fn held(table: &Table<'_>, family: Family, prefix: &str) -> Held {
-    let mut held = Held::default();
+fn held(table: &Table<'_>, family: Family, prefix: &str) -> OwnRules {
+    let mut held = OwnRules::default();
     for chain in &table.chains {
         let rules = chain.rules.clone();
         match chain.kind {

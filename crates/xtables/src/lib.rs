@@ -32,13 +32,13 @@ mod nf_tables;
 mod rule;
 mod tables;
 
-pub use change::{Held, TableChange};
+pub use change::{OwnRules, TableChange};
 pub use detect::{
-    Choice, DetectError, Found, Lookout, Ours, Presence, Split, Why, observe_variants,
+    Choice, DetectError, Found, OwnChains, Presence, Split, VariantDetector, Why, observe_variants,
 };
 pub use error::{CommitError, Fault, ObserveError, OpenError};
 pub use rule::{
-    AddressMatch, BuiltIn, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States,
-    TableName, Target, Which,
+    AddressMatch, BuiltIn, Family, InterfaceMatch, Match, PacketEnd, Protocol, Recent, Rule,
+    States, TableName, Target,
 };
 pub use tables::{Listening, Tables, Variant};

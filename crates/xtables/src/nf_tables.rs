@@ -20,15 +20,15 @@ use std::time::Duration;
 
 use netlink::nf_tables::ListedRule;
 use netlink::nf_tables::Transaction;
-use netlink::{Ledger, Socket};
+use netlink::{ForeignGenerations, Socket};
 use thiserror::Error;
 
 use self::chains::{built_ins, table_name};
 use self::compile::{Entry, Present, compile};
 use self::parts::{Incomplete, in_parts};
-use self::prerequisites::{Extensions, Lack};
+use self::prerequisites::{Extensions, MissingFeature};
 use crate::{
-    BuiltIn, CommitError, Family, Fault, Held, ObserveError, OpenError, Rule, TableChange,
+    BuiltIn, CommitError, Family, Fault, ObserveError, OpenError, OwnRules, Rule, TableChange,
     TableName,
 };
 
@@ -56,7 +56,7 @@ pub struct NfTables {
     socket: Socket,
     transactions: Transactions,
     /// Notified changes of other programs in both families; empty without a listener.
-    ledger: Arc<Mutex<Ledger>>,
+    foreign_generations: Arc<Mutex<ForeignGenerations>>,
     extensions: Extensions,
     /// The state of the ruleset when each table was last read or found unchanged.
     seen: BTreeMap<TableName, Seen>,
@@ -108,14 +108,14 @@ struct Overtaken;
 #[derive(Debug, Error)]
 #[error("the kernel refused a rule of a transaction")]
 struct Lacking {
-    source: Lack,
+    source: MissingFeature,
 }
 
 /// A rule and the chain that it is in.
 #[derive(PartialEq)]
 enum Found {
     /// In a chain of Signpost.
-    Ours(Arc<str>, Option<Rule>),
+    OwnRules(Arc<str>, Option<Rule>),
     /// In a built-in chain, leading to a chain of Signpost.
     Entry(BuiltIn, Option<Rule>),
 }
@@ -132,14 +132,19 @@ impl NfTables {
     /// Changes made through one value are not drift for the other.
     pub(crate) fn open_beside(&self, family: Family) -> Result<NfTables, OpenError> {
         let transactions = Arc::clone(&self.transactions);
-        NfTables::open_with(family, self.prefix, transactions, Arc::clone(&self.ledger))
+        NfTables::open_with(
+            family,
+            self.prefix,
+            transactions,
+            Arc::clone(&self.foreign_generations),
+        )
     }
 
     fn open_with(
         family: Family,
         prefix: &'static str,
         transactions: Transactions,
-        ledger: Arc<Mutex<Ledger>>,
+        foreign_generations: Arc<Mutex<ForeignGenerations>>,
     ) -> Result<NfTables, OpenError> {
         let socket = Socket::open().map_err(OpenError::new)?;
         Ok(NfTables {
@@ -147,7 +152,7 @@ impl NfTables {
             prefix,
             socket,
             transactions,
-            ledger,
+            foreign_generations,
             extensions: Extensions::Unknown,
             seen: BTreeMap::new(),
         })
@@ -159,13 +164,13 @@ impl NfTables {
     }
 
     /// The ledger in which to record changes by other programs.
-    pub(crate) fn ledger(&self) -> &Arc<Mutex<Ledger>> {
-        &self.ledger
+    pub(crate) fn foreign_generations(&self) -> &Arc<Mutex<ForeignGenerations>> {
+        &self.foreign_generations
     }
 
     /// Reads Signpost's rules in `table` with two listings, and decodes only Signpost's part. The
     /// entries contain no built-in chain without a rule of Signpost.
-    pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
+    pub(crate) fn observe(&mut self, table: TableName) -> Result<OwnRules, ObserveError> {
         // Read before the table, so that a concurrent change shows as drift.
         let seen = self.observe_seen();
         let held = self.observe_held(table);
@@ -181,12 +186,12 @@ impl NfTables {
         }
     }
 
-    fn observe_held(&mut self, table: TableName) -> Result<Held, netlink::ObserveError> {
+    fn observe_held(&mut self, table: TableName) -> Result<OwnRules, netlink::ObserveError> {
         let (family, prefix) = (self.family, self.prefix);
         let (of, name) = (family, table_name(table));
         let built_ins = built_ins(table).iter();
         let built_ins: Vec<(String, BuiltIn)> = built_ins.map(|c| (c.to_string(), *c)).collect();
-        let mut held = Held::default();
+        let mut held = OwnRules::default();
         for chain in self.socket.observe_foreign_chains(of, name)? {
             if chain.name.starts_with(prefix) {
                 held.chains.insert(chain.name, Vec::new());
@@ -195,7 +200,7 @@ impl NfTables {
         let choose = |listed: &ListedRule<'_>| {
             let chain = listed.chain();
             if chain.starts_with(prefix) {
-                return Some(Found::Ours(chain.into(), decode::rule(listed, family)));
+                return Some(Found::OwnRules(chain.into(), decode::rule(listed, family)));
             }
             let (_, built_in) = built_ins.iter().find(|(name, _)| name == chain)?;
             let is_entry = listed.leads_to()?.starts_with(prefix);
@@ -215,7 +220,9 @@ impl NfTables {
             let chain = chain.as_deref();
             for found in self.socket.observe_chosen_rules(of, name, chain, choose)? {
                 match found {
-                    Found::Ours(chain, rule) => held.chains.entry(chain).or_default().push(rule),
+                    Found::OwnRules(chain, rule) => {
+                        held.chains.entry(chain).or_default().push(rule)
+                    }
                     Found::Entry(chain, rule) => {
                         held.entries.entry(chain).or_default().push(rule);
                     }
@@ -399,17 +406,20 @@ impl NfTables {
         let now = self
             .observe_seen()
             .map_err(|error| unread(self.family, table, error))?;
-        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let foreign_generations = self
+            .foreign_generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let is_explained = |seen: &Seen| {
             let ours = now.transactions.wrapping_sub(seen.transactions);
             let family = self.family;
-            let elsewhere = ledger.elsewhere(family, seen.generation, now.generation);
+            let elsewhere = foreign_generations.elsewhere(family, seen.generation, now.generation);
             ours.wrapping_add(elsewhere) == now.generation.wrapping_sub(seen.generation)
         };
         if !self.seen.values().all(is_explained) {
             return Ok(true);
         }
-        drop(ledger);
+        drop(foreign_generations);
         for seen in self.seen.values_mut() {
             *seen = now;
         }

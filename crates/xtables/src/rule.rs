@@ -86,7 +86,7 @@ pub enum Match {
         last: u16,
     },
     /// `-m addrtype --src-type LOCAL` or `--dst-type LOCAL`: an address of this machine.
-    LocalAddress(Which),
+    LocalAddress(PacketEnd),
     /// `-m conntrack --ctstate`: any of these states.
     ConnectionState(States),
     /// `-m mark --mark value/mask`.
@@ -117,7 +117,7 @@ pub enum Match {
 
 /// One of the two addresses of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum PacketEnd {
     /// The source.
     Source,
     /// The destination.
@@ -191,7 +191,7 @@ impl Rule {
     }
 
     /// Whether all its conditions equal those of `other`, so that both match the same packets.
-    pub fn asks_the_same_as(&self, other: &Rule) -> bool {
+    pub fn matches_same_packets(&self, other: &Rule) -> bool {
         let Rule {
             source,
             destination,

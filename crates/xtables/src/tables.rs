@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use netlink::{Ledger, Listener, Watched};
+use netlink::{ForeignGenerations, Listener, Watched};
 
 use crate::legacy::Legacy;
 use crate::nf_tables::NfTables;
-use crate::{CommitError, Family, Held, ObserveError, OpenError, TableChange, TableName};
+use crate::{CommitError, Family, ObserveError, OpenError, OwnRules, TableChange, TableName};
 
 /// The iptables variants of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub enum Tables {
 }
 
 /// A listener for changes by other programs, and the ledger to record them in.
-pub type Listening = (Listener, Arc<Mutex<Ledger>>);
+pub type Listening = (Listener, Arc<Mutex<ForeignGenerations>>);
 
 // === impl Tables ===
 
@@ -84,7 +84,7 @@ impl Tables {
         };
         let listener = Listener::open(watched, &[ipv4.socket(), ipv6.socket()]);
         let listener = listener.map_err(OpenError::new)?;
-        Ok(Some((listener, Arc::clone(ipv4.ledger()))))
+        Ok(Some((listener, Arc::clone(ipv4.foreign_generations()))))
     }
 
     /// Whether this kernel has the tables at all. Where it does not, such as legacy IPv6 with
@@ -105,7 +105,7 @@ impl Tables {
     }
 
     /// Reads Signpost's rules in `table`.
-    pub fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
+    pub fn observe(&mut self, table: TableName) -> Result<OwnRules, ObserveError> {
         match self {
             Tables::NfTables(tables) => tables.observe(table),
             Tables::Legacy(tables) => tables.observe(table),

@@ -52,7 +52,7 @@ reasons! {
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
     SLOW = "Slow" for [READY, PROGRESSING]:
-        "Syncs succeed but take more than ten seconds, and meanwhile traffic may reach removed endpoints: see /debug/rounds for the slow phase, and find what else uses the CPU or holds the nf_tables lock.";
+        "Syncs succeed but take more than ten seconds, and meanwhile traffic may reach removed endpoints: see /debug/syncs for the slow phase, and find what else uses the CPU or holds the nf_tables lock.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
         "The node's agent has not reported for too long; the kernel keeps forwarding: check \
          whether the agent's Pod runs and reaches the API server.";

@@ -54,7 +54,7 @@ fn verdict<'a>(resolution: &'a Resolution, name: &str) -> &'a Verdict {
 }
 
 #[test]
-fn the_lowest_priority_number_decides_and_the_loser_is_told() {
+fn the_lowest_priority_number_decides_and_the_loser_is_reported() {
     let profiles = [
         profile("default", 1000, Some(1)),
         profile("edge", 10, Some(2)),

@@ -67,15 +67,15 @@ impl Process {
         }
     }
 
-    /// Waits until it prints exactly `wanted`; skips other lines.
-    pub fn wait_for_line(&mut self, wanted: &str, deadline: Duration) -> Result<()> {
+    /// Waits until it prints exactly `expected`; skips other lines.
+    pub fn wait_for_line(&mut self, expected: &str, deadline: Duration) -> Result<()> {
         let end = Instant::now() + patience(deadline);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = self
                 .line_within(left)
-                .with_context(|| format!("{} did not print {wanted:?}", self.name))?;
-            if line == wanted {
+                .with_context(|| format!("{} did not print {expected:?}", self.name))?;
+            if line == expected {
                 return Ok(());
             }
         }

@@ -16,16 +16,16 @@ pub(super) fn wait_until_ready(agent: &LoneAgent, interruption: &Interruption) -
     })
 }
 
-/// Waits until `wanted` accepts its status, and returns it.
+/// Waits until `expected` accepts its status, and returns it.
 pub(super) fn wait_for_status(
     agent: &LoneAgent,
     interruption: &Interruption,
     what: &str,
-    wanted: impl Fn(&NodeProxyStatus) -> bool,
+    expected: impl Fn(&NodeProxyStatus) -> bool,
 ) -> Result<NodeProxyStatus> {
     agent.wait_for(what, |agent| {
         interruption.check()?;
-        Ok(agent.status()?.filter(&wanted))
+        Ok(agent.status()?.filter(&expected))
     })
 }
 

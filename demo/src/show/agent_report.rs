@@ -13,19 +13,19 @@ pub(super) fn is_ready(status: &NodeProxyStatus) -> bool {
         .any(|condition| condition.type_ == crds::condition::READY && condition.status == "True")
 }
 
-/// Returns the lines of /debug/rounds, each cut before its timings.
-pub(super) fn without_phases(rounds: &str) -> Vec<&str> {
-    let cut = |round| str::split_once(round, " (observe").map_or(round, |(round, _)| round);
-    rounds.lines().map(cut).collect()
+/// Returns the lines of /debug/syncs, each cut before its timings.
+pub(super) fn without_phases(syncs: &str) -> Vec<&str> {
+    let cut = |sync| str::split_once(sync, " (observe").map_or(sync, |(sync, _)| sync);
+    syncs.lines().map(cut).collect()
 }
 
-/// Returns the newest of these lines of /debug/rounds with a write, for each family.
-pub(super) fn newest_writes(rounds: &str) -> Vec<&str> {
-    let rounds = without_phases(rounds);
+/// Returns the newest of these lines of /debug/syncs with a write, for each family.
+pub(super) fn newest_writes(syncs: &str) -> Vec<&str> {
+    let syncs = without_phases(syncs);
     let newest = |family: Family| {
-        let of_family = format!("{family} round ");
-        let mut rounds = rounds.iter().rev();
-        rounds.find(|round| round.starts_with(&of_family) && round.contains(", wrote "))
+        let of_family = format!("{family} sync ");
+        let mut syncs = syncs.iter().rev();
+        syncs.find(|sync| sync.starts_with(&of_family) && sync.contains(", wrote "))
     };
     Family::ALL
         .into_iter()
@@ -70,17 +70,17 @@ mod tests {
 
     #[test]
     fn the_newest_write_of_each_family_is_shown_without_its_phases() {
-        let rounds = "\
-IPv4 round 1 (Startup): committed, wrote 9 elements and 3 objects, took 5ms (observe 1ms)
-IPv4 round 2 (Changed): committed, wrote 2 elements and 0 objects, took 1ms (observe 0ns)
-IPv4 round 3 (Timer): unchanged, took 1ms (observe 1ms)
-IPv6 round 1 (Startup): committed, wrote 7 elements and 3 objects, took 4ms (observe 1ms)
+        let syncs = "\
+IPv4 sync 1 (Startup): committed, wrote 9 elements and 3 objects, took 5ms (observe 1ms)
+IPv4 sync 2 (Changed): committed, wrote 2 elements and 0 objects, took 1ms (observe 0ns)
+IPv4 sync 3 (Timer): unchanged, took 1ms (observe 1ms)
+IPv6 sync 1 (Startup): committed, wrote 7 elements and 3 objects, took 4ms (observe 1ms)
 ";
         assert_eq!(
-            newest_writes(rounds),
+            newest_writes(syncs),
             [
-                "IPv4 round 2 (Changed): committed, wrote 2 elements and 0 objects, took 1ms",
-                "IPv6 round 1 (Startup): committed, wrote 7 elements and 3 objects, took 4ms",
+                "IPv4 sync 2 (Changed): committed, wrote 2 elements and 0 objects, took 1ms",
+                "IPv6 sync 1 (Startup): committed, wrote 7 elements and 3 objects, took 4ms",
             ]
         );
     }

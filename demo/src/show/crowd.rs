@@ -88,21 +88,21 @@ impl Crowd {
     }
 
     /// Waits until the last `count` connections of each client were opened after `since` and are
-    /// all accepted by `wanted`.
+    /// all accepted by `expected`.
     pub(super) fn wait_for(
         &self,
         what: &str,
         since: Instant,
         count: usize,
         interruption: &Interruption,
-        wanted: impl Fn(&Connection) -> bool,
+        expected: impl Fn(&Connection) -> bool,
     ) -> Result<()> {
         wait_for(what, PROMPTLY, || {
             interruption.check()?;
             let seen = lock(&self.seen);
             let are_wanted = |client| {
                 let own = seen.iter().rev().filter(|c| c.client == client);
-                let last = own.take_while(|c| c.opened > since && wanted(c));
+                let last = own.take_while(|c| c.opened > since && expected(c));
                 last.take(count).count() == count
             };
             Ok((0..self.clients.len()).all(are_wanted).then_some(()))

@@ -55,7 +55,7 @@ pub struct Restart {
     pub without_agent: u64,
     /// The connections that no server answered, and those that the removed server answered.
     pub failures: Vec<String>,
-    /// The rounds of the new agent that found something to do.
+    /// The syncs of the new agent that found something to do.
     pub writes: Vec<String>,
 }
 
@@ -118,14 +118,14 @@ impl Removal {
 // === impl Restart ===
 
 impl Restart {
-    /// Evaluates `connections` with no agent from `killed` to `restarted`, and the `rounds` of the
+    /// Evaluates `connections` with no agent from `killed` to `restarted`, and the `syncs` of the
     /// new agent.
     pub(super) fn of(
         connections: &[Connection],
         killed: Instant,
         restarted: Instant,
         removed: &str,
-        rounds: &str,
+        syncs: &str,
     ) -> Restart {
         let meanwhile = connections
             .iter()
@@ -133,9 +133,7 @@ impl Restart {
         let failed = connections
             .iter()
             .filter(|c| c.has_failed() || c.is_answered_by(removed));
-        let writes = rounds
-            .lines()
-            .filter(|round| !round.contains("): unchanged"));
+        let writes = syncs.lines().filter(|sync| !sync.contains("): unchanged"));
         Restart {
             connections: count(connections.iter()),
             without_agent: count(meanwhile),
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_connection_to_a_removed_server_is_told_from_the_rename() {
+    fn the_last_connection_to_a_removed_server_is_reported_from_the_rename() {
         let rename = Instant::now();
         let removal = Removal::of(
             &[
@@ -208,21 +206,21 @@ mod tests {
     #[test]
     fn who_is_not_answered_or_answered_by_the_wrong_server_counts_as_failed() {
         let killed = Instant::now();
-        let rounds = "IPv4 round 1 (Startup): unchanged, took 1ms\n\
-                      IPv6 round 1 (Startup): committed, wrote 3 elements\n";
+        let syncs = "IPv4 sync 1 (Startup): unchanged, took 1ms\n\
+                      IPv6 sync 1 (Startup): committed, wrote 3 elements\n";
         let connections = [
             connection(killed - MS, "web-1"),
             connection(killed + MS, "refused"),
             connection(killed + 2 * MS, "web-2"),
             connection(killed + 5 * MS, "web-3"),
         ];
-        let restart = Restart::of(&connections, killed, killed + 4 * MS, "web-2", rounds);
+        let restart = Restart::of(&connections, killed, killed + 4 * MS, "web-2", syncs);
         assert_eq!((restart.connections, restart.without_agent), (4, 2));
         assert_eq!(restart.failures.len(), 2, "{:?}", restart.failures);
         assert_eq!(restart.failures[0], "refused, opened 1.0ms after it");
         assert_eq!(
             restart.writes,
-            ["IPv6 round 1 (Startup): committed, wrote 3 elements"]
+            ["IPv6 sync 1 (Startup): committed, wrote 3 elements"]
         );
     }
 

@@ -15,7 +15,7 @@ use super::{CHUNK, Cluster, ClusterError};
 
 /// A change to the objects of a kind.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum ObjectEvent {
     /// The complete list of objects.
     Listed(Vec<DynamicObject>),
     /// An object was created or changed.
@@ -58,7 +58,11 @@ const EXPIRED: u16 = 410;
 
 impl Cluster {
     /// Calls `tell` for every change to the objects of a kind. Never returns.
-    pub(crate) async fn follow<K>(&self, depth: Depth, mut tell: impl FnMut(News)) -> Infallible
+    pub(crate) async fn follow<K>(
+        &self,
+        depth: Depth,
+        mut tell: impl FnMut(ObjectEvent),
+    ) -> Infallible
     where
         K: Resource<DynamicType = ()>,
     {
@@ -71,10 +75,10 @@ impl Cluster {
         loop {
             match watched.list().await {
                 Ok((objects, version)) => {
-                    tell(News::Listed(objects));
+                    tell(ObjectEvent::Listed(objects));
                     watched.follow_from(version, &mut tell).await;
                 }
-                Err(error) => tell(News::Fails(error)),
+                Err(error) => tell(ObjectEvent::Fails(error)),
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -120,20 +124,20 @@ impl Watched {
     }
 
     /// Watches from `version` on, until a new list is required.
-    async fn follow_from(&self, mut version: String, tell: &mut impl FnMut(News)) {
+    async fn follow_from(&self, mut version: String, tell: &mut impl FnMut(ObjectEvent)) {
         loop {
             match self.watch(&version).await {
                 Ok(mut events) => {
-                    tell(News::Follows);
+                    tell(ObjectEvent::Follows);
                     while let Some(Ok(event)) = events.next().await {
                         let news = match event {
                             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                                 version = version_of(&object).unwrap_or(version);
-                                News::Changed(Box::new(object))
+                                ObjectEvent::Changed(Box::new(object))
                             }
                             WatchEvent::Deleted(object) => {
                                 version = version_of(&object).unwrap_or(version);
-                                News::Deleted(object.metadata.name.unwrap_or_default())
+                                ObjectEvent::Deleted(object.metadata.name.unwrap_or_default())
                             }
                             WatchEvent::Bookmark(bookmark) => {
                                 version = bookmark.metadata.resource_version;
@@ -141,7 +145,9 @@ impl Watched {
                             }
                             WatchEvent::Error(status) if status.code == EXPIRED => return,
                             WatchEvent::Error(status) => {
-                                tell(News::Fails(self.error("watch", kube::Error::Api(status))));
+                                tell(ObjectEvent::Fails(
+                                    self.error("watch", kube::Error::Api(status)),
+                                ));
                                 break;
                             }
                         };
@@ -149,7 +155,7 @@ impl Watched {
                     }
                 }
                 Err(kube::Error::Api(status)) if status.code == EXPIRED => return,
-                Err(error) => tell(News::Fails(self.error("watch", error))),
+                Err(error) => tell(ObjectEvent::Fails(self.error("watch", error))),
             }
             tokio::time::sleep(PAUSE).await;
         }

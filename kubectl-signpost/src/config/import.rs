@@ -10,7 +10,7 @@ mod go_duration;
 use std::fmt;
 
 use crds::address::Cidr;
-use crds::honoured::{not_honoured, written_fields};
+use crds::unsupported::{unsupported_fields, written_fields};
 use crds::{EffectiveConfig, ProxyProfile, Span};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -348,8 +348,8 @@ impl Import {
 
 fn without_effect(profile: &ProxyProfile) -> Vec<Note> {
     let config = EffectiveConfig::of(&profile.spec);
-    let fields = not_honoured(&config, &written_fields(&profile.spec));
-    let note = |field: crds::honoured::NotHonoured| Note {
+    let fields = unsupported_fields(&config, &written_fields(&profile.spec));
+    let note = |field: crds::unsupported::UnsupportedField| Note {
         field: format!("spec.{}", field.field),
         message: field.message,
     };

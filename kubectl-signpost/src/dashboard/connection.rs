@@ -8,7 +8,7 @@ use crate::cluster::ClusterError;
 
 /// The state of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum WatchState {
     /// The first list is in progress.
     Pending,
     /// The watch reports every change.
@@ -56,16 +56,16 @@ pub(super) enum State {
     Lost,
 }
 
-// === impl Standing ===
+// === impl WatchState ===
 
-impl Standing {
+impl WatchState {
     /// Records a failure. The first of consecutive failures sets the time.
     pub(super) fn fail(&mut self, error: &ClusterError, now: Timestamp) {
         let since = match self {
-            Standing::Fails(before) => before.since,
-            Standing::Pending | Standing::Follows => now,
+            WatchState::Fails(before) => before.since,
+            WatchState::Pending | WatchState::Follows => now,
         };
-        *self = Standing::Fails(Failure {
+        *self = WatchState::Fails(Failure {
             since,
             text: chain(error).to_string(),
             advice: Some(error.advice()),
@@ -82,16 +82,16 @@ impl Connection {
     /// Signpost's objects may lack permission to read them.
     pub(super) fn of(
         (server, namespace): (&str, &str),
-        required: [&Standing; 2],
-        nodes: &Standing,
+        required: [&WatchState; 2],
+        nodes: &WatchState,
     ) -> Connection {
         let standings = required.into_iter().chain([nodes]);
         let failures = standings.clone().filter_map(|standing| match standing {
-            Standing::Fails(failure) => Some(failure),
-            Standing::Pending | Standing::Follows => None,
+            WatchState::Fails(failure) => Some(failure),
+            WatchState::Pending | WatchState::Follows => None,
         });
         let leaves_out = |failure: &&Failure| {
-            failure.is_forbidden && *nodes == Standing::Fails((*failure).clone())
+            failure.is_forbidden && *nodes == WatchState::Fails((*failure).clone())
         };
         let failure = failures
             .clone()
@@ -99,7 +99,7 @@ impl Connection {
             .min_by_key(|failure| failure.since);
         let (state, text) = match failure {
             Some(failure) => (State::Lost, failure.text.clone()),
-            None if standings.clone().any(|known| *known == Standing::Pending) => {
+            None if standings.clone().any(|known| *known == WatchState::Pending) => {
                 (State::Loading, "reading objects".to_owned())
             }
             None => match failures.clone().find(leaves_out) {
@@ -125,8 +125,8 @@ impl Connection {
 mod tests {
     use super::*;
 
-    fn failing(since: i64, is_forbidden: bool) -> Standing {
-        Standing::Fails(Failure {
+    fn failing(since: i64, is_forbidden: bool) -> WatchState {
+        WatchState::Fails(Failure {
             since: Timestamp::from_second(since).expect("a time"),
             text: format!("failed at {since}"),
             advice: None,
@@ -134,14 +134,14 @@ mod tests {
         })
     }
 
-    fn of(profiles: Standing, proxies: Standing, nodes: Standing) -> (State, String) {
+    fn of(profiles: WatchState, proxies: WatchState, nodes: WatchState) -> (State, String) {
         let found = Connection::of(("https://api", "default"), [&profiles, &proxies], &nodes);
         (found.state, found.text)
     }
 
     #[test]
     fn a_page_is_live_once_every_watch_follows_and_lost_since_the_first_that_fails() {
-        use Standing::{Follows, Pending};
+        use WatchState::{Follows, Pending};
         assert_eq!(of(Follows, Pending, Follows).0, State::Loading);
         assert_eq!(of(Follows, Follows, Follows).0, State::Live);
         let lost = of(failing(7, false), failing(5, false), Pending);
@@ -151,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_may_not_read_nodes_is_told_and_sees_the_rest() {
-        let found = of(Standing::Follows, Standing::Follows, failing(5, true));
+    fn a_user_who_may_not_read_nodes_is_reported_and_sees_the_rest() {
+        let found = of(WatchState::Follows, WatchState::Follows, failing(5, true));
         let text = "live, without the right to read Nodes".to_owned();
         assert_eq!(found, (State::Live, text));
     }

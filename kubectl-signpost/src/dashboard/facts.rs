@@ -7,9 +7,9 @@ use crds::{NodeProxy, ProxyProfile};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 
-use super::connection::{Connection, Standing};
+use super::connection::{Connection, WatchState};
 use super::view::nodes::NodeRow;
-use crate::cluster::{News, Unreadable, parse};
+use crate::cluster::{ObjectEvent, Unreadable, parse};
 
 /// The kind of object that a watch reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,20 +21,20 @@ pub(super) enum Source {
 
 /// The last received state of the cluster.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct ClusterState {
     server: String,
     namespace: String,
-    pub(super) profiles: Known<ProxyProfile>,
-    pub(super) proxies: Known<Observed>,
-    pub(super) nodes: Known<()>,
+    pub(super) profiles: ObjectCache<ProxyProfile>,
+    pub(super) proxies: ObjectCache<Observed>,
+    pub(super) nodes: ObjectCache<()>,
 }
 
 /// The objects of one kind, by name.
 #[derive(Debug)]
-pub(super) struct Known<T> {
+pub(super) struct ObjectCache<T> {
     pub(super) objects: BTreeMap<String, T>,
     pub(super) unreadable: BTreeMap<String, Unreadable>,
-    standing: Standing,
+    standing: WatchState,
 }
 
 /// A NodeProxy and the values derived from it alone.
@@ -44,21 +44,21 @@ pub(super) struct Observed {
     pub(super) row: Arc<NodeRow>,
 }
 
-// === impl Facts ===
+// === impl ClusterState ===
 
-impl Facts {
+impl ClusterState {
     /// Creates an empty state.
-    pub(super) fn new(server: &str, namespace: &str) -> Facts {
-        Facts {
+    pub(super) fn new(server: &str, namespace: &str) -> ClusterState {
+        ClusterState {
             server: server.to_owned(),
             namespace: namespace.to_owned(),
-            profiles: Known::new(),
-            proxies: Known::new(),
-            nodes: Known::new(),
+            profiles: ObjectCache::new(),
+            proxies: ObjectCache::new(),
+            nodes: ObjectCache::new(),
         }
     }
 
-    pub(super) fn apply(&mut self, source: Source, news: News, now: Timestamp) {
+    pub(super) fn apply(&mut self, source: Source, news: ObjectEvent, now: Timestamp) {
         match source {
             Source::Profiles => self.profiles.apply(news, now, parse),
             Source::NodeProxies => self.proxies.apply(news, now, Observed::parse),
@@ -75,7 +75,7 @@ impl Facts {
     /// Returns the nodes of the cluster that no profile configures.
     pub(super) fn unconfigured(&self) -> Vec<String> {
         // Until the first list of NodeProxies has ended, no node is known to lack a configuration.
-        if self.proxies.standing == Standing::Pending {
+        if self.proxies.standing == WatchState::Pending {
             return Vec::new();
         }
         let proxies = &self.proxies;
@@ -87,30 +87,30 @@ impl Facts {
     }
 }
 
-// === impl Known ===
+// === impl ObjectCache ===
 
-impl<T> Known<T> {
-    fn new() -> Known<T> {
-        Known {
+impl<T> ObjectCache<T> {
+    fn new() -> ObjectCache<T> {
+        ObjectCache {
             objects: BTreeMap::new(),
             unreadable: BTreeMap::new(),
-            standing: Standing::Pending,
+            standing: WatchState::Pending,
         }
     }
 
     /// Whether the first list has ended, successfully or not.
     pub(super) fn is_read(&self) -> bool {
-        self.standing != Standing::Pending
+        self.standing != WatchState::Pending
     }
 
     fn apply(
         &mut self,
-        news: News,
+        news: ObjectEvent,
         now: Timestamp,
         read: impl Fn(DynamicObject) -> Result<T, Unreadable>,
     ) {
         match news {
-            News::Listed(objects) => {
+            ObjectEvent::Listed(objects) => {
                 let names = objects
                     .iter()
                     .filter_map(|object| object.metadata.name.clone());
@@ -120,15 +120,15 @@ impl<T> Known<T> {
                 for object in objects {
                     self.put(object, &read);
                 }
-                self.standing = Standing::Follows;
+                self.standing = WatchState::Follows;
             }
-            News::Changed(object) => self.put(*object, &read),
-            News::Deleted(name) => {
+            ObjectEvent::Changed(object) => self.put(*object, &read),
+            ObjectEvent::Deleted(name) => {
                 self.objects.remove(&name);
                 self.unreadable.remove(&name);
             }
-            News::Follows => self.standing = Standing::Follows,
-            News::Fails(error) => self.standing.fail(&error, now),
+            ObjectEvent::Follows => self.standing = WatchState::Follows,
+            ObjectEvent::Fails(error) => self.standing.fail(&error, now),
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Token(String);
 
 /// The conditions that a request must meet.
 #[derive(Debug, Clone)]
-pub(super) struct Gate {
+pub(super) struct AccessControl {
     hosts: [String; 2],
     token: Token,
 }
@@ -94,11 +94,11 @@ impl fmt::Debug for Token {
     }
 }
 
-// === impl Gate ===
+// === impl AccessControl ===
 
-impl Gate {
-    pub(super) fn new(port: u16, token: Token) -> Gate {
-        Gate {
+impl AccessControl {
+    pub(super) fn new(port: u16, token: Token) -> AccessControl {
+        AccessControl {
             hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
             token,
         }
@@ -135,7 +135,11 @@ impl Gate {
     }
 }
 
-async fn check_address(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+async fn check_address(
+    State(gate): State<AccessControl>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut response = match gate.address(request.method(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -147,7 +151,7 @@ async fn check_address(State(gate): State<Gate>, request: Request, next: Next) -
     response
 }
 
-async fn check_token(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+async fn check_token(State(gate): State<AccessControl>, request: Request, next: Next) -> Response {
     match gate.token(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),

@@ -13,7 +13,7 @@ use futures::stream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::gate::Gate;
+use super::gate::AccessControl;
 use super::questions;
 use super::view::View;
 use crate::cluster::Cluster;
@@ -43,7 +43,11 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Returns all routes, protected by `gate`.
-pub(super) fn router(gate: &Gate, views: watch::Receiver<Arc<View>>, cluster: Cluster) -> Router {
+pub(super) fn router(
+    gate: &AccessControl,
+    views: watch::Receiver<Arc<View>>,
+    cluster: Cluster,
+) -> Router {
     let mut files = Router::new();
     for (path, kind, content) in FILES {
         files = files.route(path, get(([(CONTENT_TYPE, kind)], content)));

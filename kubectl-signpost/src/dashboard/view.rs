@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::connection::Connection;
-use super::facts::Facts;
+use super::facts::ClusterState;
 use drift::Drift;
 use nodes::NodeRow;
 use rejections::Rejections;
@@ -57,7 +57,7 @@ struct NodesChange<'a> {
 // === impl View ===
 
 impl View {
-    pub(super) fn of(facts: &Facts) -> View {
+    pub(super) fn of(facts: &ClusterState) -> View {
         let observed = facts.proxies.objects.iter();
         let observed = observed.map(|(name, observed)| (name.clone(), observed.row.clone()));
         let mut nodes: BTreeMap<String, Arc<NodeRow>> = observed.collect();

@@ -17,7 +17,7 @@ use crate::check::linux;
 use crate::cluster::{Read, Unreadable};
 use crate::config::Note;
 use crate::ending::Ending;
-use crate::trouble::{Trouble, Weight, troubles};
+use crate::trouble::{ConditionProblem, Weight, troubles};
 
 /// The data read from the cluster.
 #[derive(Debug, Clone, Default)]
@@ -311,8 +311,8 @@ impl Obstacle {
         obstacles
     }
 
-    fn of_trouble(trouble: Trouble) -> Obstacle {
-        let Trouble {
+    fn of_trouble(trouble: ConditionProblem) -> Obstacle {
+        let ConditionProblem {
             condition,
             status,
             reason,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::cluster::{Read, Unreadable};
 use crate::status::Health;
-use crate::trouble::{Trouble, Weight, troubles};
+use crate::trouble::{ConditionProblem, Weight, troubles};
 
 /// All nodes, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,7 +42,7 @@ pub(crate) struct NodeReport {
     pub(crate) rejected: u32,
     pub(crate) agent_version: String,
     pub(crate) kernel_version: String,
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) troubles: Vec<ConditionProblem>,
 }
 
 // === impl Listing ===
@@ -113,7 +113,7 @@ impl NodeReport {
 
     /// The report of a node that no profile selects. That may be intended, so it is only a note.
     pub(crate) fn without_configuration(name: String) -> NodeReport {
-        let trouble = Trouble {
+        let trouble = ConditionProblem {
             weight: Weight::Note,
             condition: READY.to_owned(),
             status: "Unknown".to_owned(),
@@ -142,12 +142,12 @@ impl NodeReport {
 }
 
 /// The problem of a node whose agent has not applied the assigned configuration.
-fn unapplied(ready: Option<&Condition>) -> Trouble {
+fn unapplied(ready: Option<&Condition>) -> ConditionProblem {
     let (reason, message) = match ready {
         None => ("NotReported", "the node's agent has not reported yet"),
         Some(_) => ("Applying", "the node has not applied its configuration yet"),
     };
-    Trouble {
+    ConditionProblem {
         weight: Weight::Pending,
         condition: "appliedHash".to_owned(),
         status: "Unknown".to_owned(),

@@ -57,11 +57,11 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     rollout(profile)?;
     let current = Revision::fields(&profile.spec);
     let history = profile.status.as_ref().map_or(&[][..], |s| &s.history);
-    let wanted = match to {
+    let desired = match to {
         Some(generation) => history.iter().find(|r| r.generation == generation),
         None => history.get(1),
     };
-    let Some(wanted) = wanted else {
+    let Some(desired) = desired else {
         return Err(match to {
             Some(generation) => format!(
                 "its history has no generation {generation}; `rollout history` lists what it has"
@@ -72,23 +72,23 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
             }
         });
     };
-    let mut spec = merge_patch(&current, &wanted.spec);
+    let mut spec = merge_patch(&current, &desired.spec);
     if spec.is_empty() {
         return Err(format!(
             "it has the configuration of generation {} already; `rollout history` lists others",
-            wanted.generation
+            desired.generation
         ));
     }
-    let fields = difference::fields(&current, &wanted.spec);
+    let fields = difference::fields(&current, &desired.spec);
     let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
-    if profile.spec.rollout.abort.as_ref() == Some(&wanted.config_hash) {
+    if profile.spec.rollout.abort.as_ref() == Some(&desired.config_hash) {
         spec.insert("rollout".to_owned(), json!({"abort": null}));
     }
     Ok(Edit {
         change: json!({"spec": spec}),
         done: format!(
             "returns to generation {}: {}",
-            wanted.generation,
+            desired.generation,
             fields.join(", ")
         ),
     })

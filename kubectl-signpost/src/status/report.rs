@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::cluster::{Read, Unreadable};
 use crate::ending::Ending;
-use crate::trouble::{Trouble, Weight, troubles};
+use crate::trouble::{ConditionProblem, Weight, troubles};
 
 /// The state of all profiles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,7 +41,7 @@ pub(crate) struct ProfileReport {
     pub(crate) rollout: Option<RolloutStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sync_latency: Option<FleetLatency>,
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) troubles: Vec<ConditionProblem>,
     pub(crate) worst_nodes: Vec<WorstNode>,
 }
 
@@ -147,8 +147,8 @@ impl ProfileReport {
 
 /// The problem of a profile whose current generation the operator has not reported yet. The
 /// operator reports within a second of a change.
-fn unreported(generation: i64) -> Trouble {
-    Trouble {
+fn unreported(generation: i64) -> ConditionProblem {
+    ConditionProblem {
         weight: Weight::Pending,
         condition: "observedGeneration".to_owned(),
         status: "Unknown".to_owned(),
@@ -164,7 +164,7 @@ fn unreported(generation: i64) -> Trouble {
 
 impl Health {
     /// Returns the health that corresponds to the most severe of `troubles`.
-    pub(crate) fn of(troubles: &[Trouble]) -> Health {
+    pub(crate) fn of(troubles: &[ConditionProblem]) -> Health {
         match troubles.iter().map(|trouble| trouble.weight).max() {
             Some(Weight::Fault) => Health::Unhealthy,
             Some(Weight::Pending) => Health::Pending,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::report::{Health, ProfileReport, Report};
 use crate::output::{Paint, Tone};
-use crate::trouble::{Trouble, Weight};
+use crate::trouble::{ConditionProblem, Weight};
 
 /// The maximum number of names in one line.
 const MOST_NAMED: usize = 10;
@@ -95,13 +95,13 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
 }
 
 /// Renders a problem as two lines: the problem and the advice.
-pub(crate) fn render_trouble(trouble: &Trouble, paint: Paint) -> String {
+pub(crate) fn render_trouble(trouble: &ConditionProblem, paint: Paint) -> String {
     let (word, tone) = match trouble.weight {
         Weight::Fault => ("fault", Tone::Bad),
         Weight::Pending => ("pending", Tone::Notable),
         Weight::Note => ("note", Tone::Plain),
     };
-    let Trouble {
+    let ConditionProblem {
         condition,
         status,
         reason,

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const SHOWN: [(&str, &str); 5] = [
     ("rules", "txt"),
     ("dataplane", "txt"),
-    ("rounds", "txt"),
+    ("syncs", "txt"),
     ("status", "yaml"),
     ("metrics", "txt"),
 ];

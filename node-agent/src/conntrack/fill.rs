@@ -28,7 +28,7 @@ const ROOMY: u64 = 80;
 pub(crate) enum Pressure {
     /// It has never been read.
     #[default]
-    Unheard,
+    NotRead,
     /// It was read before, and can no longer be read.
     Unknown,
     /// There is room.
@@ -92,13 +92,13 @@ impl Pressure {
     fn after(self, fill: Option<ConntrackFill>) -> Pressure {
         let Some(ConntrackFill { entries, max }) = fill else {
             return match self {
-                Pressure::Unheard => Pressure::Unheard,
+                Pressure::NotRead => Pressure::NotRead,
                 Pressure::Unknown | Pressure::Roomy | Pressure::Filling => Pressure::Unknown,
             };
         };
         let from = match self {
             Pressure::Filling => ROOMY,
-            Pressure::Roomy | Pressure::Unknown | Pressure::Unheard => FILLING,
+            Pressure::Roomy | Pressure::Unknown | Pressure::NotRead => FILLING,
         };
         // A limit of 0 means no limit.
         if max > 0 && u64::from(entries) * 100 >= u64::from(max) * from {
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_can_no_longer_be_read_is_not_what_it_was() {
         let unheard = Pressure::default();
-        assert_eq!(unheard.after(None), Pressure::Unheard);
+        assert_eq!(unheard.after(None), Pressure::NotRead);
         let full = ConntrackFill {
             entries: 1000,
             max: 1000,

@@ -8,7 +8,7 @@ use crate::conntrack::{ConntrackState, Limits, Pressure};
 /// Returns the conditions of the table; none before anything is known.
 pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
     let pressure = match standing.pressure {
-        Pressure::Unheard => None,
+        Pressure::NotRead => None,
         // Without a finding, the condition would keep its status.
         Pressure::Unknown => Some((Status::Unknown, reason::TABLE_UNREADABLE, "")),
         Pressure::Roomy => Some((Status::False, reason::TABLE_ROOMY, "")),
@@ -59,7 +59,7 @@ mod tests {
 
     /// A condition without a finding would stay True for ever.
     #[test]
-    fn pressure_that_can_no_longer_be_told_is_unknown() {
+    fn pressure_that_can_no_longer_be_reported_is_unknown() {
         let standing = ConntrackState {
             pressure: Pressure::Unknown,
             ..ConntrackState::default()

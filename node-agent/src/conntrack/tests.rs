@@ -5,11 +5,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use backend::Size;
 use dataplane::Dataplane;
-use reconciler::{Activity, Damage, Failure, FamilyStatus, Pace, Phases, Round, Rounds};
+use reconciler::{
+    Activity, Failure, FamilyStatus, FamilySync, Pace, Phases, RecentSyncs, RepairedDrift,
+};
 
 /// A sync of IPv4 with this outcome, without damage.
-fn round(reason: Reason, outcome: Outcome) -> Round {
-    Round {
+fn sync(reason: Reason, outcome: Outcome) -> FamilySync {
+    FamilySync {
         family: Family::Ipv4,
         number: 7,
         reason,
@@ -20,9 +22,9 @@ fn round(reason: Reason, outcome: Outcome) -> Round {
         size: Size::default(),
         transactions: 1,
         outcome,
-        damage: None,
+        repaired_drift: None,
         quarantined: Vec::new(),
-        shortcomings: Arc::default(),
+        unsupported_fields: Arc::default(),
     }
 }
 
@@ -33,9 +35,9 @@ fn failed(recovery: Recovery) -> Outcome {
     })
 }
 
-/// Returns what is known after `round`, with `programmed` as the programmed state. `?` means
+/// Returns what is known after `sync`, with `programmed` as the programmed state. `?` means
 /// unknown.
-fn told(round: Round, programmed: Option<Dataplane>) -> Vec<&'static str> {
+fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str> {
     let report = Report {
         activity: Activity::Waiting,
         families: vec![FamilyStatus {
@@ -46,26 +48,26 @@ fn told(round: Round, programmed: Option<Dataplane>) -> Vec<&'static str> {
             failing: None,
             pace: Pace::Ordinary,
             drifts: 0,
-            last_damage: None,
+            last_repaired_drift: None,
             quarantined: Vec::new(),
-            shortcomings: Arc::default(),
+            unsupported_fields: Arc::default(),
             programmed,
-            rounds: Rounds::default(),
+            syncs: RecentSyncs::default(),
         }],
         contest: None,
-        finished: vec![Arc::new(round)],
+        finished: vec![Arc::new(sync)],
         latencies: Vec::new(),
     };
-    let learnt = learnt(&report).into_iter();
-    let words = learnt.map(|(_, knowledge)| match knowledge {
-        Knowledge::Programmed(_) => "programmed",
-        Knowledge::Unknown => "?",
+    let known_after = known_after(&report).into_iter();
+    let words = known_after.map(|(_, knowledge)| match knowledge {
+        ProgrammedState::Programmed(_) => "programmed",
+        ProgrammedState::Unknown => "?",
     });
     words.collect()
 }
 
 #[test]
-fn what_is_programmed_is_told_after_every_round_that_knows() {
+fn what_is_programmed_is_reported_after_every_sync_that_knows() {
     let programmed = || Some(Dataplane::default());
     for outcome in [
         Outcome::Committed,
@@ -73,9 +75,9 @@ fn what_is_programmed_is_told_after_every_round_that_knows() {
         failed(Recovery::Retry),
         failed(Recovery::Isolate),
     ] {
-        let round = round(Reason::Changed, outcome);
-        assert_eq!(told(round.clone(), programmed()), ["programmed"]);
-        assert_eq!(told(round, None), [""; 0], "nothing ever was");
+        let sync = sync(Reason::Changed, outcome);
+        assert_eq!(reported(sync.clone(), programmed()), ["programmed"]);
+        assert_eq!(reported(sync, None), [""; 0], "nothing ever was");
     }
 }
 
@@ -83,29 +85,29 @@ fn what_is_programmed_is_told_after_every_round_that_knows() {
 #[test]
 fn t19_after_a_commit_that_may_have_taken_effect_in_part_nothing_is_known() {
     for recovery in [Recovery::Observe, Recovery::Halt] {
-        let round = round(Reason::Changed, failed(recovery));
-        assert_eq!(told(round, Some(Dataplane::default())), ["?"]);
+        let sync = sync(Reason::Changed, failed(recovery));
+        assert_eq!(reported(sync, Some(Dataplane::default())), ["?"]);
     }
 }
 
 /// Failure story T30: spatiumddi#382. Flows were created while the table was gone.
 #[test]
-fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
-    let damage = Damage {
+fn t30_after_a_repair_it_is_reported_that_nothing_was_known() {
+    let repaired_drift = RepairedDrift {
         found: SystemTime::UNIX_EPOCH,
-        culprit: None,
+        actor: None,
         size: Size::default(),
         repaired_after: Duration::ZERO,
     };
-    let repaired = Round {
-        damage: Some(damage),
-        ..round(Reason::Timer, Outcome::Committed)
+    let repaired = FamilySync {
+        repaired_drift: Some(repaired_drift),
+        ..sync(Reason::Timer, Outcome::Committed)
     };
     // A later sync repairs what this one found.
-    let unrepaired = round(Reason::Drift, failed(Recovery::Retry));
-    for round in [repaired, unrepaired] {
-        let told = told(round, Some(Dataplane::default()));
-        assert_eq!(told, ["?", "programmed"]);
+    let unrepaired = sync(Reason::Drift, failed(Recovery::Retry));
+    for sync in [repaired, unrepaired] {
+        let reported = reported(sync, Some(Dataplane::default()));
+        assert_eq!(reported, ["?", "programmed"]);
     }
 }
 
@@ -114,8 +116,8 @@ fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
 #[test]
 fn t41_a_look_that_found_nothing_puts_nothing_in_doubt() {
     for outcome in [Outcome::Unchanged, Outcome::Committed] {
-        let told = told(round(Reason::Drift, outcome), Some(Dataplane::default()));
-        assert_eq!(told, ["programmed"]);
+        let reported = reported(sync(Reason::Drift, outcome), Some(Dataplane::default()));
+        assert_eq!(reported, ["programmed"]);
     }
 }
 
@@ -129,9 +131,10 @@ fn where_nothing_of_ours_is_in_the_kernel_nothing_is_known() {
         finished: Vec::new(),
         latencies: Vec::new(),
     };
-    let learnt = learnt(&report);
-    let families: Vec<Family> = learnt.iter().map(|(family, _)| *family).collect();
+    let known_after = known_after(&report);
+    let families: Vec<Family> = known_after.iter().map(|(family, _)| *family).collect();
     assert_eq!(families, Family::ALL);
-    let unknown = |(_, knowledge): &(Family, Knowledge)| matches!(knowledge, Knowledge::Unknown);
-    assert!(learnt.iter().all(unknown));
+    let unknown =
+        |(_, knowledge): &(Family, ProgrammedState)| matches!(knowledge, ProgrammedState::Unknown);
+    assert!(known_after.iter().all(unknown));
 }

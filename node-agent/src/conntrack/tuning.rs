@@ -31,13 +31,13 @@ struct Attempt {
 /// Writes the profile's values below `sysctls`, now and whenever they change, until `stop` is
 /// cancelled. Reports settings that cannot be applied, and tries them again.
 pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: CancellationToken) {
-    let mut in_force = board.in_force();
+    let mut applied_config = board.applied_config();
     let mut last: Option<Attempt> = None;
     loop {
-        let desired = in_force
+        let desired = applied_config
             .borrow_and_update()
             .as_ref()
-            .map(|in_force| in_force.effective.conntrack.clone());
+            .map(|applied_config| applied_config.effective.conntrack.clone());
         let now = Instant::now();
         if let Some(desired) = desired
             && last.as_ref().is_none_or(|last| last.is_due(&desired, now))
@@ -61,7 +61,7 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
         // Cancel safe: the desired values are read again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = in_force.changed() => if changed.is_err() { return },
+            changed = applied_config.changed() => if changed.is_err() { return },
             () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }
     }
@@ -109,7 +109,7 @@ fn profile(desired: &Conntrack) -> Profile {
         tcp_close_wait: desired.tcp_close_wait_timeout.duration(),
         tcp_window: match desired.tcp_be_liberal {
             true => TcpWindow::Liberal,
-            false => TcpWindow::AsItIs,
+            false => TcpWindow::Unchanged,
         },
         udp: desired.udp_timeout.duration(),
         udp_stream: desired.udp_stream_timeout.duration(),
@@ -134,7 +134,7 @@ mod tests {
     use crds::{EffectiveConfig, NodeProxySpec};
 
     use super::*;
-    use crate::engine::{Engine, Silence, View};
+    use crate::engine::{Engine, MissingAssignment, View};
     use source::{Assignment, Delivery};
 
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ mod tests {
             },
             reason: String::new(),
         };
-        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         let delivery = Delivery::Configuration(Some(assignment));
         engine.apply(delivery, std::time::Instant::now());
         engine.view()

@@ -17,8 +17,8 @@ use super::{AGREEMENT, Agreement, Sources};
 use crate::arguments::Output;
 use crate::board::Board;
 use crate::engine::View;
-use crate::explain::{Evidence, Kernel, Question, Unknown, Whereabouts, explain};
-use crate::trace::{self, Wording};
+use crate::explain::{Evidence, Kernel, Question, RulesLocation, Unknown, explain};
+use crate::trace::{self, PacketSpec};
 
 /// Why there is no answer: an HTTP status and one line of text.
 type Refusal = (StatusCode, String);
@@ -66,19 +66,19 @@ async fn explain_question(
     let question: Question = question.parse().map_err(bad_request)?;
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
-    let told = sources.queries.ask(question.clone()).await;
-    let told = told.map_err(unavailable)?;
+    let reported = sources.queries.ask(question.clone()).await;
+    let reported = reported.map_err(unavailable)?;
     let board = sources.board;
     let answer = move || {
         let dataplane = desired(&view)?;
         let held = Family::ALL.map(|family| Some((family, board.held(family)?)));
-        let at = whereabouts(&board, dataplane);
+        let at = rules_location(&board, dataplane);
         let report = board.report().borrow().clone();
         let evidence = Evidence {
             dataplane,
-            told: &told,
+            reported: &reported,
             rejections: &view.rejections,
-            believed: &held.into_iter().flatten().collect(),
+            observed: &held.into_iter().flatten().collect(),
             kernel: &Kernel::observe(&at),
             families: report.as_ref().map_or(&[], |report| &report.families),
             variant: at.variant,
@@ -95,14 +95,14 @@ pub(super) async fn trace(
     Query(OfPacket { packet }): Query<OfPacket>,
     Query(form): Query<Form>,
 ) -> Result<Response, Refusal> {
-    let wording: Wording = packet.parse().map_err(bad_request)?;
+    let packet_spec: PacketSpec = packet.parse().map_err(bad_request)?;
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
     let board = sources.board;
     let answer = move || {
         let dataplane = desired(&view)?;
-        let kernel = Kernel::observe(&whereabouts(&board, dataplane));
-        let traced = trace::trace(&wording, dataplane, &kernel);
+        let kernel = Kernel::observe(&rules_location(&board, dataplane));
+        let traced = trace::trace(&packet_spec, dataplane, &kernel);
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
     };
@@ -122,7 +122,7 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
     let turn = sources.turns.take().map_err(no_turn)?;
     let board = sources.board;
     let answer = move || {
-        let at = whereabouts(&board, desired(&view)?);
+        let at = rules_location(&board, desired(&view)?);
         Ok(Kernel::observe(&at).list(&at))
     };
     turn.spend(answer).await.map_err(no_turn)?
@@ -130,15 +130,15 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
 
 /// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
 /// that the profile selects.
-fn whereabouts(board: &Board, dataplane: &Dataplane) -> Whereabouts {
+fn rules_location(board: &Board, dataplane: &Dataplane) -> RulesLocation {
     let carried = board.carried();
-    let carrier = |family: Family| {
-        let known = carried.get(&family).and_then(|carried| carried.carrier);
+    let active_mode = |family: Family| {
+        let known = carried.get(&family).and_then(|carried| carried.active_mode);
         (family, known.unwrap_or(dataplane.config().mechanism))
     };
     let variant = carried.values().find_map(|carried| carried.variant);
-    Whereabouts {
-        carriers: Family::ALL.map(carrier).into(),
+    RulesLocation {
+        carriers: Family::ALL.map(active_mode).into(),
         variant: variant.unwrap_or(Variant::NfTables),
     }
 }

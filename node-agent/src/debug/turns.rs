@@ -11,7 +11,7 @@ const AT_ONCE: usize = 2;
 
 /// Hands out turns at computing expensive answers.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
+pub(super) struct QueryLimit(Arc<Semaphore>);
 
 /// Permission to compute one expensive answer. It is released when dropped, or when the work is
 /// done.
@@ -29,11 +29,11 @@ pub(super) enum TurnError {
     Failed(#[source] tokio::task::JoinError),
 }
 
-// === impl Turns ===
+// === impl QueryLimit ===
 
-impl Turns {
-    pub(super) fn new() -> Turns {
-        Turns(Arc::new(Semaphore::new(AT_ONCE)))
+impl QueryLimit {
+    pub(super) fn new() -> QueryLimit {
+        QueryLimit(Arc::new(Semaphore::new(AT_ONCE)))
     }
 
     /// Takes a turn without waiting.
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_more_is_told_to_ask_again_and_a_turn_is_over_when_its_work_is() {
-        let turns = Turns::new();
+    async fn one_more_is_reported_to_ask_again_and_a_turn_is_over_when_its_work_is() {
+        let turns = QueryLimit::new();
         let mut held_up = Vec::new();
         for _ in 0..AT_ONCE {
             let (work, beginning, end) = held();

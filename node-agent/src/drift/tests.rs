@@ -1,15 +1,15 @@
 use std::time::SystemTime;
 
-use backend::{Culprit, Size};
-use reconciler::{Activity, Pace, Rounds};
+use backend::{Actor, Size};
+use reconciler::{Activity, Pace, RecentSyncs};
 
 use super::*;
 
 /// A report after `drifts` repairs of IPv4, the last of them of a change by `program`.
 fn report(drifts: u64, program: &str) -> Report {
-    let damage = Damage {
+    let repaired_drift = RepairedDrift {
         found: SystemTime::UNIX_EPOCH,
-        culprit: Some(Culprit {
+        actor: Some(Actor {
             program: program.to_owned(),
             process: 4711,
         }),
@@ -29,11 +29,11 @@ fn report(drifts: u64, program: &str) -> Report {
             failing: None,
             pace: Pace::Ordinary,
             drifts,
-            last_damage: (drifts > 0).then_some(damage),
+            last_repaired_drift: (drifts > 0).then_some(repaired_drift),
             quarantined: Vec::new(),
-            shortcomings: Arc::default(),
+            unsupported_fields: Arc::default(),
             programmed: None,
-            rounds: Rounds::default(),
+            syncs: RecentSyncs::default(),
         }],
         contest: None,
         finished: Vec::new(),
@@ -49,36 +49,36 @@ const BY_NFT: &str =
     "IPv4: nft (process 4711) had changed 3 elements and 1 objects, repaired after 12ms";
 
 #[test]
-fn a_repair_is_announced_once_with_its_culprit() {
-    let (mut told, now) = (Told::default(), Instant::now());
-    assert_eq!(told.news(&report(0, "nft"), now), []);
-    assert_eq!(notes(&told.news(&report(1, "nft"), now)), [BY_NFT]);
-    assert_eq!(told.news(&report(1, "nft"), now), []);
+fn a_repair_is_announced_once_with_its_actor() {
+    let (mut reported, now) = (Announced::default(), Instant::now());
+    assert_eq!(reported.news(&report(0, "nft"), now), []);
+    assert_eq!(notes(&reported.news(&report(1, "nft"), now)), [BY_NFT]);
+    assert_eq!(reported.news(&report(1, "nft"), now), []);
 }
 
 #[test]
 fn the_same_program_is_announced_once_a_minute() {
-    let (mut told, now) = (Told::default(), Instant::now());
+    let (mut reported, now) = (Announced::default(), Instant::now());
     let at = |seconds| now + Duration::from_secs(seconds);
-    assert_eq!(told.news(&report(1, "nft"), now).len(), 1);
-    assert_eq!(told.news(&report(2, "nft"), at(59)).len(), 0);
-    assert_eq!(told.news(&report(3, "firewalld"), at(59)).len(), 1);
-    assert_eq!(told.news(&report(4, "nft"), at(60)).len(), 1);
+    assert_eq!(reported.news(&report(1, "nft"), now).len(), 1);
+    assert_eq!(reported.news(&report(2, "nft"), at(59)).len(), 0);
+    assert_eq!(reported.news(&report(3, "firewalld"), at(59)).len(), 1);
+    assert_eq!(reported.news(&report(4, "nft"), at(60)).len(), 1);
 }
 
 #[test]
 fn that_repairs_are_held_back_is_announced_when_it_begins() {
-    let (mut told, now) = (Told::default(), Instant::now());
+    let (mut reported, now) = (Announced::default(), Instant::now());
     let contested = Report {
-        contest: Some(Contest {
+        contest: Some(RepairBackoff {
             since: SystemTime::UNIX_EPOCH,
             repairs: 6,
             within: Duration::from_millis(1250),
-            culprit: None,
+            actor: None,
         }),
         ..report(0, "nft")
     };
     let expected = "another program keeps changing the rules: repaired 6 times within 1.2 s";
-    assert_eq!(notes(&told.news(&contested, now)), [expected]);
-    assert_eq!(told.news(&contested, now), []);
+    assert_eq!(notes(&reported.news(&contested, now)), [expected]);
+    assert_eq!(reported.news(&contested, now), []);
 }

@@ -13,7 +13,7 @@ struct Story {
 }
 
 impl Story {
-    fn new(silence: Silence) -> Story {
+    fn new(silence: MissingAssignment) -> Story {
         Story {
             engine: Engine::new("node-1", None, silence),
             now: Instant::now(),
@@ -44,7 +44,7 @@ impl Story {
 
     /// A listed engine without any assignment, which uses the defaults.
     fn by_defaults() -> Story {
-        let mut story = Story::new(Silence::IsAnAnswer).listed();
+        let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
         story.apply(Delivery::Configuration(None));
         story
     }
@@ -119,7 +119,7 @@ fn targets(dataplane: &Dataplane, service: &str) -> Vec<String> {
 
 #[test]
 fn nothing_is_wanted_of_the_kernel_before_everything_has_been_listed() {
-    let mut story = Story::new(Silence::IsAnAnswer);
+    let mut story = Story::new(MissingAssignment::IsAnAnswer);
     story.apply(Delivery::Configuration(None));
     story.service("cart", "10.96.0.10");
     assert!(story.compile().is_none());
@@ -135,7 +135,7 @@ fn nothing_is_wanted_of_the_kernel_before_everything_has_been_listed() {
 
 #[test]
 fn what_this_node_is_to_do_is_waited_for_but_not_for_ever() {
-    let mut story = Story::new(Silence::MayEnd).listed();
+    let mut story = Story::new(MissingAssignment::MayEnd).listed();
     story.apply(Delivery::Configuration(None));
     assert!(
         story.compile().is_none(),
@@ -150,8 +150,8 @@ fn what_this_node_is_to_do_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn a_node_whose_operator_is_gone_goes_on_with_what_it_was_told() {
-    let mut story = Story::new(Silence::MayEnd).listed();
+fn a_node_whose_operator_is_gone_goes_on_with_what_it_was_reported() {
+    let mut story = Story::new(MissingAssignment::MayEnd).listed();
     story.apply(Delivery::Configuration(Some(assignment(
         "masquerade: {all: true}",
     ))));
@@ -164,12 +164,12 @@ fn a_node_whose_operator_is_gone_goes_on_with_what_it_was_told() {
 
 #[test]
 fn a_configuration_is_made_once_and_goes_by_the_name_it_was_given() {
-    let mut story = Story::new(Silence::MayEnd).listed();
-    let mut told = assignment("masquerade: {all: true}");
-    told.spec.config_hash = decode(json!("of-another-version"));
-    story.apply(Delivery::Configuration(Some(told.clone())));
+    let mut story = Story::new(MissingAssignment::MayEnd).listed();
+    let mut reported = assignment("masquerade: {all: true}");
+    reported.spec.config_hash = decode(json!("of-another-version"));
+    story.apply(Delivery::Configuration(Some(reported.clone())));
     let first = story.engine.view();
-    assert_eq!(first.hash, told.spec.config_hash);
+    assert_eq!(first.hash, reported.spec.config_hash);
     story.service("cart", "10.96.0.10");
     story.apply(Delivery::Configuration(None));
     assert!(story.compile().is_some());
@@ -206,7 +206,7 @@ fn a_change_compiles_its_own_service_and_shares_the_others() {
 /// A mode that has the scheduler uses it; another mode uses the replacement.
 #[test]
 fn a_scheduler_of_the_profile_reaches_services_that_do_not_change() {
-    let mut story = Story::new(Silence::MayEnd).listed();
+    let mut story = Story::new(MissingAssignment::MayEnd).listed();
     story.service("cart", "10.96.0.10");
     for (profile, expected) in [
         ("{}", Scheduler::Random),
@@ -324,7 +324,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
 
 /// The host side of each Pod's link has a different link-local address.
 #[test]
-fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
+fn a_link_local_address_that_takes_no_node_ports_causes_no_sync() {
     let addresses = |texts: &[&str]| {
         let parse = |text: &&str| text.parse().expect("an address");
         Delivery::Addresses(texts.iter().map(parse).collect())
@@ -334,7 +334,7 @@ fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
         ("['::/0']", false),
         ("['fe80::/10']", true),
     ] {
-        let mut story = Story::new(Silence::IsAnAnswer).listed();
+        let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
         let spec = format!("nodePorts: {{addresses: {ranges}}}");
         story.apply(Delivery::Configuration(Some(assignment(&spec))));
         assert!(story.compile().is_some(), "all is new");
@@ -342,7 +342,7 @@ fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
         assert_eq!(story.compile().is_some(), compiles, "{ranges}");
     }
     // A link-local address that was left out before is served once a profile selects it.
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     story.apply(addresses(&["192.168.0.1", "fe80::5"]));
     let spec = "nodePorts: {addresses: ['fe80::/10']}";
     story.apply(Delivery::Configuration(Some(assignment(spec))));
@@ -352,7 +352,7 @@ fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
 
 #[test]
 fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     let ranges = "nodePorts: {addresses: [192.168.0.0/16]}";
     story.apply(Delivery::Configuration(Some(assignment(ranges))));
     let addresses = |dataplane: &Dataplane| {

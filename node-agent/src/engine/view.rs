@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use catalog::NodeStanding;
+use catalog::NodeLifecycle;
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Dataplane, Rejection};
 
@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub(crate) source: SourceHealth,
     /// Whether the node stays in the cluster. Without a Node object it does if there is no API
     /// server to delete nodes.
-    pub(crate) standing: NodeStanding,
+    pub(crate) standing: NodeLifecycle,
     /// The desired state of the kernel; `None` before the first compilation.
     pub(crate) desired: Option<Dataplane>,
     /// The number of distinct endpoints of each desired Service, summed over Services.
@@ -36,7 +36,7 @@ pub(crate) struct View {
 
 /// The configuration in force: the part of a [`View`] that does not change with Services.
 #[derive(Debug, Clone)]
-pub(crate) struct InForce {
+pub(crate) struct AppliedConfig {
     /// The current or last assignment, or that there never was one.
     pub(crate) configuration: Configuration,
     /// The settings of that assignment, or the defaults.
@@ -47,10 +47,10 @@ pub(crate) struct InForce {
 
 impl View {
     /// Returns the configuration in force; `None` while an assignment is still awaited.
-    pub(crate) fn in_force(&self) -> Option<InForce> {
+    pub(crate) fn applied_config(&self) -> Option<AppliedConfig> {
         match self.configuration {
             Configuration::Awaited { .. } => None,
-            _ => Some(InForce {
+            _ => Some(AppliedConfig {
                 configuration: self.configuration.clone(),
                 effective: Arc::clone(&self.effective),
             }),
@@ -58,11 +58,11 @@ impl View {
     }
 }
 
-// === impl InForce ===
+// === impl AppliedConfig ===
 
-impl InForce {
+impl AppliedConfig {
     /// Returns whether it is the same configuration, from the same assignment.
-    pub(crate) fn is(&self, other: &InForce) -> bool {
+    pub(crate) fn is(&self, other: &AppliedConfig) -> bool {
         let ours = self.configuration.assignment().map(std::ptr::from_ref);
         let theirs = other.configuration.assignment().map(std::ptr::from_ref);
         Arc::ptr_eq(&self.effective, &other.effective) && ours == theirs

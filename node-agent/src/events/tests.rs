@@ -13,11 +13,11 @@ use tower::service_fn;
 use super::*;
 
 /// The requests that a fake API server received, in order: method, path, body.
-type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
+type FrontendContext = Arc<Mutex<Vec<(String, String, Value)>>>;
 
 /// A fake API server that answers every request with `answer`.
-fn client(answer: StatusCode) -> (kube::Client, Asked) {
-    let asked = Asked::default();
+fn client(answer: StatusCode) -> (kube::Client, FrontendContext) {
+    let asked = FrontendContext::default();
     let noted = Arc::clone(&asked);
     let server = service_fn(move |request: Request<Body>| {
         let noted = Arc::clone(&noted);

@@ -52,7 +52,7 @@ pub(crate) struct ServiceAnswer {
     /// in mode iptables its health check, too.
     pub(crate) memberships: Vec<PieceAnswer>,
     /// What of it is not honoured or not programmed, in sentences.
-    pub(crate) not_honoured: Vec<String>,
+    pub(crate) unsupported_fields: Vec<String>,
 }
 
 /// `spec.healthCheckNodePort`.
@@ -148,7 +148,7 @@ pub(crate) struct PieceAnswer {
     /// As nft prints it, or the iptables command that would create it.
     pub(crate) piece: String,
     /// Its state.
-    pub(crate) standing: PieceStanding,
+    pub(crate) standing: PieceState,
     /// What the kernel has in its place, if that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) found: Vec<String>,
@@ -157,7 +157,7 @@ pub(crate) struct PieceAnswer {
 /// The state of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum PieceStanding {
+pub(crate) enum PieceState {
     /// It is in the kernel.
     Present,
     /// It is missing in the kernel.
@@ -194,7 +194,7 @@ pub(crate) struct KernelAnswer {
     /// Chains and sets that all packets pass and that differ from what was programmed.
     pub(crate) damaged: Vec<PieceAnswer>,
     /// The last sync, as text.
-    pub(crate) last_round: Option<String>,
+    pub(crate) last_sync: Option<String>,
 }
 
 // === impl Explanation ===
@@ -211,10 +211,7 @@ impl Explanation {
         let damaged = self.kernel.iter().flat_map(|kernel| &kernel.damaged);
         let mut pieces = memberships.chain(of_frontends).chain(damaged);
         let is_right = |piece: &PieceAnswer| {
-            matches!(
-                piece.standing,
-                PieceStanding::Present | PieceStanding::Unverified
-            )
+            matches!(piece.standing, PieceState::Present | PieceState::Unverified)
         };
         pieces.all(is_right).into()
     }

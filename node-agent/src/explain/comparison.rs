@@ -1,11 +1,11 @@
 //! Compares the desired state of one Service with the observed one, in the notation of the active
 //! mechanism. Pure.
 
-use backend::{AnyBackend, AnyRules, Piece, Standing as Found};
+use backend::{AnyBackend, AnyRules, Piece, PieceState as Found};
 use dataplane::{Dataplane, Family, FrontendKey};
 
 use super::Evidence;
-use super::answer::{PieceAnswer, PieceStanding};
+use super::answer::{PieceAnswer, PieceState};
 
 /// The desired rules of some Services in one family, and the rules in the kernel.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ impl Comparison {
     /// the kernel.
     pub(super) fn new(family: Family, part: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
         let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
-        let believed = evidence.believed.get(&family);
-        let believed = believed.map(|held| held.of(mechanism)).unwrap_or_default();
+        let observed = evidence.observed.get(&family);
+        let observed = observed.map(|held| held.of(mechanism)).unwrap_or_default();
         let found = evidence.kernel.held(family);
         Comparison {
-            desired: backend.render_part(part, evidence.dataplane, &believed),
+            desired: backend.render_part(part, evidence.dataplane, &observed),
             backend,
             part: part.clone(),
             found: found.map(|held| held.of(mechanism)),
@@ -56,7 +56,7 @@ impl Comparison {
         let Some(found) = &self.found else {
             let unverified = |piece: Piece| PieceAnswer {
                 piece: piece.text,
-                standing: PieceStanding::Unverified,
+                standing: PieceState::Unverified,
                 found: Vec::new(),
             };
             let pieces = compare(&self.desired, &self.desired).into_iter();
@@ -70,10 +70,10 @@ impl Comparison {
 /// Converts a piece that was compared with the kernel.
 pub(super) fn verified(piece: Piece) -> PieceAnswer {
     let (standing, found) = match piece.standing {
-        Found::Present => (PieceStanding::Present, Vec::new()),
-        Found::Missing => (PieceStanding::Missing, Vec::new()),
-        Found::Leftover => (PieceStanding::Leftover, Vec::new()),
-        Found::Different { found } => (PieceStanding::Different, found),
+        Found::Present => (PieceState::Present, Vec::new()),
+        Found::Missing => (PieceState::Missing, Vec::new()),
+        Found::Leftover => (PieceState::Leftover, Vec::new()),
+        Found::Different { found } => (PieceState::Different, found),
     };
     PieceAnswer {
         piece: piece.text,

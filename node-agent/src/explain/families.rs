@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use backend::Found;
 use dataplane::{Family, FrontendKey, ServiceKey};
-use reconciler::Round;
+use reconciler::FamilySync;
 
 use super::answer::{Explanation, KernelAnswer, PieceAnswer};
 use super::comparison::verified;
 use super::{Evidence, Kernel, Question};
-use crate::mechanism::Held;
+use crate::mechanism::RulesByMechanism;
 
 /// Describes the state of the kernel in the families that the question is about, or in all families
 /// if it is about none.
@@ -48,9 +48,9 @@ pub(super) fn explain_kernel(
                     .into_iter()
                     .filter(|piece| !named.contains(piece.piece.as_str()))
                     .collect(),
-                last_round: status
-                    .and_then(|status| status.rounds.last())
-                    .map(|round| describe_round(round)),
+                last_sync: status
+                    .and_then(|status| status.syncs.last())
+                    .map(|sync| describe_sync(sync)),
             }
         })
         .collect()
@@ -60,7 +60,7 @@ pub(super) fn explain_kernel(
 /// differ from what was programmed.
 fn compare(
     family: Family,
-    found: &Result<Held, String>,
+    found: &Result<RulesByMechanism, String>,
     evidence: &Evidence<'_>,
 ) -> (String, Vec<PieceAnswer>) {
     let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
@@ -71,11 +71,11 @@ fn compare(
     if !backend.exist(&found) {
         return (backend.describe(Found::Missing), Vec::new());
     }
-    let Some(believed) = evidence.believed.get(&family) else {
+    let Some(observed) = evidence.observed.get(&family) else {
         let unknown = "! the last programmed state is unknown".to_owned();
         return (unknown, Vec::new());
     };
-    let programmed = believed.of(mechanism);
+    let programmed = observed.of(mechanism);
     let damaged = backend.compare_shared(&programmed, &found).into_iter();
     let described = backend.describe(Found::Rules {
         programmed: &programmed,
@@ -84,15 +84,15 @@ fn compare(
     (described, damaged.map(verified).collect())
 }
 
-/// Describes number, time, reason and outcome of a sync. `/debug/rounds` shows its cost.
-fn describe_round(round: &Round) -> String {
-    let when = jiff::Timestamp::try_from(round.started);
+/// Describes number, time, reason and outcome of a sync. `/debug/syncs` shows its cost.
+fn describe_sync(sync: &FamilySync) -> String {
+    let when = jiff::Timestamp::try_from(sync.started);
     let when = when.map(|when| format!(" at {when:.0}"));
     format!(
         "{}{} ({}): {}",
-        round.number,
+        sync.number,
         when.unwrap_or_default(),
-        round.reason,
-        round.outcome
+        sync.reason,
+        sync.outcome
     )
 }

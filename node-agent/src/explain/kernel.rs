@@ -9,7 +9,7 @@ use dataplane::{Family, Mechanism};
 use runtime::chain;
 use xtables::Variant;
 
-use crate::mechanism::{Held, detached, open_reader};
+use crate::mechanism::{RulesByMechanism, detached, open_reader};
 
 /// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub(crate) enum Kernel {
     NotAsked,
     /// The rules of each family in its active mechanism, or the error with its causes if they could
     /// not be read.
-    Observed(BTreeMap<Family, Result<Held, String>>),
+    Observed(BTreeMap<Family, Result<RulesByMechanism, String>>),
 }
 
 /// Which tables to read.
 #[derive(Debug, Clone)]
-pub(crate) struct Whereabouts {
+pub(crate) struct RulesLocation {
     /// The active mechanism of each family.
     pub(crate) carriers: BTreeMap<Family, Mechanism>,
     /// The iptables variant in use, if a family uses iptables.
@@ -32,10 +32,10 @@ pub(crate) struct Whereabouts {
 
 /// Returns the active mechanism of a family that has the rules `held`: `desired`, or the previous
 /// one until `desired` has programmed rules.
-pub(crate) fn carrier(held: &Held, desired: Mechanism) -> Mechanism {
+pub(crate) fn active_mode(held: &RulesByMechanism, desired: Mechanism) -> Mechanism {
     match held.of(desired).is_nothing() {
         false => desired,
-        true => held.carrier().unwrap_or(desired),
+        true => held.active_mode().unwrap_or(desired),
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn carrier(held: &Held, desired: Mechanism) -> Mechanism {
 impl Kernel {
     /// Reads both families, over separate sockets, so that the reconciler does not wait. Blocks for
     /// about 0.1 s with 10,000 Services.
-    pub(crate) fn observe(at: &Whereabouts) -> Kernel {
+    pub(crate) fn observe(at: &RulesLocation) -> Kernel {
         let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();
         let mut seen = BTreeMap::new();
         for mechanism in used {
@@ -62,7 +62,7 @@ impl Kernel {
     }
 
     /// Prints all rules below a heading for each mechanism, and why a family could not be read.
-    pub(crate) fn list(&self, at: &Whereabouts) -> String {
+    pub(crate) fn list(&self, at: &RulesLocation) -> String {
         let mut text = String::new();
         let Kernel::Observed(seen) = self else {
             return text;
@@ -82,7 +82,7 @@ impl Kernel {
     }
 
     /// Returns the rules of one family, if they were read.
-    pub(crate) fn held(&self, family: Family) -> Option<&Held> {
+    pub(crate) fn held(&self, family: Family) -> Option<&RulesByMechanism> {
         match self {
             Kernel::NotAsked => None,
             Kernel::Observed(seen) => seen.get(&family)?.as_ref().ok(),
@@ -90,14 +90,17 @@ impl Kernel {
     }
 }
 
-fn observe(mechanism: Mechanism, mut backend: AnyBackend) -> (Family, Result<Held, String>) {
+fn observe(
+    mechanism: Mechanism,
+    mut backend: AnyBackend,
+) -> (Family, Result<RulesByMechanism, String>) {
     let rules = backend.observe();
-    let held = rules.map(|rules| Held::only(mechanism, rules));
+    let held = rules.map(|rules| RulesByMechanism::only(mechanism, rules));
     let held = held.map_err(|error| chain(&error).to_string());
     (backend.family(), held)
 }
 
-fn unread(error: &(dyn Error + 'static)) -> Vec<(Family, Result<Held, String>)> {
+fn unread(error: &(dyn Error + 'static)) -> Vec<(Family, Result<RulesByMechanism, String>)> {
     let error = chain(error).to_string();
     let unread = |family| (family, Err(error.clone()));
     Family::ALL.into_iter().map(unread).collect()

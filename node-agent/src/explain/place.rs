@@ -64,7 +64,7 @@ pub(super) fn endpoint_of(question: &Question, evidence: &Evidence<'_>) -> Vec<E
         return Vec::new();
     };
     let mut uses = Vec::new();
-    for name in evidence.told.services.keys() {
+    for name in evidence.reported.services.keys() {
         for service_port in service::explain_ports(name, evidence) {
             let endpoints = service_port.endpoints.into_iter();
             let meant = endpoints.filter(|endpoint| is_endpoint(endpoint, *address, *port));

@@ -9,7 +9,7 @@ use dataplane::{
     ServiceKind, ServicePort, ServiceRules, TrafficPolicy,
 };
 
-use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceStanding, PortAnswer, ServiceAnswer};
+use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceState, PortAnswer, ServiceAnswer};
 use super::comparison::Comparison;
 use super::endpoints::explain_endpoints;
 use super::{Evidence, Unknown, connections};
@@ -78,7 +78,8 @@ pub(super) fn explain_service(
     keys: &[FrontendKey],
     evidence: &Evidence<'_>,
 ) -> Option<ServiceAnswer> {
-    let Some(ServiceState::Served { view, slices }) = evidence.told.services.get(service) else {
+    let Some(ServiceState::Served { view, slices }) = evidence.reported.services.get(service)
+    else {
         return None;
     };
     let rules = evidence.dataplane.services().get(service);
@@ -90,8 +91,8 @@ pub(super) fn explain_service(
         .flat_map(|rules| &rules.frontends)
         .filter(|(key, _)| keys.contains(key))
         .collect();
-    let mut not_honoured = rejected(service, slices, evidence);
-    not_honoured.extend(refused(service, &meant, evidence));
+    let mut unsupported_fields = rejected(service, slices, evidence);
+    unsupported_fields.extend(refused(service, &meant, evidence));
     let is_external = object
         .ports
         .iter()
@@ -102,8 +103,8 @@ pub(super) fn explain_service(
     // A leftover member may belong to another Service. The set of the node's own addresses is
     // shared by all Services: only what is missing in it is shown.
     let memberships = memberships.filter(|piece| match piece.standing {
-        PieceStanding::Leftover => false,
-        PieceStanding::Missing => true,
+        PieceState::Leftover => false,
+        PieceState::Missing => true,
         _ => !piece.piece.starts_with("nodeport-addresses"),
     });
     Some(ServiceAnswer {
@@ -139,14 +140,14 @@ pub(super) fn explain_service(
             })
             .collect(),
         memberships: memberships.collect(),
-        not_honoured,
+        unsupported_fields,
     })
 }
 
 /// Returns the ports of a Service, each with all of its endpoints.
 pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Vec<PortAnswer> {
     let rules = evidence.dataplane.services().get(service);
-    match (rules, evidence.told.services.get(service)) {
+    match (rules, evidence.reported.services.get(service)) {
         (Some(rules), Some(ServiceState::Served { view, .. })) => {
             let all: Vec<_> = rules.frontends.iter().collect();
             ports_behind(view, &all, |_| true, evidence)
@@ -290,10 +291,14 @@ fn refused(
                 quarantined.error
             ));
         }
-        for shortcoming in status.shortcomings.iter() {
-            if shortcoming.service == *service && meant.contains(&shortcoming.frontend) {
-                let (field, message) = (shortcoming.field, shortcoming.message);
-                sentences.push(format!("{field}: {message} ({})", shortcoming.frontend));
+        for unsupported_field in status.unsupported_fields.iter() {
+            if unsupported_field.service == *service && meant.contains(&unsupported_field.frontend)
+            {
+                let (field, message) = (unsupported_field.field, unsupported_field.message);
+                sentences.push(format!(
+                    "{field}: {message} ({})",
+                    unsupported_field.frontend
+                ));
             }
         }
     }

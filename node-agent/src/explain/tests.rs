@@ -23,9 +23,9 @@ use crate::offline::render;
 /// Services, and the rules in the kernel.
 struct World {
     dataplane: Dataplane,
-    told: QueryResult,
+    reported: QueryResult,
     rejections: Vec<Rejection>,
-    believed: BTreeMap<Family, Held>,
+    observed: BTreeMap<Family, RulesByMechanism>,
     kernel: Kernel,
 }
 
@@ -44,9 +44,9 @@ impl World {
         };
         let mut world = World {
             dataplane: Dataplane::new(node, config.into()),
-            told: QueryResult::default(),
+            reported: QueryResult::default(),
             rejections: Vec::new(),
-            believed: BTreeMap::new(),
+            observed: BTreeMap::new(),
             kernel: Kernel::NotAsked,
         };
         for (service, endpoints) in services {
@@ -61,16 +61,19 @@ impl World {
                 view,
                 slices: vec!["cart-x7".into()],
             };
-            world.told.services.insert(service.key.clone(), standing);
+            world
+                .reported
+                .services
+                .insert(service.key.clone(), standing);
         }
-        world.believed = rendered(&world.dataplane);
-        world.kernel = observed(&world.believed);
+        world.observed = rendered(&world.dataplane);
+        world.kernel = observed(&world.observed);
         world
     }
 
     /// Applies an external change to the IPv4 table.
-    fn damage(&mut self, operation: impl FnOnce(&Table) -> Operation) {
-        let mut held = self.believed[&Family::Ipv4].clone();
+    fn repaired_drift(&mut self, operation: impl FnOnce(&Table) -> Operation) {
+        let mut held = self.observed[&Family::Ipv4].clone();
         let mut table: Table = held.of(Mechanism::Nftables).typed();
         let mut transaction = Transaction::new(netlink::nf_tables::Family::Ipv4, "signpost".into());
         transaction.operations.push(operation(&table));
@@ -81,8 +84,8 @@ impl World {
     }
 
     /// Sets the rules that the kernel has for IPv4.
-    fn find(&mut self, held: Held) {
-        let mut both = self.believed.clone();
+    fn find(&mut self, held: RulesByMechanism) {
+        let mut both = self.observed.clone();
         both.insert(Family::Ipv4, held);
         self.kernel = observed(&both);
     }
@@ -90,9 +93,9 @@ impl World {
     fn ask(&self, question: &str) -> Result<Explanation, Unknown> {
         let evidence = Evidence {
             dataplane: &self.dataplane,
-            told: &self.told,
+            reported: &self.reported,
             rejections: &self.rejections,
-            believed: &self.believed,
+            observed: &self.observed,
             kernel: &self.kernel,
             families: &[],
             variant: Variant::NfTables,
@@ -111,13 +114,13 @@ impl World {
     }
 }
 
-fn rendered(dataplane: &Dataplane) -> BTreeMap<Family, Held> {
+fn rendered(dataplane: &Dataplane) -> BTreeMap<Family, RulesByMechanism> {
     Family::ALL
         .map(|family| (family, render(family, dataplane)))
         .into()
 }
 
-fn observed(held: &BTreeMap<Family, Held>) -> Kernel {
+fn observed(held: &BTreeMap<Family, RulesByMechanism>) -> Kernel {
     let held = held
         .iter()
         .map(|(family, held)| (*family, Ok(held.clone())));

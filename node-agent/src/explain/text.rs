@@ -6,15 +6,15 @@ use std::fmt::{self, Display};
 use backend::count;
 
 use super::answer::{
-    EndpointAnswer, EndpointOf, Explanation, FrontendAnswer, KernelAnswer, PieceAnswer,
-    PieceStanding, PortAnswer, ServiceAnswer, Usage,
+    EndpointAnswer, EndpointOf, Explanation, FrontendAnswer, KernelAnswer, PieceAnswer, PieceState,
+    PortAnswer, ServiceAnswer, Usage,
 };
 
 /// The maximum width of a line.
 const WIDTH: usize = 100;
 
 /// The pieces of a Service that were printed already.
-type Printed<'a> = BTreeSet<(PieceStanding, &'a str)>;
+type Printed<'a> = BTreeSet<(PieceState, &'a str)>;
 
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,7 +65,7 @@ fn write_service(f: &mut fmt::Formatter<'_>, service: &ServiceAnswer) -> fmt::Re
             &format!("health check on port {port}: {count} on this node"),
         )?;
     }
-    for sentence in &service.not_honoured {
+    for sentence in &service.unsupported_fields {
         line(f, 2, &format!("! {sentence}"))?;
     }
     for port in &service.ports {
@@ -174,12 +174,10 @@ fn write_frontend<'a>(
         return line(f, 4, &text);
     }
     write_new(f, 4, &frontend.elements, printed)?;
-    let (sound, damaged): (Vec<_>, Vec<_>) = frontend.chains.iter().partition(|chain| {
-        matches!(
-            chain.standing,
-            PieceStanding::Present | PieceStanding::Unverified
-        )
-    });
+    let (sound, damaged): (Vec<_>, Vec<_>) = frontend
+        .chains
+        .iter()
+        .partition(|chain| matches!(chain.standing, PieceState::Present | PieceState::Unverified));
     let names: Vec<String> = sound
         .iter()
         .map(|chain| chain.piece.replacen("chain ", "", 1))
@@ -210,13 +208,13 @@ fn write_pieces<'a>(
 ) -> fmt::Result {
     for piece in pieces {
         let mark = match piece.standing {
-            PieceStanding::Present | PieceStanding::Unverified => "",
-            PieceStanding::Missing => "! missing in the kernel: ",
-            PieceStanding::Leftover => "! leftover: ",
-            PieceStanding::Different => "! differs: ",
+            PieceState::Present | PieceState::Unverified => "",
+            PieceState::Missing => "! missing in the kernel: ",
+            PieceState::Leftover => "! leftover: ",
+            PieceState::Different => "! differs: ",
         };
         line(f, indent, &format!("{mark}{}", piece.piece))?;
-        if piece.standing == PieceStanding::Different && piece.found.is_empty() {
+        if piece.standing == PieceState::Different && piece.found.is_empty() {
             line(f, indent + 2, "in the kernel it is empty")?;
         }
         for found in &piece.found {
@@ -229,8 +227,8 @@ fn write_pieces<'a>(
 fn write_kernel(f: &mut fmt::Formatter<'_>, kernel: &KernelAnswer) -> fmt::Result {
     line(f, 0, &format!("{}: {}", kernel.family, kernel.table))?;
     write_pieces(f, 2, &kernel.damaged)?;
-    match &kernel.last_round {
-        Some(round) => line(f, 2, &format!("last sync: {round}")),
+    match &kernel.last_sync {
+        Some(sync) => line(f, 2, &format!("last sync: {sync}")),
         None => Ok(()),
     }
 }

@@ -65,7 +65,7 @@ const PREFIXES: [&str; 6] = [
 
 /// Why the kernel could not be scanned.
 #[derive(Debug, Error)]
-pub(crate) enum LookError {
+pub(crate) enum ScanError {
     #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
     #[error("failed to look for rules of other proxies")]
@@ -83,7 +83,7 @@ pub(crate) enum LookError {
 #[derive(Debug, Error)]
 pub(crate) enum RemoveError {
     #[error("failed to list the rules to remove")]
-    Look(#[source] LookError),
+    Look(#[source] ScanError),
     #[error("failed to remove rules of kube-proxy for {family} from table {table}")]
     Commit {
         family: Family,
@@ -93,20 +93,20 @@ pub(crate) enum RemoveError {
 }
 
 /// Scans the network namespace of this thread for rules of other proxies.
-pub(crate) fn observe() -> Result<Found, LookError> {
+pub(crate) fn observe() -> Result<Found, ScanError> {
     let mut socket = open()?;
     let mut found = Found::default();
     for family in Family::ALL {
         if socket
             .observe_table(family, TABLE)
-            .map_err(LookError::Observe)?
+            .map_err(ScanError::Observe)?
         {
             found.add(Mechanism::Nftables, family);
         }
         for (table, chain) in PROOF {
             if socket
                 .observe_chain(family, table, chain)
-                .map_err(LookError::Observe)?
+                .map_err(ScanError::Observe)?
             {
                 found.add(Mechanism::Iptables, family);
                 break;
@@ -121,7 +121,7 @@ pub(crate) fn observe() -> Result<Found, LookError> {
         let names = match fs::read_to_string(file) {
             // The kernel has no legacy iptables, or no program has used it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            read => read.map_err(|source| LookError::Read { file, source })?,
+            read => read.map_err(|source| ScanError::Read { file, source })?,
         };
         if names.lines().any(|name| name == "nat") {
             found.legacy = found.legacy.max(observe_legacy(family));
@@ -183,7 +183,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
 
 /// Returns whether packets reach the Service rules of kube-proxy's mode iptables in `family`:
 /// whether `PREROUTING` in table `nat` jumps to `KUBE-SERVICES`.
-pub(crate) fn observe_entrance(family: Family) -> Result<bool, LookError> {
+pub(crate) fn observe_entrance(family: Family) -> Result<bool, ScanError> {
     let mut socket = open()?;
     let jumps = observe_entries(&mut socket, family, "nat")?;
     let leads = |jump: &Jump| &*jump.chain == "PREROUTING" && &*jump.target == "KUBE-SERVICES";
@@ -191,26 +191,27 @@ pub(crate) fn observe_entrance(family: Family) -> Result<bool, LookError> {
 }
 
 /// Reads what makes it unsafe to remove kube-proxy's rules of mode iptables in `family`.
-pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, LookError> {
+pub(crate) fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
     let mut socket = open()?;
-    let mut entanglements = Entanglements::default();
+    let mut foreign_references = ForeignDependencies::default();
     for table in IPTABLES {
-        let own: BTreeSet<Arc<str>> = observe_own(&mut socket, family, table, &mut entanglements)?;
+        let own: BTreeSet<Arc<str>> =
+            observe_own(&mut socket, family, table, &mut foreign_references)?;
         for jump in observe_entries(&mut socket, family, table)? {
             if !own.contains(&jump.chain) {
                 continue;
             }
             let Jump { chain, target, .. } = jump;
             let words = format!("a rule of chain {chain} in table {table} leads to {target}");
-            entanglements.others.push(words);
+            foreign_references.others.push(words);
         }
     }
-    Ok(entanglements)
+    Ok(foreign_references)
 }
 
 /// How rules of other programs depend on kube-proxy's chains of mode iptables.
 #[derive(Debug, Default)]
-pub(crate) struct Entanglements {
+pub(crate) struct ForeignDependencies {
     /// Rules of other programs that jump to chains of kube-proxy, in words. Removing those chains
     /// would break these rules.
     pub(crate) others: Vec<String>,
@@ -219,19 +220,19 @@ pub(crate) struct Entanglements {
 }
 
 /// Returns the chains of a table that are not attached to a hook, which includes those of other
-/// programs. Notes in `entanglements` whether `FORWARD` drops by default.
+/// programs. Notes in `foreign_references` whether `FORWARD` drops by default.
 fn observe_own(
     socket: &mut Socket,
     family: Family,
     table: &str,
-    entanglements: &mut Entanglements,
-) -> Result<BTreeSet<Arc<str>>, LookError> {
+    foreign_references: &mut ForeignDependencies,
+) -> Result<BTreeSet<Arc<str>>, ScanError> {
     let chains = socket.observe_foreign_chains(family, table);
-    let chains = chains.map_err(LookError::Observe)?;
+    let chains = chains.map_err(ScanError::Observe)?;
     let forward = |chain: &nf_tables::ForeignChain| {
         &*chain.name == "FORWARD" && chain.entry == Entry::HookDrop
     };
-    entanglements.drops_forwarded |= table == "filter" && chains.iter().any(forward);
+    foreign_references.drops_forwarded |= table == "filter" && chains.iter().any(forward);
     let own = chains.into_iter().filter(|c| c.entry == Entry::Jump);
     Ok(own.map(|chain| chain.name).collect())
 }
@@ -241,9 +242,9 @@ fn observe_entries(
     socket: &mut Socket,
     family: Family,
     table: &str,
-) -> Result<Vec<Jump>, LookError> {
+) -> Result<Vec<Jump>, ScanError> {
     let jumps = socket.observe_jumps(family, table);
-    let mut jumps = jumps.map_err(LookError::Observe)?;
+    let mut jumps = jumps.map_err(ScanError::Observe)?;
     jumps.retain(|jump| is_kube_proxys(&jump.target) && !is_kube_proxys(&jump.chain));
     Ok(jumps)
 }
@@ -252,9 +253,9 @@ fn observe_chains(
     socket: &mut Socket,
     family: Family,
     table: &str,
-) -> Result<Vec<Arc<str>>, LookError> {
+) -> Result<Vec<Arc<str>>, ScanError> {
     let chains = socket.observe_foreign_chains(family, table);
-    let chains = chains.map_err(LookError::Observe)?;
+    let chains = chains.map_err(ScanError::Observe)?;
     let names = chains.into_iter().map(|chain| chain.name);
     Ok(names.filter(|name| is_kube_proxys(name)).collect())
 }
@@ -274,8 +275,8 @@ fn commit(
         })
 }
 
-pub(super) fn open() -> Result<Socket, LookError> {
-    Socket::open().map_err(LookError::Open)
+pub(super) fn open() -> Result<Socket, ScanError> {
+    Socket::open().map_err(ScanError::Open)
 }
 
 /// Returns whether only kube-proxy uses an iptables chain of this name.

@@ -11,7 +11,7 @@ use netlink::nf_tables::{DataType, Expression, ListedRule, Operator, PayloadBase
 use netlink::{ObserveError, Socket};
 
 use super::Mechanism;
-use super::kernel::{LookError, TABLE, open};
+use super::kernel::{ScanError, TABLE, open};
 
 /// The set of node port addresses in mode nftables. It does not exist if kube-proxy accepts node
 /// ports on all addresses (pkg/proxy/nftables/proxier.go).
@@ -23,7 +23,7 @@ const NODE_PORTS: &str = "KUBE-NODEPORTS";
 
 /// The addresses of the node on which kube-proxy's rules accept node ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Entrance {
+pub(crate) enum NodePortScope {
     /// All addresses, with or without those of loopback.
     Everywhere(Loopback),
     /// These addresses.
@@ -44,7 +44,7 @@ pub(crate) type NodePort = (Protocol, u16);
 pub(crate) fn observe_entrance(
     mechanism: Mechanism,
     family: Family,
-) -> Result<Entrance, LookError> {
+) -> Result<NodePortScope, ScanError> {
     let mut socket = open()?;
     match mechanism {
         Mechanism::Nftables => observe_set(&mut socket, family),
@@ -52,48 +52,48 @@ pub(crate) fn observe_entrance(
     }
 }
 
-fn observe_set(socket: &mut Socket, family: Family) -> Result<Entrance, LookError> {
+fn observe_set(socket: &mut Socket, family: Family) -> Result<NodePortScope, ScanError> {
     match socket.observe_elements(family, TABLE, ADDRESSES) {
         Ok(elements) => {
             let keys = elements
                 .iter()
                 .map(|(key, _)| key.typed(&[DataType::address(family)]).to_string());
-            Ok(Entrance::At(
+            Ok(NodePortScope::At(
                 keys.filter_map(|key| key.parse().ok()).collect(),
             ))
         }
         Err(ObserveError::Refused { source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
         {
-            Ok(Entrance::Everywhere(Loopback::Out))
+            Ok(NodePortScope::Everywhere(Loopback::Out))
         }
-        Err(error) => Err(LookError::Observe(error)),
+        Err(error) => Err(ScanError::Observe(error)),
     }
 }
 
-fn observe_rules(socket: &mut Socket, family: Family) -> Result<Entrance, LookError> {
+fn observe_rules(socket: &mut Socket, family: Family) -> Result<NodePortScope, ScanError> {
     let leads_there = |rule: &ListedRule<'_>| {
         let leads = rule.leads_to() == Some(NODE_PORTS);
         leads.then(|| {
             rule.decode()
-                .map_or(Asked::Anything, |rule| asked(&rule, family))
+                .map_or(FrontendContext::Anything, |rule| asked(&rule, family))
         })
     };
     let asked = socket.observe_chosen_rules(family, "nat", Some(SERVICES), leads_there);
     let mut at = BTreeSet::new();
-    for asked in asked.map_err(LookError::Observe)? {
+    for asked in asked.map_err(ScanError::Observe)? {
         match asked {
-            Asked::For(address) => drop(at.insert(address)),
-            Asked::Not => return Ok(Entrance::Everywhere(Loopback::Out)),
-            Asked::Anything => return Ok(Entrance::Everywhere(Loopback::In)),
+            FrontendContext::For(address) => drop(at.insert(address)),
+            FrontendContext::Not => return Ok(NodePortScope::Everywhere(Loopback::Out)),
+            FrontendContext::Anything => return Ok(NodePortScope::Everywhere(Loopback::In)),
         }
     }
-    Ok(Entrance::At(at))
+    Ok(NodePortScope::At(at))
 }
 
 /// What a rule requires of the destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum FrontendContext {
     /// It is this address.
     For(IpAddr),
     /// It is outside a range, which is the loopback range.
@@ -102,7 +102,7 @@ enum Asked {
     Anything,
 }
 
-fn asked(rule: &Rule, family: Family) -> Asked {
+fn asked(rule: &Rule, family: Family) -> FrontendContext {
     // The offset of the destination in the header, and its length.
     let (at, whole) = match family {
         Family::Ipv4 => (16, 4),
@@ -119,11 +119,11 @@ fn asked(rule: &Rule, family: Family) -> Asked {
         _ => None,
     });
     match compared {
-        Some((Operator::NotEqual, _)) => Asked::Not,
+        Some((Operator::NotEqual, _)) => FrontendContext::Not,
         Some((Operator::Equal, value)) if value.len() == whole => {
-            address(value).map_or(Asked::Anything, Asked::For)
+            address(value).map_or(FrontendContext::Anything, FrontendContext::For)
         }
-        Some((Operator::Equal, _)) | None => Asked::Anything,
+        Some((Operator::Equal, _)) | None => FrontendContext::Anything,
     }
 }
 
@@ -135,14 +135,14 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// Returns how many connections each node port has had since kube-proxy's mode iptables wrote its
 /// rule. The counters do not distinguish addresses. Node ports without connections are left out.
-pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, LookError> {
+pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, ScanError> {
     let counted = |rule: &ListedRule<'_>| {
         let packets = rule.packets().filter(|packets| *packets > 0)?;
         Some((node_port(&rule.decode().ok()?)?, packets))
     };
     let counted = open()?.observe_chosen_rules(family, "nat", Some(NODE_PORTS), counted);
     let mut counts = BTreeMap::new();
-    for (port, packets) in counted.map_err(LookError::Observe)? {
+    for (port, packets) in counted.map_err(ScanError::Observe)? {
         *counts.entry(port).or_default() += packets;
     }
     Ok(counts)
@@ -215,9 +215,9 @@ pub(crate) fn observe_flows(
     family: Family,
     addresses: &BTreeSet<IpAddr>,
     is_node_port: impl Fn(NodePort) -> bool,
-) -> Result<BTreeMap<(IpAddr, NodePort), u64>, LookError> {
+) -> Result<BTreeMap<(IpAddr, NodePort), u64>, ScanError> {
     let mut counts = BTreeMap::new();
-    let mut socket = FlowSocket::open().map_err(LookError::Open)?;
+    let mut socket = FlowSocket::open().map_err(ScanError::Open)?;
     for protocol in Protocol::ALL {
         let filter = Filter {
             family,
@@ -235,7 +235,7 @@ pub(crate) fn observe_flows(
         };
         socket
             .observe_flows(&filter, count)
-            .map_err(LookError::Flows)?;
+            .map_err(ScanError::Flows)?;
     }
     Ok(counts)
 }

@@ -6,7 +6,7 @@ use dataplane::Family;
 use netlink::Socket;
 use netlink::nf_tables::{Bytes, DataType};
 
-use super::kernel::{LookError, TABLE, open};
+use super::kernel::{ScanError, TABLE, open};
 
 /// Signpost's maps of redirected and refused Services, by address and by node port.
 const OURS: [[&str; 2]; 2] = [["services", "refusals"], ["nodeports", "nodeport-refusals"]];
@@ -26,7 +26,7 @@ pub(crate) struct Difference {
 }
 
 /// Compares addresses, protocols and ports of one family, redirected and refused alike.
-pub(crate) fn observe_difference(family: Family) -> Result<Difference, LookError> {
+pub(crate) fn observe_difference(family: Family) -> Result<Difference, ScanError> {
     let mut socket = open()?;
     let mut difference = Difference::default();
     let address = DataType::address(family);
@@ -51,11 +51,11 @@ fn observe_keys(
     family: Family,
     table: &str,
     maps: [&str; 2],
-) -> Result<BTreeSet<Bytes>, LookError> {
+) -> Result<BTreeSet<Bytes>, ScanError> {
     let mut keys = BTreeSet::new();
     for map in maps {
         let elements = socket.observe_elements(family, table, map);
-        let elements = elements.map_err(LookError::Observe)?;
+        let elements = elements.map_err(ScanError::Observe)?;
         keys.extend(elements.into_iter().map(|(key, _)| key));
     }
     Ok(keys)

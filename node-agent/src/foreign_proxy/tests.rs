@@ -16,14 +16,14 @@ const ANSWERS: KubeProxy = KubeProxy::Answers {
 };
 
 /// The status, reason and message of the condition.
-fn told(found: Found, kube_proxy: KubeProxy) -> (Status, &'static str, String) {
-    let finding = finding(&Sight::Seen(found, kube_proxy)).expect("it was looked");
+fn reported(found: Found, kube_proxy: KubeProxy) -> (Status, &'static str, String) {
+    let finding = finding(&ForeignProxyScan::Seen(found, kube_proxy)).expect("it was looked");
     (finding.status, finding.reason.name, finding.message)
 }
 
 #[test]
 fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
-    let (status, reason, message) = told(found(&[Mechanism::Nftables]), ANSWERS);
+    let (status, reason, message) = reported(found(&[Mechanism::Nftables]), ANSWERS);
     assert_eq!((status, reason), (Status::True, "KubeProxyNftables"));
     assert_eq!(
         message,
@@ -31,7 +31,7 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
          new connections follow Signpost's rules in mode nftables, and in mode iptables the rules \
          whose chains were attached last; established connections are unaffected"
     );
-    let (.., message) = told(found(&[Mechanism::Iptables]), KubeProxy::Silent);
+    let (.., message) = reported(found(&[Mechanism::Iptables]), KubeProxy::Silent);
     assert!(
         message.contains("no kube-proxy answers on this node"),
         "{message}"
@@ -42,7 +42,7 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
 #[test]
 fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
     let both = found(&[Mechanism::Iptables, Mechanism::Ipvs]);
-    assert_eq!(told(both.clone(), KubeProxy::Silent).1, "KubeProxyIpvs");
+    assert_eq!(reported(both.clone(), KubeProxy::Silent).1, "KubeProxyIpvs");
     assert_eq!(both.removable(), [], "they belong together");
     let chains = found(&[Mechanism::Iptables]).removable();
     assert_eq!(
@@ -53,12 +53,12 @@ fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
 
 #[test]
 fn nothing_found_is_false_and_not_looked_is_not_said() {
-    let (status, reason, message) = told(Found::default(), KubeProxy::Silent);
+    let (status, reason, message) = reported(Found::default(), KubeProxy::Silent);
     assert_eq!(
         (status, reason, &*message),
         (Status::False, "NoneFound", "")
     );
-    assert_eq!(finding(&Sight::None), None);
+    assert_eq!(finding(&ForeignProxyScan::None), None);
 }
 
 /// The condition is unknown if the rules cannot be read, unless kube-proxy itself answers.
@@ -68,21 +68,23 @@ fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
         legacy: Legacy::Unreadable,
         ..Found::default()
     };
-    let (status, reason, _) = told(legacy.clone(), KubeProxy::Silent);
+    let (status, reason, _) = reported(legacy.clone(), KubeProxy::Silent);
     assert_eq!((status, reason), (Status::Unknown, "LegacyRulesUnread"));
-    let (status, reason, _) = told(legacy, ANSWERS);
+    let (status, reason, _) = reported(legacy, ANSWERS);
     assert_eq!((status, reason), (Status::True, "KubeProxyIptables"));
     let seen = Found {
         legacy: Legacy::Chains,
         ..Found::default()
     };
-    let (status, reason, _) = told(seen, KubeProxy::Silent);
+    let (status, reason, _) = reported(seen, KubeProxy::Silent);
     assert_eq!((status, reason), (Status::True, "KubeProxyIptables"));
 }
 
 #[test]
 fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
-    let finding = finding(&Sight::Refused("operation not permitted".to_owned()));
+    let finding = finding(&ForeignProxyScan::Refused(
+        "operation not permitted".to_owned(),
+    ));
     let finding = finding.expect("it was looked");
     assert_eq!(finding.status, Status::Unknown);
     assert_eq!(finding.reason.name, "RulesUnreadable");
@@ -94,9 +96,9 @@ fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
 async fn what_others_change_is_looked_at_soon_and_no_more_often_than_that() {
     let (sender, mut others) = watch::channel(());
     let looked_after = async |others: &mut watch::Receiver<()>| {
-        let looked = Instant::now();
-        next_look(others, looked, LATEST).await;
-        looked.elapsed()
+        let scanned = Instant::now();
+        next_look(others, scanned, LATEST).await;
+        scanned.elapsed()
     };
     assert_eq!(looked_after(&mut others).await, LATEST);
     sender.send_replace(());

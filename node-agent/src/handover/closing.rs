@@ -10,14 +10,14 @@ use dataplane::{Dataplane, Family, FrontendKey, Port};
 use super::preflight::{Point, some_of};
 use crate::engine::View;
 use crate::foreign_proxy::Mechanism;
-use crate::foreign_proxy::kernel::LookError;
+use crate::foreign_proxy::kernel::ScanError;
 use crate::foreign_proxy::node_ports::{
-    Entrance, Loopback, NodePort, observe_counts, observe_entrance, observe_flows,
+    Loopback, NodePort, NodePortScope, observe_counts, observe_entrance, observe_flows,
 };
 
 /// Where Signpost's rules accept node ports, or would.
 #[derive(Debug, Clone)]
-pub(super) struct OurNodePorts {
+pub(super) struct SignpostNodePorts {
     desired: Dataplane,
     localhost: LocalhostNodePorts,
 }
@@ -37,13 +37,13 @@ struct Closing {
 pub(super) fn observe_points(
     mechanism: Mechanism,
     family: Family,
-    ours: &OurNodePorts,
-) -> Result<Vec<Point>, LookError> {
-    let addresses = ours.closing(family, &observe_entrance(mechanism, family)?);
+    signpost: &SignpostNodePorts,
+) -> Result<Vec<Point>, ScanError> {
+    let addresses = signpost.closing(family, &observe_entrance(mechanism, family)?);
     if addresses.is_empty() {
         return Ok(Vec::new());
     }
-    let flows = observe_flows(family, &addresses, |port| ours.has(family, port))?;
+    let flows = observe_flows(family, &addresses, |port| signpost.has(family, port))?;
     let counts = match mechanism {
         Mechanism::Iptables => observe_counts(family)?,
         Mechanism::Nftables | Mechanism::Ipvs => BTreeMap::new(),
@@ -57,28 +57,28 @@ pub(super) fn observe_points(
     Ok(closing.points())
 }
 
-// === impl OurNodePorts ===
+// === impl SignpostNodePorts ===
 
-impl OurNodePorts {
+impl SignpostNodePorts {
     /// The node ports of `view`; `None` before there is a desired state.
-    pub(super) fn of(view: &View) -> Option<OurNodePorts> {
-        Some(OurNodePorts {
+    pub(super) fn of(view: &View) -> Option<SignpostNodePorts> {
+        Some(SignpostNodePorts {
             desired: view.desired.clone()?,
             localhost: view.effective.localhost_node_ports,
         })
     }
 
-    /// Returns the node's addresses where `entrance` accepts node ports and Signpost's rules do
+    /// Returns the node's addresses where `node_port_scope` accepts node ports and Signpost's rules do
     /// not.
-    fn closing(&self, family: Family, entrance: &Entrance) -> BTreeSet<IpAddr> {
+    fn closing(&self, family: Family, node_port_scope: &NodePortScope) -> BTreeSet<IpAddr> {
         let addresses = self.desired.node().local_addresses.iter().copied();
         let addresses = addresses.filter(|address| Family::of(*address) == family);
         addresses
-            .filter(|address| match entrance {
-                Entrance::At(at) => at.contains(address),
-                Entrance::Everywhere(Loopback::Out) => !address.is_loopback(),
+            .filter(|address| match node_port_scope {
+                NodePortScope::At(at) => at.contains(address),
+                NodePortScope::Everywhere(Loopback::Out) => !address.is_loopback(),
                 // The kernel does not route packets from ::1 to other hosts.
-                Entrance::Everywhere(Loopback::In) => {
+                NodePortScope::Everywhere(Loopback::In) => {
                     !address.is_loopback() || family == Family::Ipv4
                 }
             })

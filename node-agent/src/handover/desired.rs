@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::handback::has_withdrawn;
 use super::server::{Caller, Server};
-use super::{Effort, Ending, What};
-use crate::foreign_proxy::{Legacy, Sight};
+use super::{Ending, WarningPolicy, What};
+use crate::foreign_proxy::{ForeignProxyScan, Legacy};
 use crate::jitter::jittered;
 use crate::serving_state::ServingState;
 
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 pub(crate) fn is_carried_out(
     desired: Handover,
     serving_state: ServingState,
-    sight: &Sight,
+    scan: &ForeignProxyScan,
     report: Option<&Report>,
 ) -> bool {
     match desired {
@@ -35,7 +35,7 @@ pub(crate) fn is_carried_out(
         // ForeignProxyDetected reports legacy tables that cannot be read; most never held
         // kube-proxy's rules.
         Handover::Takeover => {
-            let Sight::Seen(found, _) = sight else {
+            let ForeignProxyScan::Seen(found, _) = scan else {
                 return false;
             };
             let is_alone = found.rules.is_empty() && found.legacy != Legacy::Chains;
@@ -51,7 +51,7 @@ impl Server {
     /// Performs the handover that the profile requests whenever it is not complete, until `stop` is
     /// cancelled.
     pub(crate) async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
-        let (mut status, mut sight) = (self.board.status(), self.board.sight());
+        let (mut status, mut scan) = (self.board.status(), self.board.scan());
         let mut desired = Handover::Manual;
         let mut pause = FIRST_PAUSE;
         let mut earliest = Instant::now();
@@ -71,14 +71,14 @@ impl Server {
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 self.board.post_handover_refusal(refusal);
                 // The attempt has scanned for other proxies itself.
-                sight.mark_unchanged();
+                scan.mark_unchanged();
             }
             // Every arm is cancel safe: the state is checked again whichever arm ends.
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = status.changed() => if changed.is_err() { return },
                 // The obstacle may be gone.
-                changed = sight.changed() => {
+                changed = scan.changed() => {
                     if changed.is_err() { return }
                     (pause, earliest) = (FIRST_PAUSE, earliest.min(Instant::now() + FIRST_PAUSE / 2));
                 }
@@ -89,8 +89,10 @@ impl Server {
 
     /// Returns the handover that the profile requests.
     pub(super) fn desired(&self) -> Handover {
-        let in_force = self.board.in_force().borrow().clone();
-        in_force.map_or(Handover::Manual, |in_force| in_force.effective.handover)
+        let applied_config = self.board.applied_config().borrow().clone();
+        applied_config.map_or(Handover::Manual, |applied_config| {
+            applied_config.effective.handover
+        })
     }
 
     /// Returns whether an attempt is due: the configuration is programmed, and the node is not yet
@@ -98,8 +100,8 @@ impl Server {
     fn is_due(&self) -> bool {
         let serving_state = *self.board.serving_state().borrow();
         let report = self.board.report().borrow().clone();
-        let sight = self.board.sight().borrow().clone();
-        if is_carried_out(self.desired(), serving_state, &sight, report.as_deref()) {
+        let scan = self.board.scan().borrow().clone();
+        if is_carried_out(self.desired(), serving_state, &scan, report.as_deref()) {
             return false;
         }
         let status = self.board.status().borrow().clone();
@@ -122,7 +124,9 @@ impl Server {
         let _turn = self.turn.lock().await;
         info!(?what, "the profile asks for a handover");
         let mut caller = Caller::default();
-        let ending = self.carry_out(what, Effort::Careful, &mut caller).await;
+        let ending = self
+            .carry_out(what, WarningPolicy::Careful, &mut caller)
+            .await;
         if ending == Ending::Done {
             info!(?what, "the handover that the profile asks for is done");
             return None;
@@ -160,17 +164,17 @@ mod tests {
     use crate::foreign_proxy::process::KubeProxy;
     use crate::foreign_proxy::{Found, Mechanism};
 
-    fn seen(rules: &[Mechanism], legacy: Legacy) -> Sight {
+    fn seen(rules: &[Mechanism], legacy: Legacy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);
         let rules = rules.iter().map(|mechanism| (*mechanism, families.clone()));
         let rules = BTreeMap::from_iter(rules);
-        Sight::Seen(Found { rules, legacy }, KubeProxy::Silent)
+        ForeignProxyScan::Seen(Found { rules, legacy }, KubeProxy::Silent)
     }
 
     #[test]
     fn a_takeover_is_done_where_no_rules_of_kube_proxy_are_left() {
-        let is_done = |serving_state, sight: &Sight| {
-            is_carried_out(Handover::Takeover, serving_state, sight, None)
+        let is_done = |serving_state, scan: &ForeignProxyScan| {
+            is_carried_out(Handover::Takeover, serving_state, scan, None)
         };
         let nothing = seen(&[], Legacy::None);
         assert!(is_done(ServingState::Serving, &nothing));
@@ -179,13 +183,13 @@ mod tests {
             &seen(&[], Legacy::Unreadable)
         ));
         assert!(!is_done(ServingState::HandedBack, &nothing));
-        assert!(!is_done(ServingState::Serving, &Sight::None));
-        for sight in [
+        assert!(!is_done(ServingState::Serving, &ForeignProxyScan::None));
+        for scan in [
             seen(&[Mechanism::Nftables], Legacy::None),
             seen(&[Mechanism::Ipvs], Legacy::None),
             seen(&[], Legacy::Chains),
         ] {
-            assert!(!is_done(ServingState::Serving, &sight), "{sight:?}");
+            assert!(!is_done(ServingState::Serving, &scan), "{scan:?}");
         }
     }
 

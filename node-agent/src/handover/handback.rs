@@ -10,12 +10,12 @@ use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::preflight::{Point, some_of};
-use super::server::{Caller, Ours, Server, blocking};
-use super::{Effort, Ending};
+use super::server::{Caller, Server, SignpostSide, blocking};
+use super::{Ending, WarningPolicy};
 use crate::foreign_proxy::kernel;
 use crate::foreign_proxy::process::{KubeProxy, observe_process};
 use crate::foreign_proxy::services::observe_difference;
-use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+use crate::foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 use crate::serving_state::ServingState;
 
 /// How long kube-proxy may take to answer on the ports that the agent released: it retries every
@@ -31,27 +31,29 @@ const START_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-prox
 
 impl Server {
     /// Removes Signpost's rules once kube-proxy's rules are programmed and kube-proxy answers.
-    pub(super) async fn hand_back(&self, effort: Effort, caller: &mut Caller) -> Ending {
+    pub(super) async fn hand_back(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
         if before == ServingState::HandedBack {
             caller.say("this node was handed back before").await;
             return match effort {
-                Effort::DryRun => Ending::Done,
-                Effort::Careful | Effort::Forced => self.expect_withdrawal(caller).await,
+                WarningPolicy::DryRun => Ending::Done,
+                WarningPolicy::Careful | WarningPolicy::Forced => {
+                    self.expect_withdrawal(caller).await
+                }
             };
         }
-        let sight = self.look().await;
-        let points = check_handback(&sight, self.ours()).await;
+        let scan = self.look().await;
+        let points = check_handback(&scan, self.signpost()).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
-        if effort == Effort::DryRun {
+        if effort == WarningPolicy::DryRun {
             caller.say("dry run: nothing was changed").await;
             return Ending::Done;
         }
         self.board.post_serving_state(ServingState::ReleasingPorts);
         if !expect_kube_proxy(caller).await {
-            if effort != Effort::Forced {
+            if effort != WarningPolicy::Forced {
                 self.board.post_serving_state(ServingState::Serving);
                 return Ending::Refused;
             }
@@ -121,23 +123,23 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     false
 }
 
-async fn check_handback(sight: &Sight, ours: Ours) -> Vec<Point> {
-    let found = match sight {
-        Sight::None => return Vec::new(),
-        Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
-        Sight::Seen(found, _) => found.clone(),
+async fn check_handback(scan: &ForeignProxyScan, signpost: SignpostSide) -> Vec<Point> {
+    let found = match scan {
+        ForeignProxyScan::None => return Vec::new(),
+        ForeignProxyScan::Refused(error) => return vec![Point::obstacle(error.clone())],
+        ForeignProxyScan::Seen(found, _) => found.clone(),
     };
-    blocking(move || observe_points(&found, ours)).await
+    blocking(move || observe_points(&found, signpost)).await
 }
 
-fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
+fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
     let mut points = Vec::new();
     for family in Family::ALL {
         let has = |mechanism| {
             let families = found.rules.get(&mechanism);
             families.is_some_and(|families| families.contains(&family))
         };
-        if has(Mechanism::Nftables) && ours.mode == Mode::Iptables {
+        if has(Mechanism::Nftables) && signpost.mode == Mode::Iptables {
             let text = "kube-proxy's rules are here; which Services they name is not compared";
             points.push(Point::note(format!("{family}: {text}")));
         } else if has(Mechanism::Nftables) {
@@ -175,8 +177,8 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
                 iptables-legacy-save -t nat | grep KUBE-SVC";
             points.push(Point::warning(format!("{family}: {text}")));
         } else {
-            let is_served = match ours.mode {
-                Mode::Iptables => Ok(ours.services > 0),
+            let is_served = match signpost.mode {
+                Mode::Iptables => Ok(signpost.services > 0),
                 _ => observe_difference(family).map(|difference| !difference.only_ours.is_empty()),
             };
             points.push(match is_served {

@@ -5,13 +5,13 @@ use std::fmt;
 /// One result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Point {
-    pub(super) weight: Weight,
+    pub(super) weight: Severity,
     pub(super) text: String,
 }
 
 /// The severity of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weight {
+pub(super) enum Severity {
     /// For information only.
     Note,
     /// Prevents the handover unless it is forced.
@@ -28,21 +28,21 @@ const NAMED: usize = 5;
 impl Point {
     pub(super) fn note(text: impl Into<String>) -> Point {
         Point {
-            weight: Weight::Note,
+            weight: Severity::Note,
             text: text.into(),
         }
     }
 
     pub(super) fn warning(text: impl Into<String>) -> Point {
         Point {
-            weight: Weight::Warning,
+            weight: Severity::Warning,
             text: text.into(),
         }
     }
 
     pub(super) fn obstacle(text: impl Into<String>) -> Point {
         Point {
-            weight: Weight::Obstacle,
+            weight: Severity::Obstacle,
             text: text.into(),
         }
     }
@@ -51,9 +51,9 @@ impl Point {
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self.weight {
-            Weight::Note => "note",
-            Weight::Warning => "warning",
-            Weight::Obstacle => "obstacle",
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Obstacle => "obstacle",
         };
         write!(f, "{sign}: {}", self.text)
     }

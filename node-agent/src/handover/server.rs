@@ -19,11 +19,11 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::inquiry::{self, Inquiry};
-use super::preflight::{Point, Weight};
-use super::{Effort, Ending, Reply, Request, What, desired, socket_within};
+use super::debug_request::{self, DebugRequest};
+use super::preflight::{Point, Severity};
+use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
-use crate::foreign_proxy::{self, Sight};
+use crate::foreign_proxy::{self, ForeignProxyScan};
 use crate::mechanism::findings;
 use crate::serving_state::HandbackMark;
 
@@ -45,7 +45,7 @@ pub(crate) struct Server {
 
 /// Signpost's side of a comparison with another proxy.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ours {
+pub(super) struct SignpostSide {
     /// The active mode, or the desired one before any is active.
     pub(super) mode: Mode,
     /// The number of programmed Services.
@@ -124,8 +124,8 @@ impl Server {
         let mut reader = BufReader::new(reader.take(LONGEST_REQUEST));
         let read = timeout(PATIENCE, reader.read_line(&mut line)).await;
         let mut caller = Caller::command(writer);
-        if let Ok(inquiry) = serde_json::from_str::<Inquiry>(&line) {
-            let answer = inquiry::answer(self.debug.clone(), &inquiry).await;
+        if let Ok(debug_request) = serde_json::from_str::<DebugRequest>(&line) {
+            let answer = debug_request::answer(self.debug.clone(), &debug_request).await;
             return caller.send(&answer).await;
         }
         let Ok(request) = serde_json::from_str::<Request>(&line) else {
@@ -167,7 +167,7 @@ impl Server {
     pub(super) async fn carry_out(
         &self,
         what: What,
-        effort: Effort,
+        effort: WarningPolicy,
         caller: &mut Caller,
     ) -> Ending {
         match what {
@@ -178,27 +178,27 @@ impl Server {
 
     /// Returns why the node's profile rules `what` out.
     fn contradiction(&self, what: What) -> Option<String> {
-        let in_force = self.board.in_force().borrow().clone()?;
-        let assignment = in_force.configuration.assignment()?;
+        let applied_config = self.board.applied_config().borrow().clone()?;
+        let assignment = applied_config.configuration.assignment()?;
         desired::contradiction(self.desired(), what, &assignment.spec.profile_name)
     }
 
     /// Scans for other proxies now.
-    pub(super) async fn look(&self) -> Sight {
-        let sight = blocking(foreign_proxy::observe).await;
-        self.board.post_sight(sight.clone());
-        sight
+    pub(super) async fn look(&self) -> ForeignProxyScan {
+        let scan = blocking(foreign_proxy::observe).await;
+        self.board.post_scan(scan.clone());
+        scan
     }
 
     /// Returns Signpost's side of a comparison.
-    pub(super) fn ours(&self) -> Ours {
+    pub(super) fn signpost(&self) -> SignpostSide {
         let view = self.board.view().borrow().clone();
         let desired = || view.map_or_else(Mode::default, |view| view.effective.mode);
         let report = self.board.report().borrow().clone();
         let families = report.iter().flat_map(|report| &report.families);
         let programmed = families.filter_map(|family| family.programmed.as_ref());
         let services = programmed.map(|dataplane| dataplane.services().len());
-        Ours {
+        SignpostSide {
             mode: findings::mode(&self.board.carried()).unwrap_or_else(desired),
             services: services.max().unwrap_or_default(),
         }
@@ -233,25 +233,25 @@ impl Caller {
     }
 
     /// Sends all `points`. Returns whether the handover may proceed.
-    pub(super) async fn allows(&mut self, points: Vec<Point>, effort: Effort) -> bool {
+    pub(super) async fn allows(&mut self, points: Vec<Point>, effort: WarningPolicy) -> bool {
         let worst = points.iter().map(|point| point.weight).max();
         for point in &points {
             self.say(point.to_string()).await;
         }
         let obstacles = points
             .into_iter()
-            .filter(|point| point.weight > Weight::Note);
+            .filter(|point| point.weight > Severity::Note);
         self.obstacles.extend(obstacles.map(|point| point.text));
         match worst {
-            Some(Weight::Obstacle) => false,
-            Some(Weight::Warning) if effort == Effort::Forced => true,
-            Some(Weight::Warning) => {
+            Some(Severity::Obstacle) => false,
+            Some(Severity::Warning) if effort == WarningPolicy::Forced => true,
+            Some(Severity::Warning) => {
                 if self.command.is_some() {
                     self.say("--force overrides this").await;
                 }
                 false
             }
-            Some(Weight::Note) | None => true,
+            Some(Severity::Note) | None => true,
         }
     }
 

@@ -10,14 +10,14 @@ use reconciler::{Activity, Report};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::closing::{self, OurNodePorts};
+use super::closing::{self, SignpostNodePorts};
 use super::preflight::{Point, some_of};
-use super::server::{Caller, Ours, Server, blocking};
-use super::{Effort, Ending};
-use crate::foreign_proxy::kernel::{self, Entanglements, LookError};
+use super::server::{Caller, Server, SignpostSide, blocking};
+use super::{Ending, WarningPolicy};
+use crate::foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
 use crate::foreign_proxy::process::KubeProxy;
 use crate::foreign_proxy::services::{Difference, observe_difference};
-use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+use crate::foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
 
@@ -43,17 +43,17 @@ const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kub
 impl Server {
     /// Removes kube-proxy's rules once Signpost's are programmed. Every step can be repeated and
     /// skips what is done already.
-    pub(super) async fn take_over(&self, effort: Effort, caller: &mut Caller) -> Ending {
+    pub(super) async fn take_over(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
-        let sight = self.look().await;
-        let points = self.check_takeover(&sight, before).await;
+        let scan = self.look().await;
+        let points = self.check_takeover(&scan, before).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
-        let Sight::Seen(found, _) = sight else {
+        let ForeignProxyScan::Seen(found, _) = scan else {
             return Ending::Refused;
         };
-        if effort == Effort::DryRun {
+        if effort == WarningPolicy::DryRun {
             caller.say("dry run: nothing was changed").await;
             return Ending::Done;
         }
@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Programs Signpost's rules again.
-    async fn resume(&self, effort: Effort, caller: &mut Caller) -> Result<(), Ending> {
+    async fn resume(&self, effort: WarningPolicy, caller: &mut Caller) -> Result<(), Ending> {
         if let Err(error) = self.mark.commit_removal() {
             let text = chain(&error).to_string();
             caller.say(text).await;
@@ -104,8 +104,8 @@ impl Server {
         let text = self.describe_readiness();
         caller.say(format!("serving again, but {text}")).await;
         match effort {
-            Effort::Forced => Ok(()),
-            Effort::DryRun | Effort::Careful => Err(Ending::Failed),
+            WarningPolicy::Forced => Ok(()),
+            WarningPolicy::DryRun | WarningPolicy::Careful => Err(Ending::Failed),
         }
     }
 
@@ -114,9 +114,9 @@ impl Server {
         let deadline = Instant::now() + COME_BACK_WITHIN;
         let left = loop {
             let found = match self.look().await {
-                Sight::Seen(found, _) => found,
-                Sight::None => Found::default(),
-                Sight::Refused(error) => {
+                ForeignProxyScan::Seen(found, _) => found,
+                ForeignProxyScan::None => Found::default(),
+                ForeignProxyScan::Refused(error) => {
                     caller.say(error).await;
                     return Ending::Failed;
                 }
@@ -149,11 +149,15 @@ impl Server {
     }
 
     /// Returns the findings to show before a takeover.
-    async fn check_takeover(&self, sight: &Sight, serving_state: ServingState) -> Vec<Point> {
-        let (found, kube_proxy) = match sight {
-            Sight::None => return Vec::new(),
-            Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
-            Sight::Seen(found, kube_proxy) => (found.clone(), kube_proxy),
+    async fn check_takeover(
+        &self,
+        scan: &ForeignProxyScan,
+        serving_state: ServingState,
+    ) -> Vec<Point> {
+        let (found, kube_proxy) = match scan {
+            ForeignProxyScan::None => return Vec::new(),
+            ForeignProxyScan::Refused(error) => return vec![Point::obstacle(error.clone())],
+            ForeignProxyScan::Seen(found, kube_proxy) => (found.clone(), kube_proxy),
         };
         let mut points = vec![readiness(self, serving_state)];
         if let KubeProxy::Answers { .. } = kube_proxy {
@@ -162,10 +166,10 @@ impl Server {
             );
             points.push(Point::warning(text));
         }
-        let ours = self.ours();
+        let signpost = self.signpost();
         let view = self.board.view().borrow().clone();
-        let node_ports = view.as_deref().and_then(OurNodePorts::of);
-        let look = move || observe_points(&found, serving_state, ours, node_ports.as_ref());
+        let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
+        let look = move || observe_points(&found, serving_state, signpost, node_ports.as_ref());
         points.extend(blocking(look).await);
         points
     }
@@ -239,8 +243,8 @@ fn is_degraded(conditions: &[Condition]) -> bool {
 fn observe_points(
     found: &Found,
     serving_state: ServingState,
-    ours: Ours,
-    node_ports: Option<&OurNodePorts>,
+    signpost: SignpostSide,
+    node_ports: Option<&SignpostNodePorts>,
 ) -> Vec<Point> {
     let mut points = Vec::new();
     let legacy = match found.legacy {
@@ -269,12 +273,12 @@ fn observe_points(
     }
     let removable = found.removable();
     let from_iptables = removable.iter().any(|(of, _)| *of == Mechanism::Iptables);
-    if from_iptables && ours.mode != Mode::Iptables {
+    if from_iptables && signpost.mode != Mode::Iptables {
         points.push(Point::note(FROM_IPTABLES));
     }
     for (mechanism, family) in removable {
         let some = match mechanism {
-            Mechanism::Nftables if ours.mode == Mode::Iptables => {
+            Mechanism::Nftables if signpost.mode == Mode::Iptables => {
                 let text = "the Services in kube-proxy's rules are not compared with Signpost's";
                 Ok(vec![Point::note(format!("{family}: {text}"))])
             }
@@ -296,7 +300,7 @@ fn observe_points(
     points
 }
 
-fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, LookError> {
+fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, ScanError> {
     if serving_state == ServingState::HandedBack {
         return Ok(Vec::new());
     }
@@ -321,11 +325,11 @@ fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<P
     Ok(points)
 }
 
-fn observe_iptables(family: Family) -> Result<Vec<Point>, LookError> {
-    let Entanglements {
+fn observe_iptables(family: Family) -> Result<Vec<Point>, ScanError> {
+    let ForeignDependencies {
         others,
         drops_forwarded,
-    } = kernel::observe_entanglements(family)?;
+    } = kernel::observe_foreign_references(family)?;
     let mut points = Vec::new();
     if !others.is_empty() {
         points.push(Point::obstacle(format!("{family}: {}", some_of(&others))));

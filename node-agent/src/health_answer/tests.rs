@@ -4,13 +4,13 @@ use axum::body::Body as HttpBody;
 use backend::Size;
 use http::Request;
 use http_body_util::BodyExt;
-use reconciler::{Activity, Outcome, Phases, Reason, Report, Round};
+use reconciler::{Activity, FamilySync, Outcome, Phases, Reason, Report};
 use runtime::BuildInfo;
 use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::engine::{Engine, Silence};
+use crate::engine::{Engine, MissingAssignment};
 use source::Delivery;
 
 struct Rig {
@@ -42,7 +42,7 @@ impl Rig {
     fn program(&self) {
         let now = Instant::now();
         let finished = Family::ALL.map(|family| {
-            Arc::new(Round {
+            Arc::new(FamilySync {
                 family,
                 number: 1,
                 reason: Reason::Startup,
@@ -53,9 +53,9 @@ impl Rig {
                 size: Size::default(),
                 transactions: 1,
                 outcome: Outcome::Committed,
-                damage: None,
+                repaired_drift: None,
                 quarantined: Vec::new(),
-                shortcomings: Arc::new([]),
+                unsupported_fields: Arc::new([]),
             })
         });
         self.proxy.reported(&Report {
@@ -85,7 +85,7 @@ impl Rig {
 
 /// The view of a node with this Node object once everything is listed.
 fn view_of_node(node: Option<Value>) -> View {
-    let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+    let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
     let now = Instant::now();
     for change in [
         catalog::Event::<catalog::object::Service>::Init.into(),

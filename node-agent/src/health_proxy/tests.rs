@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use backend::{Recovery, Size};
-use reconciler::{Failing, Failure, FamilyStatus, Outcome, Phases, Reason, Rounds};
+use reconciler::{Failing, Failure, FamilyStatus, Outcome, Phases, Reason, RecentSyncs};
 
 use super::*;
 
@@ -9,8 +9,8 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn round(family: Family, began: Instant, took: Duration, outcome: Outcome) -> Arc<Round> {
-    Arc::new(Round {
+fn sync(family: Family, began: Instant, took: Duration, outcome: Outcome) -> Arc<FamilySync> {
+    Arc::new(FamilySync {
         family,
         number: 1,
         reason: Reason::Changed,
@@ -21,13 +21,13 @@ fn round(family: Family, began: Instant, took: Duration, outcome: Outcome) -> Ar
         size: Size::default(),
         transactions: 1,
         outcome,
-        damage: None,
+        repaired_drift: None,
         quarantined: Vec::new(),
-        shortcomings: Arc::new([]),
+        unsupported_fields: Arc::new([]),
     })
 }
 
-fn report(activity: Activity, finished: Vec<Arc<Round>>) -> Report {
+fn report(activity: Activity, finished: Vec<Arc<FamilySync>>) -> Report {
     Report {
         activity,
         families: Vec::new(),
@@ -48,8 +48,8 @@ fn failed(recovery: Recovery) -> Outcome {
 fn programmed(began: Instant) -> ProxyHealth {
     let health = ProxyHealth::default();
     health.queued(began);
-    let rounds = Family::ALL.map(|family| round(family, began, SECOND, Outcome::Committed));
-    health.reported(&report(Activity::Waiting, rounds.into()));
+    let syncs = Family::ALL.map(|family| sync(family, began, SECOND, Outcome::Committed));
+    health.reported(&report(Activity::Waiting, syncs.into()));
     health
 }
 
@@ -62,7 +62,7 @@ fn t56_an_agent_that_has_never_programmed_anything_is_not_healthy_and_not_killed
     assert!(!verdict.is_healthy());
     assert!(verdict.is_alive());
     assert_eq!(verdict.last_updated(), None);
-    let one = round(Family::Ipv4, start, SECOND, Outcome::Committed);
+    let one = sync(Family::Ipv4, start, SECOND, Outcome::Committed);
     health.reported(&report(Activity::Waiting, vec![one]));
     assert!(
         !health.verdict(PATIENCE, start).is_healthy(),
@@ -100,21 +100,21 @@ fn a_quiet_cluster_is_healthy_for_ever() {
 }
 
 #[test]
-fn what_was_queued_while_a_round_ran_still_waits_after_it() {
+fn what_was_queued_while_a_sync_ran_still_waits_after_it() {
     let start = Instant::now();
     let health = programmed(start);
     let began = start + 10 * SECOND;
     health.queued(began - SECOND);
     health.queued(began + SECOND);
-    let rounds = Family::ALL.map(|family| round(family, began, 5 * SECOND, Outcome::Committed));
-    health.reported(&report(Activity::Waiting, rounds.into()));
+    let syncs = Family::ALL.map(|family| sync(family, began, 5 * SECOND, Outcome::Committed));
+    health.reported(&report(Activity::Waiting, syncs.into()));
     assert!(health.verdict(PATIENCE, began + 30 * SECOND).is_healthy());
     assert!(!health.verdict(PATIENCE, began + PATIENCE).is_healthy());
 }
 
 /// Failure story T57: kubernetes#83263.
 #[test]
-fn t57_five_minutes_of_a_round_are_a_reason_to_send_traffic_elsewhere_and_none_to_kill() {
+fn t57_five_minutes_of_a_sync_are_a_reason_to_send_traffic_elsewhere_and_none_to_kill() {
     let start = Instant::now();
     let health = programmed(start);
     health.queued(start + 2 * SECOND);
@@ -125,20 +125,20 @@ fn t57_five_minutes_of_a_round_are_a_reason_to_send_traffic_elsewhere_and_none_t
     assert!(verdict.is_alive());
     let began = start + 2 * SECOND;
     let took = Duration::from_secs(300);
-    let rounds = Family::ALL.map(|family| round(family, began, took, Outcome::Committed));
-    health.reported(&report(Activity::Waiting, rounds.into()));
+    let syncs = Family::ALL.map(|family| sync(family, began, took, Outcome::Committed));
+    health.reported(&report(Activity::Waiting, syncs.into()));
     assert!(health.verdict(PATIENCE, began + took).is_healthy());
 }
 
 #[test]
-fn rounds_that_fail_do_not_answer_and_are_late_by_themselves() {
+fn syncs_that_fail_do_not_answer_and_are_late_by_themselves() {
     let start = Instant::now();
     let health = programmed(start);
     let began = start + 10 * SECOND;
     // A periodic sync: no update was queued.
     let outcome = failed(Recovery::Retry);
-    let round = round(Family::Ipv6, began, SECOND, outcome);
-    health.reported(&report(Activity::Waiting, vec![round]));
+    let sync = sync(Family::Ipv6, began, SECOND, outcome);
+    health.reported(&report(Activity::Waiting, vec![sync]));
     assert!(health.verdict(PATIENCE, began + 59 * SECOND).is_healthy());
     let verdict = health.verdict(PATIENCE, began + PATIENCE);
     assert!(!verdict.is_healthy());
@@ -154,18 +154,18 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
         last_success: None,
         failing: Some(Failing {
             since: SystemTime::UNIX_EPOCH,
-            rounds: 1,
+            syncs: 1,
             retries: 0,
             error: "operation not supported".to_owned(),
             recovery: Recovery::Halt,
         }),
         pace: reconciler::Pace::Ordinary,
         drifts: 0,
-        last_damage: None,
+        last_repaired_drift: None,
         quarantined: Vec::new(),
-        shortcomings: Arc::new([]),
+        unsupported_fields: Arc::new([]),
         programmed: None,
-        rounds: Rounds::default(),
+        syncs: RecentSyncs::default(),
     }
 }
 
@@ -180,7 +180,7 @@ fn a_family_that_the_kernel_lacks_does_not_count_as_long_as_there_is_another() {
                 true => failed(Recovery::Halt),
                 false => Outcome::Committed,
             };
-            round(family, start, SECOND, outcome)
+            sync(family, start, SECOND, outcome)
         });
         let mut report = report(Activity::Waiting, finished.into());
         report.families = families.iter().map(|f| halted(*f, None)).collect();
@@ -201,7 +201,7 @@ fn a_family_that_was_programmed_and_is_refused_now_counts() {
     let start = Instant::now();
     let health = programmed(start);
     let began = start + 10 * SECOND;
-    let refused = round(Family::Ipv4, began, SECOND, failed(Recovery::Halt));
+    let refused = sync(Family::Ipv4, began, SECOND, failed(Recovery::Halt));
     let mut report = report(Activity::Waiting, vec![refused]);
     report.families = vec![halted(Family::Ipv4, Some(SystemTime::UNIX_EPOCH))];
     health.reported(&report);
@@ -209,7 +209,7 @@ fn a_family_that_was_programmed_and_is_refused_now_counts() {
 }
 
 #[test]
-fn a_node_that_was_told_to_pause_is_not_late() {
+fn a_node_that_was_reported_to_pause_is_not_late() {
     let start = Instant::now();
     let health = programmed(start);
     health.queued(start + 2 * SECOND);

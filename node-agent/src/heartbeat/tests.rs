@@ -8,7 +8,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::board::tests::assigned;
-use crate::engine::{Engine, Silence};
+use crate::engine::{Engine, MissingAssignment};
 
 /// A fake API server that answers by method and path, and an agent that renews its Lease there.
 struct Rig {
@@ -43,7 +43,7 @@ impl Rig {
     }
 
     fn assign(&self) {
-        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         engine.apply(assigned(), std::time::Instant::now());
         self.board.post_view(engine.view());
     }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_duration_is_told_exactly() {
+    fn a_single_duration_is_reported_exactly() {
         let now = Instant::now();
         let mut window = Window::new(LENGTH);
         window.push(now, Duration::from_micros(123_457));

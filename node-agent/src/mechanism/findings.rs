@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use backend_iptables::PREFIX;
 use crds::condition::reason;
 use crds::condition::{self, Finding, Status};
-use crds::honoured::NotHonoured;
 use crds::node_proxy::{IptablesStatus, IptablesVariant};
 use crds::profile::mechanism::Mode;
+use crds::unsupported::UnsupportedField;
 use dataplane::{Config, Family, Mechanism};
 use xtables::Variant;
 
-use super::{Sighting, Standing};
+use super::{MechanismState, VariantScan};
 
 /// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
 /// the mode of the first.
-pub(crate) fn mode(carried: &BTreeMap<Family, Standing>) -> Option<Mode> {
-    let mut carriers = carried.values().filter_map(|family| family.carrier);
+pub(crate) fn mode(carried: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
+    let mut carriers = carried.values().filter_map(|family| family.active_mode);
     carriers.next().map(of_mechanism)
 }
 
 /// Returns the status of iptables while iptables is active in any family.
-pub(crate) fn iptables(carried: &BTreeMap<Family, Standing>) -> Option<IptablesStatus> {
+pub(crate) fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
     let variant = used_variant(carried)?;
     let waits = carried.values().map(|family| family.longest_lock_wait);
     Some(IptablesStatus {
@@ -35,10 +35,13 @@ pub(crate) fn iptables(carried: &BTreeMap<Family, Standing>) -> Option<IptablesS
 
 /// Returns whether other programs use both variants of iptables; `None` if no scan has run, as in
 /// other modes.
-pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -> Option<Finding> {
+pub(crate) fn split(
+    sighting: &VariantScan,
+    carried: &BTreeMap<Family, MechanismState>,
+) -> Option<Finding> {
     let (status, reason, message) = match sighting {
-        Sighting::None => return None,
-        Sighting::Seen(found) => {
+        VariantScan::None => return None,
+        VariantScan::Seen(found) => {
             let choice = found.choose();
             let used = used_variant(carried).unwrap_or(choice.variant);
             match choice.split {
@@ -54,7 +57,7 @@ pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -
                 ),
             }
         }
-        Sighting::Refused(error) => {
+        VariantScan::Refused(error) => {
             let used = used_variant(carried).map_or_else(
                 || "no variant is used yet".to_owned(),
                 |used| format!("the chains {PREFIX}* are in variant {used}"),
@@ -73,28 +76,28 @@ pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -
 
 /// Reports that this node cannot use the desired mode.
 pub(crate) fn replaced(
-    wanted: Mechanism,
-    carried: &BTreeMap<Family, Standing>,
-) -> Option<NotHonoured> {
+    desired: Mechanism,
+    carried: &BTreeMap<Family, MechanismState>,
+) -> Option<UnsupportedField> {
     let (family, (instead, error)) = carried
         .iter()
-        .find_map(|(family, standing)| Some((family, standing.replacement(wanted)?)))?;
-    Some(NotHonoured {
+        .find_map(|(family, standing)| Some((family, standing.replacement(desired)?)))?;
+    Some(UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::MODE_NOT_HONOURED,
         message: format!(
-            "mode {wanted} cannot be used on this node: {instead} is used for {family} instead: {error}"
+            "mode {desired} cannot be used on this node: {instead} is used for {family} instead: {error}"
         ),
     })
 }
 
 /// Reports rules of a mode that are still in the kernel and no longer updated.
-pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
+pub(crate) fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     let (family, outgoing, error) = carried.iter().find_map(|(family, standing)| {
         let outgoing = standing.outgoing?;
         Some((family, outgoing, standing.impossible.get(&outgoing)?))
     })?;
-    Some(NotHonoured {
+    Some(UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::MODE_NOT_HONOURED,
         message: format!(
@@ -105,11 +108,11 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHon
 }
 
 /// Reports kernel settings that the active mechanism needs and that are not set.
-pub(crate) fn settings(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
+pub(crate) fn settings(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     // The settings are the same for both families.
     let missing = carried.values().map(|standing| &standing.missing_settings);
     let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
-    Some(NotHonoured {
+    Some(UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::FIELD_NOT_HONOURED,
         message: missing.join("; "),
@@ -117,22 +120,22 @@ pub(crate) fn settings(carried: &BTreeMap<Family, Standing>) -> Option<NotHonour
 }
 
 /// Reports that the profile selects a scheduler that its mode does not have.
-pub(crate) fn scheduler(config: &Config) -> Option<NotHonoured> {
+pub(crate) fn scheduler(config: &Config) -> Option<UnsupportedField> {
     let (mode, asked) = (config.mechanism, config.scheduler);
     let used = asked.replacement_in(mode)?;
-    Some(NotHonoured {
+    Some(UnsupportedField {
         field: "loadBalancer.scheduler".to_owned(),
         reason: reason::FIELD_NOT_HONOURED,
         message: format!("mode {mode} does not have scheduler {asked}: {used} is used instead"),
     })
 }
 
-fn used_variant(carried: &BTreeMap<Family, Standing>) -> Option<Variant> {
+fn used_variant(carried: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
     let mut used = carried.values();
     used.find_map(|family| {
         family
             .variant
-            .filter(|_| family.carrier == Some(Mechanism::Iptables))
+            .filter(|_| family.active_mode == Some(Mechanism::Iptables))
     })
 }
 

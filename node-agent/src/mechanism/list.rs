@@ -13,7 +13,7 @@ use dataplane::{Family, Mechanism};
 use netlink::Interruption;
 use xtables::Variant;
 
-use super::on_demand::OnDemand;
+use super::on_demand::OpenOnDemand;
 use super::{Mechanisms, Variants};
 
 /// The backends of both families, or why they could not be opened.
@@ -36,7 +36,9 @@ const LIST: &[Entry] = &[
     },
     Entry {
         mechanism: Mechanism::Iptables,
-        detached: |family, variant| erase(OnDemand::detached(Iptables::detached(family, variant))),
+        detached: |family, variant| {
+            erase(OpenOnDemand::detached(Iptables::detached(family, variant)))
+        },
         open: |variant| {
             // Readers need no lock.
             let lock = Lock {
@@ -44,7 +46,7 @@ const LIST: &[Entry] = &[
                 patience: Duration::ZERO,
             };
             let families = backend_iptables::open(variant, &lock)?;
-            Ok(families.map(|tables| erase(OnDemand::reading(tables))))
+            Ok(families.map(|tables| erase(OpenOnDemand::reading(tables))))
         },
     },
     Entry {
@@ -62,14 +64,16 @@ pub(crate) fn open(
     variants: Variants,
     sysctls: &Path,
 ) -> Result<([Mechanisms; 2], impl ChangeListener + use<>, Interruption), netlink::OpenError> {
-    let (nftables, listener) = backend_nftables::open_with_disturbances()?;
+    let (nftables, listener) = backend_nftables::open_with_listener()?;
     let interruption = listener.interruption();
     let ipvs = backend_ipvs::open(sysctls)?;
     Ok((families(nftables, ipvs, variants), listener, interruption))
 }
 
 /// Opens both families without a listener, to remove Signpost's rules.
-pub(crate) fn open_unheard(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
+pub(crate) fn open_without_listener(
+    variants: Variants,
+) -> Result<[Mechanisms; 2], netlink::OpenError> {
     let (nftables, ipvs) = (
         backend_nftables::open()?,
         backend_ipvs::open(Path::new(""))?,
@@ -86,7 +90,7 @@ fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Me
     let [ipvs_ipv4, ipvs_ipv6] = ipvs;
     [(ipv4, ipvs_ipv4), (ipv6, ipvs_ipv6)].map(|(nftables, ipvs)| {
         let family = nftables.family();
-        let mut iptables = OnDemand::new(family, Arc::clone(&variants));
+        let mut iptables = OpenOnDemand::new(family, Arc::clone(&variants));
         if is_suspected {
             iptables.suspect();
             iptables.open_suspected();

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use backend::{
-    AnyBackend, AnyChange, AnyRules, Asked, Backend, CommitError, Drift, Effect, ObserveError,
-    Receipt, Recovery, Rendered, Shortcoming,
+    AnyBackend, AnyChange, AnyRules, Backend, CommitError, Drift, Effect, FrontendContext,
+    ObserveError, Receipt, Recovery, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Mechanism, ServiceKey};
 use runtime::chain;
 use tracing::warn;
 
-use super::given_up::{GivenUp, Novelty};
 use super::on_demand::{Tally, lock};
-use super::{Change, Held, Standing};
+use super::unusable_mechanisms::{Novelty, UnusableMechanisms};
+use super::{Change, MechanismState, RulesByMechanism};
 
 /// The mechanisms of one family in one network namespace.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(crate) struct Mechanisms {
     family: Family,
     /// All mechanisms. The first replaces another one that cannot be used.
     members: Vec<Member>,
-    carrier: Option<Mechanism>,
+    active_mode: Option<Mechanism>,
     /// The desired mechanism of the last change.
-    wanted: Option<Mechanism>,
-    given_up: GivenUp,
+    desired: Option<Mechanism>,
+    unusable_mechanisms: UnusableMechanisms,
     /// A mechanism that was given up while it had rules of Signpost that could not be removed. It
     /// is neither read nor tried again before they are removed: these rules are leftovers of this
     /// agent, not an external change.
@@ -56,34 +56,34 @@ impl Mechanisms {
             members: members
                 .map(|(mechanism, backend)| Member { mechanism, backend })
                 .collect(),
-            carrier: None,
-            wanted: None,
-            given_up: GivenUp::default(),
+            active_mode: None,
+            desired: None,
+            unusable_mechanisms: UnusableMechanisms::default(),
             outgoing: None,
             tally,
         }
     }
 
     /// Returns the state of this family.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> MechanismState {
         let tally = lock(&self.tally).clone();
-        Standing {
-            carrier: self.carrier,
-            wanted: self.wanted,
+        MechanismState {
+            active_mode: self.active_mode,
+            desired: self.desired,
             variant: tally.variant,
             longest_lock_wait: tally.longest_lock_wait,
             lock: tally.lock,
-            impossible: self.given_up.errors(),
+            impossible: self.unusable_mechanisms.errors(),
             outgoing: self.outgoing,
-            missing_settings: self.carrier.map_or_else(Vec::new, |carrier| {
-                self.member(carrier).backend.missing_settings()
+            missing_settings: self.active_mode.map_or_else(Vec::new, |active_mode| {
+                self.member(active_mode).backend.missing_settings()
             }),
             written: tally.written,
         }
     }
 
     fn is_possible(&self, mechanism: Mechanism) -> bool {
-        !self.given_up.contains(mechanism)
+        !self.unusable_mechanisms.contains(mechanism)
     }
 
     /// Returns the member for `mechanism`, or the first.
@@ -99,10 +99,10 @@ impl Mechanisms {
         member.map(|member| &mut member.backend)
     }
 
-    /// Returns the member that programs mode `wanted`. If that one cannot be used, returns another
+    /// Returns the member that programs mode `desired`. If that one cannot be used, returns another
     /// one that can.
-    fn choose(&self, wanted: Mechanism) -> &Member {
-        let member = self.member(wanted);
+    fn choose(&self, desired: Mechanism) -> &Member {
+        let member = self.member(desired);
         // If the kernel lacks this family in the tables that other programs use, there are no rules
         // to coexist with. The first mechanism then serves the family, or fails to.
         if !member.backend.is_offered() {
@@ -119,17 +119,17 @@ impl Mechanisms {
 
     /// Returns the mechanism that replaces an unusable one: the first, or the one that is active
     /// already. Others are not started unless the user asks for them.
-    fn replacement(&self, wanted: Mechanism) -> Option<Mechanism> {
+    fn replacement(&self, desired: Mechanism) -> Option<Mechanism> {
         let first = self.members[0].mechanism;
         let others = self.members.iter().map(|member| member.mechanism);
-        let mut others = others.filter(|other| *other != wanted && self.is_possible(*other));
-        others.find(|other| *other == first || self.carrier == Some(*other))
+        let mut others = others.filter(|other| *other != desired && self.is_possible(*other));
+        others.find(|other| *other == first || self.active_mode == Some(*other))
     }
 
     /// Stops using `mechanism` for some time.
     fn give_up(&mut self, mechanism: Mechanism, error: &(dyn Error + 'static)) {
         let error = chain(error).to_string();
-        if self.given_up.add(mechanism, error.clone()) == Novelty::New {
+        if self.unusable_mechanisms.add(mechanism, error.clone()) == Novelty::New {
             let family = self.family;
             warn!(%family, %error, "mode {mechanism} cannot be used on this node");
         }
@@ -138,7 +138,7 @@ impl Mechanisms {
     /// Tries mechanisms again that have been given up for long enough, once their leftover rules
     /// are removed.
     fn try_again_some_time(&mut self) {
-        for mechanism in self.given_up.overdue() {
+        for mechanism in self.unusable_mechanisms.overdue() {
             if self.outgoing == Some(mechanism) {
                 if let Err(error) = self.commit_withdrawal(mechanism) {
                     self.give_up(mechanism, &error);
@@ -146,17 +146,21 @@ impl Mechanisms {
                 }
                 self.outgoing = None;
             }
-            self.given_up.remove(mechanism);
+            self.unusable_mechanisms.remove(mechanism);
         }
     }
 
     /// Opens and reads another mechanism after those in `failed` could not be read. Returns whether
     /// one is usable; its rules are then in `held`.
-    fn take_over(&mut self, failed: &[Mechanism], held: &mut Held) -> Result<bool, ObserveError> {
+    fn take_over(
+        &mut self,
+        failed: &[Mechanism],
+        held: &mut RulesByMechanism,
+    ) -> Result<bool, ObserveError> {
         let family = self.family;
-        let given_up = &self.given_up;
+        let unusable_mechanisms = &self.unusable_mechanisms;
         let usable = self.members.iter_mut().filter(|member| {
-            !failed.contains(&member.mechanism) && !given_up.contains(member.mechanism)
+            !failed.contains(&member.mechanism) && !unusable_mechanisms.contains(member.mechanism)
         });
         for member in usable {
             match member.backend.open() {
@@ -178,13 +182,14 @@ impl Mechanisms {
         Ok(false)
     }
 
-    /// Makes `carrier` the active mechanism: all desired rules are programmed there. Removes the
+    /// Makes `active_mode` the active mechanism: all desired rules are programmed there. Removes the
     /// rules of the previous one if it was given up, because the diff does not cover it then.
-    fn hand_over(&mut self, carrier: Option<Mechanism>) {
-        self.outgoing.take_if(|outgoing| Some(*outgoing) == carrier);
-        let before = std::mem::replace(&mut self.carrier, carrier);
+    fn hand_over(&mut self, active_mode: Option<Mechanism>) {
+        self.outgoing
+            .take_if(|outgoing| Some(*outgoing) == active_mode);
+        let before = std::mem::replace(&mut self.active_mode, active_mode);
         if let Some(before) = before
-            && Some(before) != carrier
+            && Some(before) != active_mode
             && !self.is_possible(before)
         {
             self.withdraw(before);
@@ -211,19 +216,19 @@ impl Mechanisms {
     fn judge(
         &mut self,
         error: CommitError,
-        wanted: Option<Mechanism>,
+        desired: Option<Mechanism>,
         transactions: usize,
     ) -> CommitError {
         let mut recovery = error.recovery;
-        if let Some(wanted) = wanted
+        if let Some(desired) = desired
             && recovery == Recovery::Halt
-            && self.replacement(wanted).is_some()
+            && self.replacement(desired).is_some()
         {
-            self.give_up(wanted, &error);
+            self.give_up(desired, &error);
             // Until the replacement is active, the previously active rules are the only ones: keep
             // them.
-            if self.carrier != Some(wanted) {
-                self.withdraw(wanted);
+            if self.active_mode != Some(desired) {
+                self.withdraw(desired);
             }
             recovery = Recovery::Observe;
         }
@@ -242,7 +247,7 @@ impl Mechanisms {
 }
 
 impl Backend for Mechanisms {
-    type Rules = Held;
+    type Rules = RulesByMechanism;
     type Change = Change;
 
     fn family(&self) -> Family {
@@ -261,26 +266,29 @@ impl Backend for Mechanisms {
         self.choose(config.mechanism).backend.longest_part(config)
     }
 
-    fn render(&self, desired: &Dataplane, from: &Rendered<Held>) -> Held {
+    fn render(&self, desired: &Dataplane, from: &Rendered<RulesByMechanism>) -> RulesByMechanism {
         let Member { mechanism, backend } = self.choose(desired.config().mechanism);
         let from = rendered_from(from, *mechanism);
-        Held::only(*mechanism, backend.render(desired, &from))
+        RulesByMechanism::only(*mechanism, backend.render(desired, &from))
     }
 
-    fn diff(&self, believed: &Held, wanted: &Held) -> Change {
+    fn diff(&self, observed: &RulesByMechanism, desired: &RulesByMechanism) -> Change {
         let part = |Member { mechanism, backend }: &Member| {
-            let (believed, wanted) = (believed.of(*mechanism), wanted.of(*mechanism));
-            (*mechanism, backend.diff(&believed, &wanted))
+            let (observed, desired) = (observed.of(*mechanism), desired.of(*mechanism));
+            (*mechanism, backend.diff(&observed, &desired))
         };
-        Change::to(wanted.carrier(), self.members.iter().map(part).collect())
+        Change::to(
+            desired.active_mode(),
+            self.members.iter().map(part).collect(),
+        )
     }
 
-    fn observe(&mut self) -> Result<Held, ObserveError> {
+    fn observe(&mut self) -> Result<RulesByMechanism, ObserveError> {
         self.try_again_some_time();
-        let mut held = Held::default();
+        let mut held = RulesByMechanism::default();
         let mut failures = BTreeMap::new();
         for Member { mechanism, backend } in &mut self.members {
-            if self.given_up.contains(*mechanism) {
+            if self.unusable_mechanisms.contains(*mechanism) {
                 continue;
             }
             match backend.observe() {
@@ -295,7 +303,7 @@ impl Backend for Mechanisms {
             }
             self.give_up(mechanism, &error);
         }
-        self.carrier = self.carrier.or(held.carrier());
+        self.active_mode = self.active_mode.or(held.active_mode());
         Ok(held)
     }
 
@@ -304,7 +312,9 @@ impl Backend for Mechanisms {
         let mut drift = Drift::None;
         // Checks every mechanism, because mode ipvs removes expired leftovers in its check.
         for Member { mechanism, backend } in &mut self.members {
-            if !self.given_up.contains(*mechanism) && backend.observe_drift()? == Drift::Possible {
+            if !self.unusable_mechanisms.contains(*mechanism)
+                && backend.observe_drift()? == Drift::Possible
+            {
                 drift = Drift::Possible;
             }
         }
@@ -312,14 +322,14 @@ impl Backend for Mechanisms {
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        let wanted = change.wanted;
-        self.wanted = wanted;
+        let desired = change.desired;
+        self.desired = desired;
         let mut transactions = 0;
         for (mechanism, part) in change.parts {
-            let of_wanted = wanted.filter(|wanted| *wanted == mechanism);
+            let of_wanted = desired.filter(|desired| *desired == mechanism);
             if of_wanted.is_none() {
                 // The remaining parts only remove rules: all desired rules are programmed.
-                self.hand_over(wanted.or(self.carrier));
+                self.hand_over(desired.or(self.active_mode));
             }
             let Some(backend) = self.backend_mut(mechanism) else {
                 continue;
@@ -329,13 +339,13 @@ impl Backend for Mechanisms {
                 Err(error) => return Err(self.judge(error, of_wanted, transactions)),
             }
         }
-        self.hand_over(wanted);
-        if let Some(wanted) = wanted {
-            self.given_up.forget(wanted);
+        self.hand_over(desired);
+        if let Some(desired) = desired {
+            self.unusable_mechanisms.forget(desired);
         }
         for Member { mechanism, backend } in &mut self.members {
             // A mechanism that was given up is tried again soon.
-            if Some(*mechanism) != wanted && !self.given_up.contains(*mechanism) {
+            if Some(*mechanism) != desired && !self.unusable_mechanisms.contains(*mechanism) {
                 backend.release();
             }
         }
@@ -347,12 +357,12 @@ impl Backend for Mechanisms {
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let mut results = Vec::new();
         for Member { mechanism, backend } in &mut self.members {
-            if !self.given_up.contains(*mechanism) || self.outgoing == Some(*mechanism) {
+            if !self.unusable_mechanisms.contains(*mechanism) || self.outgoing == Some(*mechanism) {
                 results.push(backend.commit_removal());
                 backend.release();
             }
         }
-        (self.carrier, self.outgoing) = (None, None);
+        (self.active_mode, self.outgoing) = (None, None);
         let mut transactions = 0;
         for result in results {
             transactions += result?.transactions;
@@ -368,15 +378,15 @@ impl Backend for Mechanisms {
         suspects.flatten().collect()
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         self.choose(asked.config.mechanism)
             .backend
-            .shortcomings(asked)
+            .unsupported_fields(asked)
     }
 }
 
 /// Returns what the rules of `mechanism` were rendered from: nothing while it has no rules.
-fn rendered_from(from: &Rendered<Held>, mechanism: Mechanism) -> Rendered<AnyRules> {
+fn rendered_from(from: &Rendered<RulesByMechanism>, mechanism: Mechanism) -> Rendered<AnyRules> {
     let rules = from.rules.of(mechanism);
     let dataplane = match rules.is_nothing() {
         true => Dataplane::default(),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, Change as _, CommitError, Drift, Effect, ObserveError, Receipt, Recovery,
-    Rendered, Shortcoming, Size,
+    Backend, Change as _, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt,
+    Recovery, Rendered, Size, UnsupportedField,
 };
 use backend_iptables::{Change, Iptables, Rules, recovery};
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
@@ -18,21 +18,21 @@ use thiserror::Error;
 use tracing::warn;
 use xtables::{Fault, OpenError, TableName, Variant};
 
-use super::LockStanding;
-use super::variants::{Knowledge, Opened, Variants, Ways};
+use super::LockState;
+use super::variants::{Opened, ReadState, Variants, Ways};
 
 /// The iptables tables of one family. They are open only while Signpost's rules are desired or were
 /// found there: other programs keep thousands of rules in the same tables, and every scan reads all
 /// of them.
 #[derive(Debug)]
-pub(super) struct OnDemand {
+pub(super) struct OpenOnDemand {
     family: Family,
     /// A backend without a kernel that is used while the tables are not open.
     closed: Iptables,
     open: Option<Open>,
     /// Whether the tables are known to be free of Signpost's rules while they are not open.
-    knowledge: Knowledge,
-    pub(super) offer: Offer,
+    knowledge: ReadState,
+    pub(super) offer: TableAvailability,
     /// `None` if the tables are never opened.
     variants: Option<Arc<Variants>>,
     tally: Arc<Mutex<Tally>>,
@@ -44,14 +44,14 @@ pub(crate) struct VariantRules {
     /// The rules in the variant in use.
     pub(crate) used: Rules,
     /// Leftover rules in the other variant, written by an earlier agent that used it.
-    pub(crate) stray: Rules,
+    pub(crate) leftover: Rules,
 }
 
 /// A change between two states.
 #[derive(Debug, Clone)]
 pub(super) struct VariantChange {
     used: Change,
-    stray: Change,
+    leftover: Change,
 }
 
 /// The error of a commit before the tables were read.
@@ -67,14 +67,14 @@ pub(super) struct Tally {
     /// The longest wait of a change for the xtables lock.
     pub(super) longest_lock_wait: Duration,
     /// The state in which the last change found that lock.
-    pub(super) lock: LockStanding,
+    pub(super) lock: LockState,
     /// How many rules the last change wrote, by table.
     pub(super) written: BTreeMap<TableName, usize>,
 }
 
 /// Whether the kernel has tables of this family, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offer {
+pub(super) enum TableAvailability {
     /// It has, or the tables were not opened yet.
     Assumed,
     /// The variant that was used last has none: legacy IPv6 with `ipv6.disable=1`.
@@ -88,37 +88,40 @@ struct Open {
     opened: Option<Arc<Opened>>,
 }
 
-// === impl OnDemand ===
+// === impl OpenOnDemand ===
 
-impl OnDemand {
+impl OpenOnDemand {
     /// The tables of one family, not open.
-    pub(super) fn new(family: Family, variants: Arc<Variants>) -> OnDemand {
-        OnDemand {
+    pub(super) fn new(family: Family, variants: Arc<Variants>) -> OpenOnDemand {
+        OpenOnDemand {
             variants: Some(variants),
-            ..OnDemand::detached(Iptables::detached(family, Variant::NfTables))
+            ..OpenOnDemand::detached(Iptables::detached(family, Variant::NfTables))
         }
     }
 
     /// The tables of one family without a kernel.
-    pub(super) fn detached(closed: Iptables) -> OnDemand {
-        OnDemand {
+    pub(super) fn detached(closed: Iptables) -> OpenOnDemand {
+        OpenOnDemand {
             family: closed.family(),
             closed,
             open: None,
-            knowledge: Knowledge::Read,
-            offer: Offer::Assumed,
+            knowledge: ReadState::Read,
+            offer: TableAvailability::Assumed,
             variants: None,
             tally: Arc::default(),
         }
     }
 
     /// Tables that are open already, read-only.
-    pub(super) fn reading(used: Iptables) -> OnDemand {
+    pub(super) fn reading(used: Iptables) -> OpenOnDemand {
         let closed = Iptables::detached(used.family(), used.variant());
-        let ways = Ways { used, stray: None };
-        OnDemand {
+        let ways = Ways {
+            used,
+            leftover: None,
+        };
+        OpenOnDemand {
             open: Some(Open { ways, opened: None }),
-            ..OnDemand::detached(closed)
+            ..OpenOnDemand::detached(closed)
         }
     }
 
@@ -141,12 +144,12 @@ impl OnDemand {
             return Ok(());
         };
         let opened = variants.open()?;
-        self.knowledge = Knowledge::Read;
+        self.knowledge = ReadState::Read;
         lock(&self.tally).variant = Some(opened.variant);
         let ways = opened.take(self.family);
         self.offer = match &ways {
-            Some(ways) if !ways.used.is_offered() => Offer::Lacking,
-            Some(_) | None => Offer::Assumed,
+            Some(ways) if !ways.used.is_offered() => TableAvailability::Lacking,
+            Some(_) | None => TableAvailability::Assumed,
         };
         let opened = Some(opened);
         self.open = ways.map(|ways| Open { ways, opened });
@@ -164,17 +167,17 @@ impl OnDemand {
     /// Notes that the tables may contain rules of Signpost. The next read opens them, or the first
     /// read after that which can.
     pub(super) fn suspect(&mut self) {
-        self.knowledge = Knowledge::Owed;
+        self.knowledge = ReadState::MustRead;
     }
 
     /// Opens the tables if they may contain rules of Signpost.
     pub(super) fn open_suspected(&mut self) {
-        if self.knowledge == Knowledge::Read {
+        if self.knowledge == ReadState::Read {
             return;
         }
         if let Err(error) = self.open_variant() {
             if error.fault == Fault::Impossible {
-                self.knowledge = Knowledge::Read;
+                self.knowledge = ReadState::Read;
             }
             let (family, error) = (self.family, chain(&error));
             warn!(%family, %error, "unable to open the iptables tables: rules of Signpost may remain in them");
@@ -183,18 +186,21 @@ impl OnDemand {
 
     /// Returns whether tables that could not be read yet may contain rules of Signpost.
     fn owes_a_look(&self) -> bool {
-        let stray = self.open.as_ref().and_then(|open| open.ways.stray.as_ref());
-        let of_stray = stray.map(|stray| stray.knowledge);
-        [Some(self.knowledge), of_stray].contains(&Some(Knowledge::Owed))
+        let leftover = self
+            .open
+            .as_ref()
+            .and_then(|open| open.ways.leftover.as_ref());
+        let of_leftover = leftover.map(|leftover| leftover.knowledge);
+        [Some(self.knowledge), of_leftover].contains(&Some(ReadState::MustRead))
     }
 
     /// Closes the unused variant once it was read. A committed change has then removed all of
     /// Signpost's rules there.
-    fn close_stray(&mut self) {
+    fn close_leftover(&mut self) {
         if let Some(open) = &mut self.open {
             open.ways
-                .stray
-                .take_if(|stray| stray.knowledge == Knowledge::Read);
+                .leftover
+                .take_if(|leftover| leftover.knowledge == ReadState::Read);
         }
     }
 
@@ -206,35 +212,35 @@ impl OnDemand {
 
     /// Reads the rules in the variant in use; none while it is not open.
     fn observe_used(&mut self) -> Result<Rules, ObserveError> {
-        lock(&self.tally).lock = LockStanding::Free;
+        lock(&self.tally).lock = LockState::Free;
         let used = self.used();
         used.map_or_else(|| Ok(Rules::default()), Iptables::observe)
     }
 
     /// Reads the rules in the other variant, if it may contain rules of Signpost. If that fails,
     /// the variant in use is still served, and the read is tried again later.
-    fn observe_stray(&mut self) -> Rules {
+    fn observe_leftover(&mut self) -> Rules {
         let Some(open) = &mut self.open else {
             return Rules::default();
         };
-        let Some(stray) = &mut open.ways.stray else {
+        let Some(leftover) = &mut open.ways.leftover else {
             return Rules::default();
         };
-        let variant = stray.tables.variant();
-        let (rules, is_done) = match stray.tables.observe() {
+        let variant = leftover.tables.variant();
+        let (rules, is_done) = match leftover.tables.observe() {
             Ok(rules) => {
-                stray.knowledge = Knowledge::Read;
+                leftover.knowledge = ReadState::Read;
                 let is_empty = rules == Rules::default();
                 (rules, is_empty)
             }
             Err(error) => {
-                stray.knowledge = Knowledge::Owed;
+                leftover.knowledge = ReadState::MustRead;
                 warn!(error = %chain(&error), %variant, "unable to read the iptables variant that is not in use: rules of Signpost may remain in it");
                 (Rules::default(), error.recovery == Recovery::Halt)
             }
         };
         if is_done {
-            open.ways.stray = None;
+            open.ways.leftover = None;
         }
         rules
     }
@@ -253,8 +259,8 @@ impl OnDemand {
     }
 
     /// Commits a change of the unused variant.
-    fn commit_stray(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        let (committed, wait) = commit(self.stray(), change);
+    fn commit_leftover(&mut self, change: Change) -> Result<Receipt, CommitError> {
+        let (committed, wait) = commit(self.leftover(), change);
         self.note_wait(wait, committed.is_ok());
         committed
     }
@@ -263,8 +269,12 @@ impl OnDemand {
     /// prevent the removal from the other.
     fn commit_removals(&mut self) -> Vec<Result<Receipt, CommitError>> {
         if let Some(open) = &mut self.open {
-            let stray = open.ways.stray.as_mut().map(|stray| &mut stray.tables);
-            let ways = std::iter::once(&mut open.ways.used).chain(stray);
+            let leftover = open
+                .ways
+                .leftover
+                .as_mut()
+                .map(|leftover| &mut leftover.tables);
+            let ways = std::iter::once(&mut open.ways.used).chain(leftover);
             return ways.map(Iptables::commit_removal).collect();
         }
         let Some(variants) = &self.variants else {
@@ -295,9 +305,9 @@ impl OnDemand {
         self.open.as_mut().map(|open| &mut open.ways.used)
     }
 
-    fn stray(&mut self) -> Option<&mut Iptables> {
-        let stray = self.open.as_mut()?.ways.stray.as_mut();
-        stray.map(|stray| &mut stray.tables)
+    fn leftover(&mut self) -> Option<&mut Iptables> {
+        let leftover = self.open.as_mut()?.ways.leftover.as_mut();
+        leftover.map(|leftover| &mut leftover.tables)
     }
 
     fn note_wait(&mut self, wait: Option<Duration>, succeeded: bool) {
@@ -310,13 +320,13 @@ impl OnDemand {
         // A shorter wait means that the lock was acquired.
         let in_vain = !succeeded && wait >= variants.patience();
         tally.lock = match in_vain {
-            true => LockStanding::Held,
-            false => LockStanding::Free,
+            true => LockState::Held,
+            false => LockState::Free,
         };
     }
 }
 
-impl Backend for OnDemand {
+impl Backend for OpenOnDemand {
     type Rules = VariantRules;
     type Change = VariantChange;
 
@@ -343,14 +353,14 @@ impl Backend for OnDemand {
         };
         VariantRules {
             used: self.pure().render(desired, &from),
-            stray: Rules::default(),
+            leftover: Rules::default(),
         }
     }
 
-    fn diff(&self, believed: &VariantRules, wanted: &VariantRules) -> VariantChange {
+    fn diff(&self, observed: &VariantRules, desired: &VariantRules) -> VariantChange {
         VariantChange {
-            used: self.pure().diff(&believed.used, &wanted.used),
-            stray: self.pure().diff(&believed.stray, &wanted.stray),
+            used: self.pure().diff(&observed.used, &desired.used),
+            leftover: self.pure().diff(&observed.leftover, &desired.leftover),
         }
     }
 
@@ -358,7 +368,7 @@ impl Backend for OnDemand {
         self.open_suspected();
         Ok(VariantRules {
             used: self.observe_used()?,
-            stray: self.observe_stray(),
+            leftover: self.observe_leftover(),
         })
     }
 
@@ -371,7 +381,7 @@ impl Backend for OnDemand {
     }
 
     fn commit(&mut self, change: VariantChange) -> Result<Receipt, CommitError> {
-        let VariantChange { used, stray } = change;
+        let VariantChange { used, leftover } = change;
         let mut transactions = 0;
         if !used.size().is_empty() {
             if !self.is_open() {
@@ -388,8 +398,8 @@ impl Backend for OnDemand {
             }
             transactions += self.commit_used(used)?.transactions;
         }
-        if !stray.size().is_empty() {
-            let removed = self.commit_stray(stray).map_err(|error| CommitError {
+        if !leftover.size().is_empty() {
+            let removed = self.commit_leftover(leftover).map_err(|error| CommitError {
                 // The desired rules are programmed; only this removal is tried again.
                 recovery: Recovery::Observe,
                 effect: Effect::Possible,
@@ -397,7 +407,7 @@ impl Backend for OnDemand {
             });
             transactions += removed?.transactions;
         }
-        self.close_stray();
+        self.close_leftover();
         Ok(Receipt { transactions })
     }
 
@@ -426,38 +436,38 @@ impl Backend for OnDemand {
     }
 
     fn is_offered(&self) -> bool {
-        self.offer == Offer::Assumed
+        self.offer == TableAvailability::Assumed
     }
 
     fn suspects(&self, change: &VariantChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
         let mut suspects = self.pure().suspects(&change.used, desired);
-        suspects.extend(self.pure().suspects(&change.stray, desired));
+        suspects.extend(self.pure().suspects(&change.leftover, desired));
         suspects
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        self.pure().shortcomings(asked)
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
+        self.pure().unsupported_fields(asked)
     }
 }
 
 impl fmt::Display for VariantRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.used, self.stray)
+        write!(f, "{}{}", self.used, self.leftover)
     }
 }
 
 impl fmt::Display for VariantChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.used, self.stray)
+        write!(f, "{}{}", self.used, self.leftover)
     }
 }
 
 impl backend::Change for VariantChange {
     fn size(&self) -> Size {
-        let (used, stray) = (self.used.size(), self.stray.size());
+        let (used, leftover) = (self.used.size(), self.leftover.size());
         Size {
-            elements: used.elements + stray.elements,
-            objects: used.objects + stray.objects,
+            elements: used.elements + leftover.elements,
+            objects: used.objects + leftover.objects,
         }
     }
 }

@@ -12,7 +12,7 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use xtables::{Found, Presence};
 
 use super::findings;
-use super::on_demand::{Offer, OnDemand};
+use super::on_demand::{OpenOnDemand, TableAvailability};
 use super::*;
 
 const BOTH: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
@@ -58,17 +58,22 @@ fn what_is_wanted_is_rendered_whole_and_comes_before_what_goes() {
         backend.render(&desired, &Rendered::default())
     };
     for (from, to) in [(nftables, iptables), (iptables, nftables)] {
-        let believed = Rendered {
+        let observed = Rendered {
             dataplane: dataplane(from, 1..3),
             rules: backend.render(&dataplane(from, 1..3), &Rendered::default()),
         };
-        let wanted = backend.render(&dataplane(to, 1..4), &believed);
-        assert_eq!(wanted, fresh(to), "from {from}");
-        assert_eq!(wanted.carrier(), Some(to));
-        let change = backend.diff(&believed.rules, &wanted);
+        let desired_rules = backend.render(&dataplane(to, 1..4), &observed);
+        assert_eq!(desired_rules, fresh(to), "from {from}");
+        assert_eq!(desired_rules.active_mode(), Some(to));
+        let change = backend.diff(&observed.rules, &desired_rules);
         let order = change.parts.iter().map(|(mechanism, _)| *mechanism);
         assert_eq!(order.collect::<Vec<_>>(), [to, from]);
-        assert!(backend.diff(&wanted, &wanted).size().is_empty());
+        assert!(
+            backend
+                .diff(&desired_rules, &desired_rules)
+                .size()
+                .is_empty()
+        );
     }
 }
 
@@ -87,7 +92,7 @@ fn what_changes_in_one_mechanism_is_all_that_is_written() {
         }
         let after = backend.render(&desired, &before);
         let size = backend.diff(&before.rules, &after).size();
-        let all = backend.diff(&Held::default(), &after).size();
+        let all = backend.diff(&RulesByMechanism::default(), &after).size();
         assert!(size.elements * 4 < all.elements, "{size:?} of {all:?}");
     }
 }
@@ -105,9 +110,9 @@ fn an_interrupted_switch_leads_on_to_what_is_wanted() {
         rules: both.clone(),
     };
     for (mechanism, other) in BOTH.into_iter().zip(BOTH.into_iter().rev()) {
-        let wanted = backend.render(&dataplane(mechanism, 1..3), &observed);
-        assert_eq!(wanted, render(mechanism));
-        let change = backend.diff(&both, &wanted);
+        let desired = backend.render(&dataplane(mechanism, 1..3), &observed);
+        assert_eq!(desired, render(mechanism));
+        let change = backend.diff(&both, &desired);
         let parts: Vec<Mechanism> = change.parts.iter().map(|part| part.0).collect();
         assert_eq!(parts, [other], "{mechanism} is complete");
     }
@@ -117,20 +122,25 @@ fn an_interrupted_switch_leads_on_to_what_is_wanted() {
 fn what_is_in_the_variant_that_is_not_used_goes() {
     let backend = detached();
     let desired = dataplane(Mechanism::Iptables, 1..3);
-    let wanted = backend.render(&desired, &Rendered::default());
-    let used = wanted.of(Mechanism::Iptables).typed::<VariantRules>().used;
-    let with_stray = VariantRules {
+    let desired_rules = backend.render(&desired, &Rendered::default());
+    let used = desired_rules
+        .of(Mechanism::Iptables)
+        .typed::<VariantRules>()
+        .used;
+    let with_leftover = VariantRules {
         used: used.clone(),
-        stray: used,
+        leftover: used,
     };
-    let with_stray = Held::only(Mechanism::Iptables, AnyRules::of(with_stray));
+    let with_leftover = RulesByMechanism::only(Mechanism::Iptables, AnyRules::of(with_leftover));
     let observed = Rendered {
         dataplane: Dataplane::default(),
-        rules: with_stray.clone(),
+        rules: with_leftover.clone(),
     };
-    assert_eq!(backend.render(&desired, &observed), wanted);
-    let removal = backend.diff(&with_stray, &wanted).size();
-    let all = backend.diff(&wanted, &Held::default()).size();
+    assert_eq!(backend.render(&desired, &observed), desired_rules);
+    let removal = backend.diff(&with_leftover, &desired_rules).size();
+    let all = backend
+        .diff(&desired_rules, &RulesByMechanism::default())
+        .size();
     assert_eq!(
         removal, all,
         "the other variant is emptied, and no more is written"
@@ -147,8 +157,8 @@ fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
     let expected = fresh(&backend, Mechanism::Nftables);
     assert_ne!(fresh(&backend, Mechanism::Iptables), expected);
     let nftables = erase(Nftables::detached(Family::Ipv4));
-    let mut iptables = OnDemand::detached(Iptables::detached(Family::Ipv4, Variant::Legacy));
-    iptables.offer = Offer::Lacking;
+    let mut iptables = OpenOnDemand::detached(Iptables::detached(Family::Ipv4, Variant::Legacy));
+    iptables.offer = TableAvailability::Lacking;
     let members = vec![
         (Mechanism::Nftables, nftables),
         (Mechanism::Iptables, erase(iptables)),
@@ -158,21 +168,24 @@ fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
     assert!(backend.standing().impossible.is_empty(), "nothing is said");
 }
 
-fn carried(carrier: Mechanism, impossible: Option<Mechanism>) -> BTreeMap<Family, Standing> {
-    let standing = Standing {
-        carrier: Some(carrier),
+fn carried(
+    active_mode: Mechanism,
+    impossible: Option<Mechanism>,
+) -> BTreeMap<Family, MechanismState> {
+    let standing = MechanismState {
+        active_mode: Some(active_mode),
         variant: Some(Variant::Legacy),
         impossible: impossible
             .map(|mechanism| (mechanism, "no such thing".to_owned()))
             .into_iter()
             .collect(),
-        ..Standing::default()
+        ..MechanismState::default()
     };
     Family::ALL.map(|family| (family, standing.clone())).into()
 }
 
 #[test]
-fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
+fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
     let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
     let fallen_back = carried(nftables, Some(iptables));
     assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
@@ -186,44 +199,44 @@ fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
 }
 
 #[test]
-fn t12_what_a_mode_has_left_behind_is_told_whatever_is_wanted() {
+fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_wanted() {
     let mut carried = carried(Mechanism::Nftables, Some(Mechanism::Iptables));
     assert_eq!(findings::left_behind(&carried), None);
     for standing in carried.values_mut() {
         standing.outgoing = Some(Mechanism::Iptables);
     }
-    let told = findings::left_behind(&carried).expect("it is told");
+    let reported = findings::left_behind(&carried).expect("it is told");
     let expected = "rules of mode iptables are still in the kernel for IPv4, and still forward to \
                     former endpoints of Services that have none any more: no such thing";
-    assert_eq!(told.message, expected);
+    assert_eq!(reported.message, expected);
 }
 
 #[test]
-fn t36_a_split_is_told_with_the_variant_that_is_used() {
+fn t36_a_split_is_reported_with_the_variant_that_is_used() {
     let presence = |rules| Presence {
         offered: true,
         rules,
         ..Presence::default()
     };
     let seen = |nf_tables, legacy| {
-        Sighting::Seen(Found {
+        VariantScan::Seen(Found {
             nf_tables: presence(nf_tables),
             legacy: presence(legacy),
         })
     };
     let carried = carried(Mechanism::Iptables, None);
-    let told = |sighting: &Sighting| {
+    let reported = |sighting: &VariantScan| {
         let finding = findings::split(sighting, &carried).expect("it is told");
         (finding.reason, finding.message)
     };
-    let (reason, message) = told(&seen(12, 3));
+    let (reason, message) = reported(&seen(12, 3));
     assert_eq!(reason, BOTH_VARIANTS_IN_USE);
     let both = message.contains("12 rules") && message.contains("variant legacy");
     assert!(both, "{message}");
-    assert_eq!(told(&seen(0, 3)).0, ONE_VARIANT_IN_USE);
-    let refused = Sighting::Refused("not permitted".to_owned());
-    assert_eq!(told(&refused).0, VARIANTS_UNREADABLE);
-    assert_eq!(findings::split(&Sighting::None, &carried), None);
+    assert_eq!(reported(&seen(0, 3)).0, ONE_VARIANT_IN_USE);
+    let refused = VariantScan::Refused("not permitted".to_owned());
+    assert_eq!(reported(&refused).0, VARIANTS_UNREADABLE);
+    assert_eq!(findings::split(&VariantScan::None, &carried), None);
 }
 
 /// A change that is counted as done would be recorded as present in the kernel.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use backend::Backend;
-use backend_iptables::{Disturbances, Iptables, Lock, PREFIX, open_with_disturbances};
+use backend_iptables::{Iptables, Lock, NotificationListener, PREFIX, open_with_listener};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::Interruption;
@@ -16,10 +16,10 @@ use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
-use xtables::{Fault, Found, Lookout, OpenError, Ours, Variant, observe_variants};
+use xtables::{Fault, Found, OpenError, OwnChains, Variant, VariantDetector, observe_variants};
 
 use crate::board::Board;
-use crate::engine::InForce;
+use crate::engine::AppliedConfig;
 
 /// How often the variants are scanned for rules of other programs: every `PERIODS` times
 /// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
@@ -58,23 +58,23 @@ pub(super) struct Ways {
     /// The tables of the variant in use.
     pub(super) used: Iptables,
     /// The tables of the other variant, if it contains or may contain rules of Signpost.
-    pub(super) stray: Option<Stray>,
+    pub(super) leftover: Option<LeftoverAccess>,
 }
 
 /// The tables that may contain leftover rules of an earlier agent.
 #[derive(Debug)]
-pub(super) struct Stray {
+pub(super) struct LeftoverAccess {
     pub(super) tables: Iptables,
-    pub(super) knowledge: Knowledge,
+    pub(super) knowledge: ReadState,
 }
 
 /// Whether the rules in the tables are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Knowledge {
+pub(super) enum ReadState {
     /// The tables were read.
     Read,
     /// The tables were not read, or the last read failed: they must be read again.
-    Owed,
+    MustRead,
 }
 
 /// Receives notifications of external changes to Signpost's iptables rules while the tables are
@@ -82,18 +82,18 @@ pub(super) enum Knowledge {
 #[derive(Debug)]
 pub(crate) struct Listener {
     /// The source of the notifications.
-    pub(crate) disturbances: Disturbances,
+    pub(crate) notification_listener: NotificationListener,
     /// How long the listener is needed.
-    pub(crate) interest: Interest,
+    pub(crate) open_tables: OpenTables,
 }
 
 /// Tells whether the iptables tables are still open.
 #[derive(Debug)]
-pub(crate) struct Interest(Weak<Opened>);
+pub(crate) struct OpenTables(Weak<Opened>);
 
 /// The result of the last scan of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Sighting {
+pub(crate) enum VariantScan {
     /// No scan has run: mode iptables is not in force.
     #[default]
     None,
@@ -114,12 +114,14 @@ pub(crate) fn lock_at(file: &Path) -> Lock {
 /// Scans the variants every few `syncPeriod`s while mode iptables is in force, until `stop` is
 /// cancelled.
 pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
-    let mut in_force = board.in_force();
-    let mut lookout = Lookout::default();
+    let mut applied_config = board.applied_config();
+    let mut variant_detector = VariantDetector::default();
     loop {
         let (mode, pause) = {
-            let in_force = in_force.borrow_and_update();
-            let effective = in_force.as_ref().map(|in_force| &in_force.effective);
+            let applied_config = applied_config.borrow_and_update();
+            let effective = applied_config
+                .as_ref()
+                .map(|applied_config| &applied_config.effective);
             let period = effective.map(|effective| effective.sync_period.duration());
             let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
             (effective.map(|effective| effective.mode), pause)
@@ -127,26 +129,27 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
         let sighting = match mode {
             Some(Mode::Iptables) => {
                 let look = spawn_blocking(move || {
-                    let seen = lookout.observe(PREFIX);
-                    (lookout, seen)
+                    let seen = variant_detector.observe(PREFIX);
+                    (variant_detector, seen)
                 });
                 let seen;
-                (lookout, seen) = match look.await {
+                (variant_detector, seen) = match look.await {
                     Ok(done) => done,
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     // The runtime is shutting down.
                     Err(_) => return,
                 };
                 match seen {
-                    Ok(found) => Sighting::Seen(found),
-                    Err(error) => Sighting::Refused(chain(&error).to_string()),
+                    Ok(found) => VariantScan::Seen(found),
+                    Err(error) => VariantScan::Refused(chain(&error).to_string()),
                 }
             }
-            _ => Sighting::None,
+            _ => VariantScan::None,
         };
         board.post_variants(sighting);
-        let mode_of = |in_force: &InForce| in_force.effective.mode;
-        let another = in_force.wait_for(|in_force| in_force.as_ref().map(mode_of) != mode);
+        let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
+        let another =
+            applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);
         // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
@@ -189,25 +192,25 @@ impl Variants {
         if let Some(opened) = kept.upgrade() {
             return Ok(opened);
         }
-        let (variant, stray) = observe_choice()?;
-        let (families, disturbances) = open_with_disturbances(variant, &self.lock)?;
-        let mut strays = match stray {
-            Some(variant) => self.open_stray(variant)?,
+        let (variant, leftover) = observe_choice()?;
+        let (families, notification_listener) = open_with_listener(variant, &self.lock)?;
+        let mut leftovers = match leftover {
+            Some(variant) => self.open_leftover(variant)?,
             None => [None, None],
         };
-        let ways = families.into_iter().zip(&mut strays);
-        let free = ways.map(|(used, stray)| {
-            let stray = stray.take();
-            (used.family(), Ways { used, stray })
+        let ways = families.into_iter().zip(&mut leftovers);
+        let free = ways.map(|(used, leftover)| {
+            let leftover = leftover.take();
+            (used.family(), Ways { used, leftover })
         });
         let opened = Arc::new(Opened {
             variant,
             free: Mutex::new(free.collect()),
-            interruption: disturbances.interruption(),
+            interruption: notification_listener.interruption(),
         });
         let listener = Listener {
-            disturbances,
-            interest: Interest(Arc::downgrade(&opened)),
+            notification_listener,
+            open_tables: OpenTables(Arc::downgrade(&opened)),
         };
         // During a cleanup, no thread listens.
         let _ = self.listeners.send(listener);
@@ -217,12 +220,12 @@ impl Variants {
 
     /// Opens both families of a variant in which an earlier agent may have left rules. Returns no
     /// tables if they can never be opened.
-    fn open_stray(&self, variant: Variant) -> Result<[Option<Stray>; 2], OpenError> {
+    fn open_leftover(&self, variant: Variant) -> Result<[Option<LeftoverAccess>; 2], OpenError> {
         match backend_iptables::open(variant, &self.lock) {
             Ok(families) => Ok(families.map(|tables| {
-                Some(Stray {
+                Some(LeftoverAccess {
                     tables,
-                    knowledge: Knowledge::Owed,
+                    knowledge: ReadState::MustRead,
                 })
             })),
             Err(error) if error.fault == Fault::Impossible => {
@@ -284,9 +287,9 @@ fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
             (error.known, variant)
         }
     };
-    let stray = other(variant);
-    let is_suspected = found.of(stray).ours != Ours::None;
-    Ok((variant, is_suspected.then_some(stray)))
+    let leftover = other(variant);
+    let is_suspected = found.of(leftover).own_chains != OwnChains::None;
+    Ok((variant, is_suspected.then_some(leftover)))
 }
 
 fn other(variant: Variant) -> Variant {
@@ -318,9 +321,9 @@ impl Drop for Opened {
     }
 }
 
-// === impl Interest ===
+// === impl OpenTables ===
 
-impl Interest {
+impl OpenTables {
     pub(crate) fn lasts(&self) -> bool {
         self.0.strong_count() > 0
     }

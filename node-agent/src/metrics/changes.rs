@@ -30,7 +30,7 @@ struct Pending {
     /// Compiled, and sent to the reconciler.
     ordered: Tally,
     /// The part of `ordered` that the current sync covers.
-    under_way: Tally,
+    running_sync: Tally,
 }
 
 /// Numbers of changes by kind of object.
@@ -104,15 +104,15 @@ impl ChangeCounts {
     /// Records the start of a sync, which covers every change sent so far.
     pub(crate) fn began(&self) {
         let mut pending = self.pending();
-        pending.under_way = pending.ordered;
+        pending.running_sync = pending.ordered;
     }
 
     /// Records the reconciler's report.
     pub(crate) fn reported(&self, report: &Report) {
         let mut pending = self.pending();
         if !report.finished.is_empty() {
-            let held = std::mem::take(&mut pending.under_way);
-            if report.finished.iter().all(|round| round.succeeded()) {
+            let held = std::mem::take(&mut pending.running_sync);
+            if report.finished.iter().all(|sync| sync.succeeded()) {
                 pending.ordered = pending.ordered.minus(held);
             }
         }
@@ -162,7 +162,7 @@ mod tests {
     use catalog::ObjectKey;
     use catalog::object::{EndpointSlice, Service};
     use dataplane::Family;
-    use reconciler::{Activity, Failure, Outcome, Phases, Reason, Round};
+    use reconciler::{Activity, Failure, FamilySync, Outcome, Phases, Reason};
     use runtime::BuildInfo;
 
     use super::*;
@@ -175,8 +175,8 @@ mod tests {
     }
 
     fn ended(outcomes: Vec<Outcome>) -> Report {
-        let round = |outcome| {
-            Arc::new(Round {
+        let sync = |outcome| {
+            Arc::new(FamilySync {
                 family: Family::Ipv4,
                 number: 1,
                 reason: Reason::Changed,
@@ -187,16 +187,16 @@ mod tests {
                 size: Size::default(),
                 transactions: 0,
                 outcome,
-                damage: None,
+                repaired_drift: None,
                 quarantined: Vec::new(),
-                shortcomings: Arc::new([]),
+                unsupported_fields: Arc::new([]),
             })
         };
         Report {
             activity: Activity::Waiting,
             families: Vec::new(),
             contest: None,
-            finished: outcomes.into_iter().map(round).collect(),
+            finished: outcomes.into_iter().map(sync).collect(),
             latencies: Vec::new(),
         }
     }
@@ -235,7 +235,7 @@ mod tests {
         counts.took(&service());
         counts.ordered();
         counts.reported(&ended(vec![Outcome::Committed, Outcome::Unchanged]));
-        assert_eq!(pending(), (1, 0), "what came later is for the next round");
+        assert_eq!(pending(), (1, 0), "what came later is for the next sync");
         counts.took(&slice());
         counts.dismissed();
         assert_eq!(pending(), (1, 0));

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use reconciler::Round;
+use reconciler::FamilySync;
 use runtime::Metrics;
 use xtables::TableName;
 
@@ -70,10 +70,10 @@ impl Failures {
     }
 
     /// Counts a failed sync.
-    pub(super) fn count(&self, round: &Round) {
-        let family = of_family(round.family);
+    pub(super) fn count(&self, sync: &FamilySync) {
+        let family = of_family(sync.family);
         self.all.get_or_create(&family).inc();
-        if extent(round.reason) == Extent::Partial {
+        if extent(sync.reason) == Extent::Partial {
             self.partial.get_or_create(&family).inc();
         }
     }
@@ -88,7 +88,7 @@ pub(super) fn encode_rules(
     let mut counts: Vec<Count> = Vec::new();
     let mut written: Vec<Count> = Vec::new();
     for (family, carried) in board.carried() {
-        if carried.carrier != Some(Mechanism::Iptables) {
+        if carried.active_mode != Some(Mechanism::Iptables) {
             continue;
         }
         let held = board.held(family).unwrap_or_default();

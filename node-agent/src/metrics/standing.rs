@@ -16,11 +16,11 @@ use crate::board::Board;
 
 /// Reads the board at each scrape.
 #[derive(Debug)]
-pub(super) struct Standing(pub(super) Arc<Board>);
+pub(super) struct StateMetrics(pub(super) Arc<Board>);
 
-// === impl Standing ===
+// === impl StateMetrics ===
 
-impl Standing {
+impl StateMetrics {
     fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let board = &self.0;
         let view = board.view().borrow().clone();
@@ -49,7 +49,7 @@ impl Standing {
             (
                 "signpost_affinity_exhausted_services",
                 "Services with session affinity that recently had no room for a new client",
-                float(exhausted(&board.crowded().borrow(), desired).len()),
+                float(exhausted(&board.full_affinity_maps().borrow(), desired).len()),
             ),
             (
                 "signpost_source_stale_seconds",
@@ -93,7 +93,7 @@ impl Standing {
     }
 }
 
-impl Collector for Standing {
+impl Collector for StateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.encode_totals(&mut encoder)?;
         self.encode_no_local_endpoints(&mut encoder)?;
@@ -144,7 +144,7 @@ mod tests {
     fn the_metric_counts_the_rejections_that_the_status_counts() {
         let board = Arc::new(Board::new());
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Standing(Arc::clone(&board))));
+        registry.register_collector(Box::new(StateMetrics(Arc::clone(&board))));
         let rejections = Rejections {
             total: 3,
             ..Rejections::default()

@@ -24,13 +24,13 @@ async fn hold(name: &str) -> (Listener, runtime::CancellationToken) {
 async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
     let name = name("second");
     let (listener, stopper) = hold(&name).await;
-    let mut told = None;
+    let mut reported = None;
     let patience = Duration::from_millis(300);
-    let waiting = timeout(patience, attempt(&name, &mut told)).await;
+    let waiting = timeout(patience, attempt(&name, &mut reported)).await;
     assert!(waiting.is_err(), "{waiting:?}");
-    let told = told.expect("it has said who it is");
+    let reported = reported.expect("it has said who it is");
     let expected = format!("process {}, for node node-1", process::id());
-    assert!(told.contains(&expected), "{told}");
+    assert!(reported.contains(&expected), "{reported}");
 
     let second = tokio::spawn(async move { wait_for(&name).await });
     // After a stop it may still be writing.
@@ -52,26 +52,29 @@ async fn a_socket_that_nobody_listens_on_keeps_no_node_from_being_served() {
     rustix::net::bind(&deaf, &address).expect("nobody has it");
     let began = Instant::now();
     let waited = wait_for(&name).await;
-    assert!(matches!(waited, Err(Reason::Deaf)), "{waited:?}");
-    assert!(began.elapsed() >= PAUSE * DEAF, "an end is given its time");
+    assert!(matches!(waited, Err(Reason::NotListening)), "{waited:?}");
+    assert!(
+        began.elapsed() >= PAUSE * NOT_LISTENING_ATTEMPTS,
+        "an end is given its time"
+    );
 }
 
 #[test]
 fn a_holder_is_described_by_what_is_known_of_it() {
-    let told = |introduction: &str, process| describe(introduction.as_bytes(), process);
+    let reported = |introduction: &str, process| describe(introduction.as_bytes(), process);
     let introduction = "signpost-agent 1, process 7, for node a\n";
     let text = "signpost-agent 1, process 7, for node a";
-    assert_eq!(told(introduction, Some(7)).as_deref(), Some(text));
+    assert_eq!(reported(introduction, Some(7)).as_deref(), Some(text));
     let expected = format!("{text} (here process 70)");
-    assert_eq!(told(introduction, Some(70)), Some(expected));
+    assert_eq!(reported(introduction, Some(70)), Some(expected));
     let expected = format!("{text} (in another container)");
-    assert_eq!(told(introduction, None), Some(expected));
-    assert_eq!(told("", None), None);
+    assert_eq!(reported(introduction, None), Some(expected));
+    assert_eq!(reported("", None), None);
     let expected = "process 7, which does not identify itself";
-    assert_eq!(told("", Some(7)).as_deref(), Some(expected));
+    assert_eq!(reported("", Some(7)).as_deref(), Some(expected));
     let made_up = "\u{1b}[2J\r\nfoo";
     assert_eq!(
-        told(made_up, None).as_deref(),
+        reported(made_up, None).as_deref(),
         Some("[2Jfoo (in another container)")
     );
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::board::tests::assigned;
-use crate::engine::{Engine, Silence, View};
+use crate::engine::{Engine, MissingAssignment, View};
 use crds::node_proxy::{ConntrackFill, Counts};
 use http::{Request, Response};
 use kube::Client;
@@ -104,7 +104,7 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
         }));
     }
     assert_eq!(requests.load(Ordering::Relaxed), 1);
-    let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+    let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
     engine.apply(assigned(), Instant::now());
     board.post_view(engine.view());
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -119,7 +119,7 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
 async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
     let board = Arc::new(Board::new());
     let post = |endpoints| {
-        let view = Engine::new("node-1", None, Silence::MayEnd).view();
+        let view = Engine::new("node-1", None, MissingAssignment::MayEnd).view();
         board.post_view(View { endpoints, ..view });
     };
     let (mut said, mut counted) = (board.status(), board.status());

@@ -21,7 +21,7 @@ const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
 /// Determines whether this node's kernel keeps up with the desired state. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Judge {
+pub(super) struct HealthSource {
     board: Arc<Board>,
     proxy: ProxyHealth,
 }
@@ -31,14 +31,14 @@ pub(super) struct Judge {
 struct Subject {
     service: ServiceKey,
     local_endpoints: Arc<AtomicUsize>,
-    judge: Judge,
+    judge: HealthSource,
 }
 
-// === impl Judge ===
+// === impl HealthSource ===
 
-impl Judge {
-    pub(super) fn new(board: Arc<Board>, proxy: ProxyHealth) -> Judge {
-        Judge { board, proxy }
+impl HealthSource {
+    pub(super) fn new(board: Arc<Board>, proxy: ProxyHealth) -> HealthSource {
+        HealthSource { board, proxy }
     }
 
     /// Answers every path: 200 if `service` has endpoints on this node and the kernel keeps up,

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinError, JoinSet};
 
-use super::answer::Judge;
+use super::answer::HealthSource;
 use super::desired::Listening;
 use crate::port_holder::is_taken;
 
@@ -32,7 +32,7 @@ pub(super) struct ListenError {
 /// All open listeners. They are closed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    judge: Judge,
+    judge: HealthSource,
     open: BTreeMap<SocketAddr, Listener>,
     /// The listeners that are closing and may still answer their last requests.
     closing: BTreeSet<SocketAddr>,
@@ -60,7 +60,7 @@ impl ListenError {
 
 impl Listeners {
     /// Starts without listeners. Answers use `judge`.
-    pub(super) fn new(judge: Judge) -> Listeners {
+    pub(super) fn new(judge: HealthSource) -> Listeners {
         Listeners {
             judge,
             open: BTreeMap::new(),

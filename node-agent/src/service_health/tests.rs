@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 use backend::Size;
 use crds::event::SERVICE_HEALTH_REFUSED;
 use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
-use reconciler::{Activity, FamilyStatus, Outcome, Pace, Phases, Reason, Round, Rounds};
+use reconciler::{Activity, FamilyStatus, FamilySync, Outcome, Pace, Phases, Reason, RecentSyncs};
 use runtime::{BuildInfo, CancellationToken, Metrics};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -207,14 +207,14 @@ impl Rig {
             failing: None,
             pace: Pace::Ordinary,
             drifts: 0,
-            last_damage: None,
+            last_repaired_drift: None,
             quarantined: Vec::new(),
-            shortcomings: Arc::new([]),
+            unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),
-            rounds: Rounds::default(),
+            syncs: RecentSyncs::default(),
         };
-        let round = |family| {
-            Arc::new(Round {
+        let sync = |family| {
+            Arc::new(FamilySync {
                 family,
                 number: 1,
                 reason: Reason::Changed,
@@ -225,16 +225,16 @@ impl Rig {
                 size: Size::default(),
                 transactions: 1,
                 outcome: Outcome::Committed,
-                damage: None,
+                repaired_drift: None,
                 quarantined: Vec::new(),
-                shortcomings: Arc::new([]),
+                unsupported_fields: Arc::new([]),
             })
         };
         let report = Report {
             activity: Activity::Waiting,
             families: Family::ALL.map(status).into(),
             contest: None,
-            finished: Family::ALL.map(round).into(),
+            finished: Family::ALL.map(sync).into(),
             latencies: Vec::new(),
         };
         self.proxy.reported(&report);
@@ -372,17 +372,17 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     let taken = taken.expect("loopback has free ports");
     let port = taken.local_addr().expect("it listens").port();
     rig.program(&[(web(port), here(1))]);
-    let told = timeout(DEADLINE, rig.announcements.next()).await;
-    let told = told.expect("it is announced").expect("it still runs");
-    assert_eq!(told.reason, SERVICE_HEALTH_REFUSED);
+    let reported = timeout(DEADLINE, rig.announcements.next()).await;
+    let reported = reported.expect("it is announced").expect("it still runs");
+    assert_eq!(reported.reason, SERVICE_HEALTH_REFUSED);
     assert_eq!(
-        told.regarding,
+        reported.regarding,
         Regarding::Service(ServiceKey::new("shop", "web"))
     );
-    assert!(told.note.contains("in use"), "{}", told.note);
+    assert!(reported.note.contains("in use"), "{}", reported.note);
     // Failure story T62: the event names the process that has the port.
     let holder = format!("(process {}) uses it", std::process::id());
-    assert!(told.note.ends_with(&holder), "{}", told.note);
+    assert!(reported.note.ends_with(&holder), "{}", reported.note);
     // Fails again without another event; then the port is free.
     rig.program(&[(web(port), here(2))]);
     drop(taken);

@@ -6,26 +6,28 @@ use backend::Recovery;
 use backend_nftables::CROWDED;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
-use crds::honoured::not_honoured;
 use crds::node_proxy::rejections::Rejections;
 use crds::profile::handover::Handover;
+use crds::unsupported::unsupported_fields;
 use dataplane::Family;
 use jiff::Timestamp;
-use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing, UnderWay};
+use reconciler::{
+    Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_ROUND,
+};
 
 use super::{Facts, families, is_handed_over, is_programmed};
 use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::engine::{Configuration, View};
-use crate::foreign_proxy::{self, Sight};
-use crate::mechanism::{self, LockStanding};
+use crate::foreign_proxy::{self, ForeignProxyScan};
+use crate::mechanism::{self, LockState};
 use crate::serving_state::ServingState;
 use crate::support::{done_without, has_address};
 
 /// How long a node whose source does not answer still counts as up to date: long enough to notice,
 /// and for an API server to restart. After a longer time the node may be sending traffic to
 /// endpoints that no longer exist.
-const HEARD_LATELY: Duration = Duration::from_secs(120);
+const STALE_AFTER: Duration = Duration::from_secs(120);
 /// The maximum number of Services that a message names.
 const EXHAUSTED_NAMED: usize = 8;
 
@@ -34,12 +36,12 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
         ready(facts, now),
         progressing(facts, now),
         degraded(facts),
-        honoured(facts, rejections),
+        unsupported(facts, rejections),
     ];
     let families = families(facts).iter();
     findings.extend(families.map(|family| family_programmed(facts, family)));
     findings.extend(facts.report.map(rules_contested));
-    findings.extend(foreign_proxy::finding(facts.sight));
+    findings.extend(foreign_proxy::finding(facts.scan));
     findings.extend(mechanism::findings::split(facts.variants, facts.carried));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
@@ -59,7 +61,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     if facts.serving_state == ServingState::HandedBack {
         // If the profile asks for this, and another proxy serves, nothing is left to do.
         let is_desired = facts.view.effective.handover == Handover::Handback;
-        let is_done = is_desired && is_handed_over(facts) && !is_unserved(facts.sight);
+        let is_done = is_desired && is_handed_over(facts) && !is_unserved(facts.scan);
         return finding(
             Status::from(is_done),
             reason::HANDED_BACK,
@@ -78,7 +80,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
         .filter(|family| {
             matches!(
                 family.standing(),
-                Standing::NeverProgrammed | Standing::Failing
+                FamilyCondition::NeverProgrammed | FamilyCondition::Failing
             )
         })
         .collect();
@@ -88,7 +90,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     }
     if broken.is_empty()
         && let Some((since, message)) = &view.source.stale
-        && age(*since, now) > HEARD_LATELY
+        && age(*since, now) > STALE_AFTER
     {
         let since = Timestamp::try_from(*since).unwrap_or_default();
         let message = format!("no answer since {since:.0}: {message}");
@@ -140,7 +142,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
             pending_handover(facts),
         );
     }
-    if let Some(UnderWay { since, .. }) = facts.under_way
+    if let Some(RunningSync { since, .. }) = facts.running_sync
         && age(since, now) > SLOW_ROUND
     {
         let since = Timestamp::try_from(since).unwrap_or_default();
@@ -242,7 +244,7 @@ fn age(since: SystemTime, now: Timestamp) -> Duration {
     age.unwrap_or_default()
 }
 
-fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
+fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let say = |status, reason, message| {
         Finding::new(condition::FEATURES_HONOURED, status, reason, message)
     };
@@ -253,7 +255,7 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let mut fields: Vec<_> = replaced.into_iter().collect();
     fields.extend(mechanism::findings::left_behind(facts.carried));
     fields.extend(mechanism::findings::settings(facts.carried));
-    fields.extend(not_honoured(&facts.view.effective, written));
+    fields.extend(unsupported_fields(&facts.view.effective, written));
     fields.extend(config.and_then(|c| mechanism::findings::scheduler(c)));
     if let Some(first) = fields.first() {
         let fields = fields.iter().map(|f| format!("{}: {}", f.field, f.message));
@@ -277,7 +279,7 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
 
 /// Names the Services that have no room for another client's affinity; `None` if all have.
 fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
-    let services = exhausted(facts.crowded, facts.view.desired.as_ref());
+    let services = exhausted(facts.full_affinity_maps, facts.view.desired.as_ref());
     if services.is_empty() {
         return None;
     }
@@ -305,7 +307,7 @@ fn handed_back(facts: &Facts<'_>) -> String {
         let error = failure_message(family);
         return format!("handed back, but Signpost's rules are still in the kernel: {error}");
     }
-    match is_unserved(facts.sight) {
+    match is_unserved(facts.scan) {
         true => {
             "handed back, and there are no rules of another proxy: no proxy serves this node's Services"
         }
@@ -315,8 +317,8 @@ fn handed_back(facts: &Facts<'_>) -> String {
 }
 
 /// Returns whether no other proxy has rules on the node.
-fn is_unserved(sight: &Sight) -> bool {
-    matches!(sight, Sight::Seen(found, _) if found.is_nothing())
+fn is_unserved(scan: &ForeignProxyScan) -> bool {
+    matches!(scan, ForeignProxyScan::Seen(found, _) if found.is_nothing())
 }
 
 fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
@@ -325,22 +327,22 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
         Family::Ipv6 => condition::IPV6_PROGRAMMED,
     };
     match family.standing() {
-        Standing::Programmed | Standing::PartlyProgrammed => {
+        FamilyCondition::Programmed | FamilyCondition::PartlyProgrammed => {
             let message = match family.quarantined.first() {
                 None => String::new(),
                 Some(first) => format!("all but {}: {first}", family.quarantined.len()),
             };
             Finding::new(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
         }
-        Standing::NeverProgrammed if facts.serving_state == ServingState::HandedBack => {
+        FamilyCondition::NeverProgrammed if facts.serving_state == ServingState::HandedBack => {
             let message = String::new();
             Finding::new(kind, Status::False, reason::HANDED_BACK, message)
         }
-        Standing::NeverProgrammed if family.failing.is_none() => {
+        FamilyCondition::NeverProgrammed if family.failing.is_none() => {
             let message = "no rule has been written since the agent started".to_owned();
             Finding::new(kind, Status::Unknown, reason::STARTING, message)
         }
-        Standing::NeverProgrammed | Standing::Failing => Finding::new(
+        FamilyCondition::NeverProgrammed | FamilyCondition::Failing => Finding::new(
             kind,
             Status::False,
             failure_reason(facts, family),
@@ -359,14 +361,14 @@ fn rules_contested(report: &Report) -> Finding {
         let message = format!("since {since:.0}, {contest}");
         return say(Status::True, reason::REPAIRS_HELD_BACK, message);
     }
-    let last: Option<(Family, &Damage)> = report
+    let last: Option<(Family, &RepairedDrift)> = report
         .families
         .iter()
-        .filter_map(|family| Some((family.family, family.last_damage.as_ref()?)))
-        .max_by_key(|(_, damage)| damage.found);
-    let message = last.map_or_else(String::new, |(family, damage)| {
-        let found = Timestamp::try_from(damage.found).unwrap_or_default();
-        format!("last repaired at {found:.0}: {family}: {damage}")
+        .filter_map(|family| Some((family.family, family.last_repaired_drift.as_ref()?)))
+        .max_by_key(|(_, repaired_drift)| repaired_drift.found);
+    let message = last.map_or_else(String::new, |(family, repaired_drift)| {
+        let found = Timestamp::try_from(repaired_drift.found).unwrap_or_default();
+        format!("last repaired at {found:.0}: {family}: {repaired_drift}")
     });
     say(Status::False, reason::UNDISTURBED, message)
 }
@@ -402,7 +404,7 @@ fn manifests_parsed(view: &View) -> Option<Finding> {
 
 fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
     let carried = facts.carried.get(&family.family);
-    if carried.is_some_and(|carried| carried.lock == LockStanding::Held) {
+    if carried.is_some_and(|carried| carried.lock == LockState::Held) {
         return reason::XTABLES_LOCK_HELD;
     }
     match &family.failing {

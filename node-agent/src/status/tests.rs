@@ -1,7 +1,7 @@
 //! The status of a node, derived from the state of its parts.
 
 mod handover;
-mod honoured;
+mod unsupported;
 
 use super::*;
 
@@ -13,7 +13,7 @@ use crds::condition::{Status, status_of};
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, FrontendKey, Mechanism, Node, Port, Protocol, ServiceKey};
-use reconciler::{Activity, Contest, Damage, Failing, Pace, Quarantined, Rounds};
+use reconciler::{Activity, Failing, Pace, Quarantined, RecentSyncs, RepairBackoff, RepairedDrift};
 use xtables::{Presence, Variant};
 
 use crate::engine::{Configuration, SourceHealth};
@@ -41,7 +41,7 @@ fn view_of(effective: EffectiveConfig) -> View {
         hash: ConfigHash::of(&effective),
         effective: Arc::new(effective),
         source: SourceHealth::default(),
-        standing: catalog::NodeStanding::Staying,
+        standing: catalog::NodeLifecycle::Staying,
         desired: Some(Dataplane::new(
             Arc::new(Node::default()),
             Arc::new(Config::default()),
@@ -60,18 +60,18 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         failing: None,
         pace: Pace::Ordinary,
         drifts: 0,
-        last_damage: None,
+        last_repaired_drift: None,
         quarantined: Vec::new(),
-        shortcomings: Arc::new([]),
+        unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
-        rounds: Rounds::default(),
+        syncs: RecentSyncs::default(),
     }
 }
 
-fn by_nftables() -> BTreeMap<Family, mechanism::Standing> {
-    let standing = mechanism::Standing {
-        carrier: Some(Mechanism::Nftables),
-        ..mechanism::Standing::default()
+fn by_nftables() -> BTreeMap<Family, mechanism::MechanismState> {
+    let standing = mechanism::MechanismState {
+        active_mode: Some(Mechanism::Nftables),
+        ..mechanism::MechanismState::default()
     };
     Family::ALL.map(|family| (family, standing.clone())).into()
 }
@@ -79,7 +79,7 @@ fn by_nftables() -> BTreeMap<Family, mechanism::Standing> {
 fn failing(mut family: FamilyStatus, recovery: Recovery) -> FamilyStatus {
     family.failing = Some(Failing {
         since: SystemTime::UNIX_EPOCH,
-        rounds: 2,
+        syncs: 2,
         retries: 1,
         error: "failed to commit: no such device".to_owned(),
         recovery,
@@ -99,24 +99,25 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 
 /// A node in mode nftables without any problem.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
-    static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
+    static CARRIED: LazyLock<BTreeMap<Family, mechanism::MechanismState>> =
+        LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
     static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
     Facts {
         view,
         report,
-        under_way: None,
+        running_sync: None,
         elements: 0,
         carried: &CARRIED,
-        variants: &Sighting::None,
+        variants: &VariantScan::None,
         latency: None,
         connections: &CONNECTIONS,
         not_relayed: &[],
-        crowded: &CROWDED_NOWHERE,
+        full_affinity_maps: &CROWDED_NOWHERE,
         not_served: &NOT_SERVED,
         serving_state: ServingState::Serving,
-        sight: &Sight::None,
+        scan: &ForeignProxyScan::None,
         handover_refusal: None,
         kernel: "6.18",
     }
@@ -128,7 +129,7 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
 }
 
 /// The status, reason and message of one condition.
-fn told(status: &NodeProxyStatus, kind: &str) -> (String, String, String) {
+fn reported(status: &NodeProxyStatus, kind: &str) -> (String, String, String) {
     let condition = status.conditions.iter().find(|c| c.type_ == kind);
     let condition = condition.expect("it is there from the beginning");
     (
@@ -143,9 +144,9 @@ fn a_node_that_serves_everything_is_ready_and_has_applied_its_configuration() {
     let view = view();
     let both = Family::ALL.map(|family| programmed(family, &view));
     let status = say(&view, Some(&report(both)));
-    assert_eq!(told(&status, condition::READY).0, "True");
-    assert_eq!(told(&status, condition::DEGRADED).0, "False");
-    assert_eq!(told(&status, condition::PROGRESSING).1, "Settled");
+    assert_eq!(reported(&status, condition::READY).0, "True");
+    assert_eq!(reported(&status, condition::DEGRADED).0, "False");
+    assert_eq!(reported(&status, condition::PROGRESSING).1, "Settled");
     assert_eq!(status.observed_generation, Some(3));
     assert_eq!(status.applied_hash, Some(view.hash.clone()));
     let generations = status.conditions.iter().map(|c| c.observed_generation);
@@ -163,7 +164,7 @@ fn t56_a_node_that_has_never_synced_is_not_ready_and_says_what_it_waits_for() {
     view.missing = vec!["list of Services".to_owned()];
     view.desired = None;
     let status = say(&view, None);
-    let (ready, reason, message) = told(&status, condition::READY);
+    let (ready, reason, message) = reported(&status, condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("False", "ListsPending"));
     assert_eq!(message, "waiting for the list of Services");
     assert_eq!(status.applied_hash, None);
@@ -179,19 +180,19 @@ fn listed_but_not_programmed_is_starting() {
         ..programmed(family, &view)
     });
     let status = say(&view, Some(&report(never)));
-    assert_eq!(told(&status, condition::READY).1, "Starting");
-    assert_eq!(told(&status, condition::IPV4_PROGRAMMED).0, "Unknown");
+    assert_eq!(reported(&status, condition::READY).1, "Starting");
+    assert_eq!(reported(&status, condition::IPV4_PROGRAMMED).0, "Unknown");
 }
 
 /// Failure story T58: kubernetes#133694.
 #[test]
-fn t58_one_broken_family_is_told_from_the_other() {
+fn t58_one_broken_family_is_reported_from_the_other() {
     let view = view();
     let [ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
     let status = say(&view, Some(&report([ipv4, failing(ipv6, Recovery::Retry)])));
-    assert_eq!(told(&status, condition::READY).1, "PartiallyProgrammed");
-    assert_eq!(told(&status, condition::IPV4_PROGRAMMED).0, "True");
-    let (programmed, reason, message) = told(&status, condition::IPV6_PROGRAMMED);
+    assert_eq!(reported(&status, condition::READY).1, "PartiallyProgrammed");
+    assert_eq!(reported(&status, condition::IPV4_PROGRAMMED).0, "True");
+    let (programmed, reason, message) = reported(&status, condition::IPV6_PROGRAMMED);
     assert_eq!(
         (programmed.as_str(), reason.as_str()),
         ("False", "CommitFailed")
@@ -224,19 +225,19 @@ fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
 fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_said_and_the_node_is_ready() {
     let (view, report) = without_ipv6(None);
     let status = say(&view, Some(&report));
-    let (ready, reason, message) = told(&status, condition::READY);
+    let (ready, reason, message) = reported(&status, condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("True", "Programmed"));
     assert_eq!(
         message,
         "programmed without one address family: IPv6: failed to commit: no such device"
     );
-    let (programmed, reason, _) = told(&status, condition::IPV6_PROGRAMMED);
+    let (programmed, reason, _) = reported(&status, condition::IPV6_PROGRAMMED);
     assert_eq!(
         (programmed.as_str(), reason.as_str()),
         ("False", "KernelUnsupported")
     );
-    assert_eq!(told(&status, condition::DEGRADED).0, "False");
-    assert_eq!(told(&status, condition::PROGRESSING).1, "Settled");
+    assert_eq!(reported(&status, condition::DEGRADED).0, "False");
+    assert_eq!(reported(&status, condition::PROGRESSING).1, "Settled");
     assert_eq!(status.applied_hash, Some(view.hash.clone()));
     assert_eq!(status.rejections.total, 0);
 }
@@ -264,7 +265,7 @@ fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
         };
         let before = NodeProxyStatus::default();
         let status = status(&facts, &before, Timestamp::UNIX_EPOCH);
-        assert_eq!(told(&status, condition::READY).0, ready);
+        assert_eq!(reported(&status, condition::READY).0, ready);
         assert_eq!(status.rejections.total, 1);
         let first = &status.rejections.first[0];
         assert_eq!(
@@ -278,12 +279,15 @@ fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
 }
 
 #[test]
-fn a_kernel_that_cannot_is_told_from_one_that_would_not() {
+fn a_kernel_that_cannot_is_reported_from_one_that_would_not() {
     let view = view();
     let both = Family::ALL.map(|f| failing(programmed(f, &view), Recovery::Halt));
     let status = say(&view, Some(&report(both)));
-    assert_eq!(told(&status, condition::READY).1, "KernelUnsupported");
-    assert_eq!(told(&status, condition::DEGRADED).1, "KernelUnsupported");
+    assert_eq!(reported(&status, condition::READY).1, "KernelUnsupported");
+    assert_eq!(
+        reported(&status, condition::DEGRADED).1,
+        "KernelUnsupported"
+    );
 }
 
 /// Failure story T25: kubernetes#142068.
@@ -297,8 +301,8 @@ fn t25_a_service_that_the_kernel_refuses_is_named_and_the_node_is_ready() {
         since: SystemTime::UNIX_EPOCH,
     });
     let status = say(&view, Some(&report([ipv4, ipv6])));
-    assert_eq!(told(&status, condition::READY).0, "True");
-    let (degraded, reason, message) = told(&status, condition::DEGRADED);
+    assert_eq!(reported(&status, condition::READY).0, "True");
+    let (degraded, reason, message) = reported(&status, condition::DEGRADED);
     assert_eq!(
         (degraded.as_str(), reason.as_str()),
         ("True", "ServicesRejected")
@@ -319,15 +323,15 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     };
     view.desired = Some(Dataplane::new(Arc::new(Node::default()), Arc::new(config)));
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let standing = mechanism::Standing {
-        carrier: Some(Mechanism::Nftables),
-        wanted: Some(Mechanism::Nftables),
+    let standing = mechanism::MechanismState {
+        active_mode: Some(Mechanism::Nftables),
+        desired: Some(Mechanism::Nftables),
         impossible: [(
             Mechanism::Ipvs,
             "the kernel has no IPVS: it needs module ip_vs".to_owned(),
         )]
         .into(),
-        ..mechanism::Standing::default()
+        ..mechanism::MechanismState::default()
     };
     let carried = Family::ALL.map(|family| (family, standing.clone())).into();
     let report = report(both);
@@ -337,9 +341,9 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     };
     let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
     assert_eq!(status.mode, Some(Mode::Nftables));
-    let (honoured, reason, message) = told(&status, condition::FEATURES_HONOURED);
+    let (unsupported, reason, message) = reported(&status, condition::FEATURES_HONOURED);
     assert_eq!(
-        (honoured.as_str(), reason.as_str()),
+        (unsupported.as_str(), reason.as_str()),
         ("False", "ModeNotHonoured")
     );
     for part in ["mode ipvs", "nftables is used", "module ip_vs"] {
@@ -356,10 +360,10 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
 fn a_setting_that_could_not_be_written_is_named() {
     let view = view();
     let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
-    let standing = mechanism::Standing {
-        carrier: Some(Mechanism::Ipvs),
+    let standing = mechanism::MechanismState {
+        active_mode: Some(Mechanism::Ipvs),
         missing_settings: vec![missing.to_owned()],
-        ..mechanism::Standing::default()
+        ..mechanism::MechanismState::default()
     };
     let carried = Family::ALL.map(|family| (family, standing.clone())).into();
     let facts = Facts {
@@ -367,8 +371,8 @@ fn a_setting_that_could_not_be_written_is_named() {
         ..facts(&view, None)
     };
     let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
-    let (honoured, reason, message) = told(&status, condition::FEATURES_HONOURED);
-    assert_eq!((&*honoured, &*reason), ("False", "FieldNotHonoured"));
+    let (unsupported, reason, message) = reported(&status, condition::FEATURES_HONOURED);
+    assert_eq!((&*unsupported, &*reason), ("False", "FieldNotHonoured"));
     assert_eq!(message, format!("mode: {missing}"));
 }
 
@@ -382,17 +386,17 @@ fn a_configuration_counts_as_applied_once_the_kernel_carries_it_out() {
     });
     let status = say(&view, Some(&report(before)));
     assert_eq!(status.applied_hash, None);
-    assert_eq!(told(&status, condition::PROGRESSING).1, "Applying");
+    assert_eq!(reported(&status, condition::PROGRESSING).1, "Applying");
 }
 
 fn say_at(
     view: &View,
     report: &Report,
-    under_way: Option<UnderWay>,
+    running_sync: Option<RunningSync>,
     now: SystemTime,
 ) -> NodeProxyStatus {
     let facts = Facts {
-        under_way,
+        running_sync,
         ..facts(view, Some(report))
     };
     let now = Timestamp::try_from(now).expect("a time");
@@ -401,24 +405,24 @@ fn say_at(
 
 /// Failure story T57: kubernetes#83263.
 #[test]
-fn t57_a_round_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it() {
+fn t57_a_sync_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it() {
     let view = view();
     let seconds = |count| SystemTime::UNIX_EPOCH + Duration::from_secs(count);
     let both = Family::ALL.map(|family| programmed(family, &view));
     let before = report(both.clone());
-    let running = UnderWay {
+    let running = RunningSync {
         reason: reconciler::Reason::Changed,
         since: seconds(1000),
     };
     let say_running = |now| say_at(&view, &before, Some(running), seconds(now));
     for (now, expected) in [(1005, "Settled"), (1030, "Slow"), (1300, "Slow")] {
         let status = say_running(now);
-        let (_, reason, message) = told(&status, condition::PROGRESSING);
+        let (_, reason, message) = reported(&status, condition::PROGRESSING);
         assert_eq!(reason, expected, "after {} s: {message}", now - 1000);
-        assert_eq!(told(&status, condition::READY).0, "True");
+        assert_eq!(reported(&status, condition::READY).0, "True");
     }
-    let earlier = told(&say_running(1030), condition::PROGRESSING);
-    let later = told(&say_running(1300), condition::PROGRESSING);
+    let earlier = reported(&say_running(1030), condition::PROGRESSING);
+    let later = reported(&say_running(1300), condition::PROGRESSING);
     assert_eq!(
         earlier, later,
         "another message is another write to the API"
@@ -429,10 +433,10 @@ fn t57_a_round_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it
         took: Duration::from_secs(300),
     };
     let status = say_at(&view, &report([ipv4, ipv6]), None, seconds(1300));
-    let (ready, reason, message) = told(&status, condition::READY);
+    let (ready, reason, message) = reported(&status, condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("True", "Slow"));
     assert!(message.contains("IPv6 took 300 s"), "{message}");
-    assert_eq!(told(&status, condition::DEGRADED).0, "False");
+    assert_eq!(reported(&status, condition::DEGRADED).0, "False");
 }
 
 #[test]
@@ -442,9 +446,9 @@ fn a_node_that_hears_nothing_is_ready_for_a_while_and_then_no_longer() {
     view.source.stale = Some((since, "connection refused".to_owned()));
     let both = report(Family::ALL.map(|family| programmed(family, &view)));
     let after = |seconds| say_at(&view, &both, None, since + Duration::from_secs(seconds));
-    assert_eq!(told(&after(100), condition::READY).0, "True");
-    assert_eq!(told(&after(100), condition::DEGRADED).1, "SourceStale");
-    let (ready, reason, message) = told(&after(121), condition::READY);
+    assert_eq!(reported(&after(100), condition::READY).0, "True");
+    assert_eq!(reported(&after(100), condition::DEGRADED).1, "SourceStale");
+    let (ready, reason, message) = reported(&after(121), condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("False", "SourceStale"));
     assert!(message.contains("connection refused"), "{message}");
 }
@@ -455,31 +459,34 @@ fn a_manifest_that_cannot_be_read_is_named() {
     view.source.unreadable = Some(vec!["web.yaml line 7: no such field".to_owned()]);
     let both = Family::ALL.map(|family| programmed(family, &view));
     let status = say(&view, Some(&report(both)));
-    let (parsed, _, message) = told(&status, condition::MANIFESTS_PARSED);
+    let (parsed, _, message) = reported(&status, condition::MANIFESTS_PARSED);
     assert_eq!(parsed, "False");
     assert_eq!(message, "web.yaml line 7: no such field");
-    assert_eq!(told(&status, condition::DEGRADED).1, "ManifestsUnreadable");
-    assert_eq!(told(&status, condition::READY).0, "True");
+    assert_eq!(
+        reported(&status, condition::DEGRADED).1,
+        "ManifestsUnreadable"
+    );
+    assert_eq!(reported(&status, condition::READY).0, "True");
 }
 
 #[test]
-fn who_keeps_changing_the_rules_is_told_once_and_who_did_it_last_afterwards() {
+fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards() {
     let view = view();
-    let culprit = backend::Culprit {
+    let actor = backend::Actor {
         program: "firewalld".to_owned(),
         process: 815,
     };
     let mut report = report(Family::ALL.map(|family| programmed(family, &view)));
-    report.families[1].last_damage = Some(Damage {
+    report.families[1].last_repaired_drift = Some(RepairedDrift {
         found: SystemTime::UNIX_EPOCH,
-        culprit: Some(culprit.clone()),
+        actor: Some(actor.clone()),
         size: backend::Size {
             elements: 3,
             objects: 2,
         },
         repaired_after: std::time::Duration::from_millis(3),
     });
-    let quiet = told(&say(&view, Some(&report)), condition::RULES_CONTESTED);
+    let quiet = reported(&say(&view, Some(&report)), condition::RULES_CONTESTED);
     let expected = "last repaired at 1970-01-01T00:00:00Z: IPv6: firewalld (process 815) had changed \
          3 elements and 2 objects";
     assert_eq!(
@@ -487,23 +494,23 @@ fn who_keeps_changing_the_rules_is_told_once_and_who_did_it_last_afterwards() {
         ("False".into(), "Undisturbed".into(), expected.into())
     );
 
-    report.contest = Some(Contest {
+    report.contest = Some(RepairBackoff {
         since: SystemTime::UNIX_EPOCH,
         repairs: 6,
         within: std::time::Duration::from_millis(1300),
-        culprit: Some(culprit),
+        actor: Some(actor),
     });
     let status = say(&view, Some(&report));
-    let contested = told(&status, condition::RULES_CONTESTED);
+    let contested = reported(&status, condition::RULES_CONTESTED);
     let expected = "since 1970-01-01T00:00:00Z, firewalld (process 815) keeps changing the rules: \
          repaired 6 times within 1.3 s";
     assert_eq!(
         contested,
         ("True".into(), "RepairsHeldBack".into(), expected.into())
     );
-    assert_eq!(told(&status, condition::DEGRADED).1, "RepairsHeldBack");
+    assert_eq!(reported(&status, condition::DEGRADED).1, "RepairsHeldBack");
     assert_eq!(
-        told(&status, condition::READY).0,
+        reported(&status, condition::READY).0,
         "True",
         "the rules are there again"
     );
@@ -513,24 +520,24 @@ fn who_keeps_changing_the_rules_is_told_once_and_who_did_it_last_afterwards() {
 fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     let view = view();
     let by = |variant| {
-        let standing = mechanism::Standing {
-            carrier: Some(Mechanism::Iptables),
+        let standing = mechanism::MechanismState {
+            active_mode: Some(Mechanism::Iptables),
             variant,
-            ..mechanism::Standing::default()
+            ..mechanism::MechanismState::default()
         };
         Family::ALL.map(|family| (family, standing.clone())).into()
     };
-    let say = |before: &NodeProxyStatus, sighting: &Sighting, variant| {
+    let say = |before: &NodeProxyStatus, sighting: &VariantScan, variant| {
         let facts = Facts {
             carried: &by(variant),
             variants: sighting,
             ..facts(&view, None)
         };
         let status = status(&facts, before, Timestamp::UNIX_EPOCH);
-        let (_, reason, message) = told(&status, condition::IPTABLES_SPLIT);
+        let (_, reason, message) = reported(&status, condition::IPTABLES_SPLIT);
         (status, reason, message)
     };
-    let refused = Sighting::Refused("not permitted".to_owned());
+    let refused = VariantScan::Refused("not permitted".to_owned());
     let (before, reason, message) = say(&NodeProxyStatus::default(), &refused, None);
     assert_eq!(reason, "VariantsUnreadable");
     assert!(message.contains("no variant is used yet"), "{message}");
@@ -544,7 +551,7 @@ fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
         ..Presence::default()
     };
     let both = |rules| {
-        Sighting::Seen(xtables::Found {
+        VariantScan::Seen(xtables::Found {
             nf_tables: presence(rules),
             legacy: presence(2),
         })

@@ -15,7 +15,7 @@ const SHAPE: &str = "[ORIGIN] SOURCE [via INTERFACE] -> ADDRESS:PORT[/PROTOCOL]"
 
 /// A packet as a user writes it: `10.1.2.3 -> 10.96.0.10:80/tcp`, `pod 10.0.1.9 via veth9 -> …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wording {
+pub(crate) struct PacketSpec {
     origin: Option<Sender>,
     source: IpAddr,
     interface: Option<Arc<str>>,
@@ -72,10 +72,10 @@ pub(crate) struct ResolvePacketError {
     family: Family,
 }
 
-impl FromStr for Wording {
+impl FromStr for PacketSpec {
     type Err = ParsePacketError;
 
-    fn from_str(text: &str) -> Result<Wording, ParsePacketError> {
+    fn from_str(text: &str) -> Result<PacketSpec, ParsePacketError> {
         let shape = || ParsePacketError::Shape(text.to_owned());
         let (sender, destination) = text.split_once("->").ok_or_else(shape)?;
         let words: Vec<&str> = sender.split_whitespace().collect();
@@ -94,7 +94,7 @@ impl FromStr for Wording {
             Destination::Address(to) if to.is_ipv4() != source.is_ipv4() => {
                 Err(ParsePacketError::Families { from: source, to })
             }
-            destination => Ok(Wording {
+            destination => Ok(PacketSpec {
                 origin,
                 source,
                 interface,
@@ -158,9 +158,9 @@ impl Sender {
     }
 }
 
-// === impl Wording ===
+// === impl PacketSpec ===
 
-impl Wording {
+impl PacketSpec {
     /// Returns the packet on the node of `dataplane`, and how its origin was guessed, in a sentence
     /// without a final full stop.
     pub(crate) fn resolve(
@@ -268,8 +268,8 @@ mod tests {
     }
 
     fn resolve(text: &str) -> (String, Option<String>) {
-        let wording: Wording = text.parse().expect("a packet");
-        let (packet, guess) = wording
+        let packet_spec: PacketSpec = text.parse().expect("a packet");
+        let (packet, guess) = packet_spec
             .resolve(&dataplane())
             .expect("the node has addresses");
         (packet.to_string(), guess)
@@ -326,7 +326,7 @@ mod tests {
                 "10.0.1.9 and fd00::1 are of different families",
             ),
         ] {
-            let error = text.parse::<Wording>().expect_err(text).to_string();
+            let error = text.parse::<PacketSpec>().expect_err(text).to_string();
             assert!(error.starts_with(message), "{error}");
         }
     }

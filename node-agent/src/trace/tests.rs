@@ -36,8 +36,8 @@ fn kernel(dataplane: &Dataplane) -> Kernel {
 }
 
 fn ask(packet: &str, dataplane: &Dataplane, kernel: &Kernel) -> Trace {
-    let wording: Wording = packet.parse().expect("a packet");
-    trace(&wording, dataplane, kernel).expect("there are rules")
+    let packet_spec: PacketSpec = packet.parse().expect("a packet");
+    trace(&packet_spec, dataplane, kernel).expect("there are rules")
 }
 
 const BOTH: &[(&str, &str)] = &[("10.0.1.5:8080", "node-1"), ("10.0.2.7:8080", "node-2")];
@@ -140,7 +140,7 @@ path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
 }
 
 #[test]
-fn a_way_that_differs_in_more_than_a_number_is_told_by_itself() {
+fn a_way_that_differs_in_more_than_a_number_is_reported_by_itself() {
     for (mechanism, hairpin) in [
         (
             Mechanism::Nftables,
@@ -224,10 +224,10 @@ fn a_packet_takes_the_rules_that_are_there() {
 
 #[test]
 fn without_rules_there_is_no_way() {
-    let wording: Wording = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
+    let packet_spec: PacketSpec = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
     let refused = BTreeMap::from([(Family::Ipv4, Err("permission denied".to_owned()))]);
     let dataplane = dataplane(Mechanism::Nftables, BOTH);
-    let error = trace(&wording, &dataplane, &Kernel::Observed(refused));
+    let error = trace(&packet_spec, &dataplane, &Kernel::Observed(refused));
     let error = error.expect_err("nothing was read").to_string();
     assert_eq!(error, "the IPv4 rules could not be read: permission denied");
 }

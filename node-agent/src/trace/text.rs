@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::{RulesOf, Sort, Station, Trace, WayAnswer};
+use super::{PathAnswer, PathStep, RulesOf, Sort, Trace};
 use crate::explain::line;
 
 impl Display for Trace {
@@ -33,7 +33,7 @@ impl Display for Trace {
     }
 }
 
-fn write_way(f: &mut fmt::Formatter<'_>, way: &WayAnswer) -> fmt::Result {
+fn write_way(f: &mut fmt::Formatter<'_>, way: &PathAnswer) -> fmt::Result {
     line(f, 0, &format!("path to {}", way.outcome))?;
     for (position, station) in way.stations.iter().enumerate() {
         let next = way.stations.get(position + 1);
@@ -44,8 +44,8 @@ fn write_way(f: &mut fmt::Formatter<'_>, way: &WayAnswer) -> fmt::Result {
 
 fn write_station(
     f: &mut fmt::Formatter<'_>,
-    station: &Station,
-    next: Option<&Station>,
+    station: &PathStep,
+    next: Option<&PathStep>,
 ) -> fmt::Result {
     let indent = match station.sort {
         Sort::Base => 2,

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
-    course::Phase,
     member::Member,
-    standing::{Failure, Health, Onset, Standing},
+    rollout_progress::Phase,
+    standing::{Failure, FailureStart, Health, NodeProgress},
     waves::Waves,
 };
 
@@ -22,18 +22,18 @@ pub(crate) fn next<'a>(
     phase: &Phase,
     rollout: &Rollout,
     members: &'a [Member<'_>],
-    standings: &[Standing],
+    node_progress: &[NodeProgress],
     waves: &Waves,
 ) -> BTreeSet<&'a str> {
-    let count = |is: &dyn Fn(&Standing) -> bool| standings.iter().filter(|s| is(s)).count();
+    let count = |is: &dyn Fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
     let changing = count(&|standing| is_changing(phase, standing));
     let unavailable = count(&|standing| {
         !is_changing(phase, standing)
             && matches!(
                 standing,
-                Standing::Behind(Health::Unready | Health::Unreachable)
-                    | Standing::Excused
-                    | Standing::Failing(_)
+                NodeProgress::Behind(Health::Unready | Health::Unreachable)
+                    | NodeProgress::Excused
+                    | NodeProgress::Failing(_)
             )
     });
     let most = rollout.max_unavailable.of(members.len());
@@ -51,14 +51,16 @@ pub(crate) fn next<'a>(
         .max(least);
 
     let name = |index: usize| members[index].name();
-    let to_change = started.iter().filter_map(|&index| match standings[index] {
-        Standing::Behind(health) => Some((health, name(index))),
-        _ => None,
-    });
+    let to_change = started
+        .iter()
+        .filter_map(|&index| match node_progress[index] {
+            NodeProgress::Behind(health) => Some((health, name(index))),
+            _ => None,
+        });
     let to_reword = waves.all().iter().filter_map(|&index| {
-        let health = match standings[index] {
-            Standing::Done | Standing::Joined => Health::Ready,
-            Standing::Excused | Standing::Failing(_) => Health::Unready,
+        let health = match node_progress[index] {
+            NodeProgress::Done | NodeProgress::Joined => Health::Ready,
+            NodeProgress::Excused | NodeProgress::Failing(_) => Health::Unready,
             _ => return None,
         };
         members[index].is_outdated().then(|| (health, name(index)))
@@ -85,22 +87,23 @@ pub(crate) fn next<'a>(
 /// only one that began with the change. A later failure of a node must not hold back new nodes.
 pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
     match failure.onset {
-        Onset::WithTheChange => true,
-        Onset::Unknown => matches!(phase, Phase::Rolling | Phase::HeldBack { .. }),
-        Onset::Afterwards => *phase == Phase::Rolling,
+        FailureStart::WithTheChange => true,
+        FailureStart::Unknown => matches!(phase, Phase::Rolling | Phase::HeldBack { .. }),
+        FailureStart::Afterwards => *phase == Phase::Rolling,
     }
 }
 
-fn is_changing(phase: &Phase, standing: &Standing) -> bool {
+fn is_changing(phase: &Phase, standing: &NodeProgress) -> bool {
     match standing {
-        Standing::Pending(_) | Standing::Proving(_) | Standing::Ailing(_) | Standing::CutOff => {
-            true
-        }
-        Standing::Failing(failure) => is_about_the_change(phase, failure),
-        Standing::Bare
-        | Standing::Behind(_)
-        | Standing::Done
-        | Standing::Joined
-        | Standing::Excused => false,
+        NodeProgress::Pending(_)
+        | NodeProgress::Proving(_)
+        | NodeProgress::Ailing(_)
+        | NodeProgress::CutOff => true,
+        NodeProgress::Failing(failure) => is_about_the_change(phase, failure),
+        NodeProgress::Bare
+        | NodeProgress::Behind(_)
+        | NodeProgress::Done
+        | NodeProgress::Joined
+        | NodeProgress::Excused => false,
     }
 }

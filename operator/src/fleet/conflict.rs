@@ -12,11 +12,11 @@ use crds::{
 
 /// The conflicts of all profiles.
 #[derive(Debug, Default)]
-pub(crate) struct Conflicts(BTreeMap<String, Meetings>);
+pub(crate) struct Conflicts(BTreeMap<String, ProfileConflicts>);
 
 /// The conflicts of one profile: the number of nodes by the name of the other profile.
 #[derive(Debug, Default)]
-pub(crate) struct Meetings {
+pub(crate) struct ProfileConflicts {
     lost_at_same_priority: BTreeMap<String, usize>,
     lost_to_priority: BTreeMap<String, usize>,
     won_at_same_priority: BTreeMap<String, usize>,
@@ -53,7 +53,7 @@ impl Conflicts {
                 "no other profile of this priority selects the same nodes".to_owned(),
             )
         };
-        let Some(Meetings {
+        let Some(ProfileConflicts {
             lost_at_same_priority,
             lost_to_priority,
             won_at_same_priority,

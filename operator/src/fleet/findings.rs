@@ -18,8 +18,8 @@ use jiff::Timestamp;
 
 use crate::{
     fleet::{
-        course::{Course, Flow, Phase, Target},
         history,
+        rollout_progress::{Flow, Phase, RolloutProgress, Target},
         rollup::{NodeCounts, Rollup},
         waves::Progress,
     },
@@ -37,7 +37,7 @@ impl Rollup {
         self,
         record: &ProfileRecord,
         target: &Target,
-        course: Option<(&Course, &Progress)>,
+        rollout_progress: Option<(&RolloutProgress, &Progress)>,
         conflict: (Status, Reason, String),
         now: Timestamp,
     ) -> ProxyProfileStatus {
@@ -45,7 +45,9 @@ impl Rollup {
         let generation = Some(record.generation());
         let accepted = accepted(record);
         let is_valid = accepted.0 == Status::True;
-        let phase = course.map(|(course, _)| &course.phase).filter(|_| is_valid);
+        let phase = rollout_progress
+            .map(|(rollout_progress, _)| &rollout_progress.phase)
+            .filter(|_| is_valid);
         let (ready, reason, mut message) = self.ready(&accepted, phase);
         if !self.left_out.is_empty() {
             message += "; left out, because no agent can run there: ";
@@ -77,9 +79,11 @@ impl Rollup {
                 now,
             );
         }
-        let rollout = course
+        let rollout = rollout_progress
             .filter(|_| is_valid)
-            .map(|(course, progress)| course.report(target, progress, &record.status(), now));
+            .map(|(rollout_progress, progress)| {
+                rollout_progress.report(target, progress, &record.status(), now)
+            });
         ProxyProfileStatus {
             history: match &rollout {
                 Some(rollout) => history::follow(record, rollout, now),
@@ -245,13 +249,13 @@ impl Rollup {
 
     /// The condition is Unknown until a node has reported.
     fn features_honoured(&self) -> Option<(Status, Reason, String)> {
-        if let Some(unhonoured) = self.unhonoured.first() {
-            let count = self.unhonoured.len();
+        if let Some(unsupported) = self.unsupported.first() {
+            let count = self.unsupported.len();
             let message = format!(
                 "on {count} of {} nodes, such as {}",
-                self.counts.matched, unhonoured.message
+                self.counts.matched, unsupported.message
             );
-            return Some((Status::False, unhonoured.reason, message));
+            return Some((Status::False, unsupported.reason, message));
         }
         (self.honouring > 0).then(|| {
             (

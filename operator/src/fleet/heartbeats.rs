@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    fleet::known::{Change, Known},
+    fleet::known::{Change, ObjectCache},
     records::NodeProxyRecord,
 };
 
@@ -79,17 +79,17 @@ impl Heartbeats {
 
     /// Counts a status write by an agent as a heartbeat, if its status differs from the `known`
     /// one.
-    pub(crate) fn hear(
+    pub(crate) fn receive(
         &mut self,
         change: &Change<NodeProxyRecord>,
-        known: &Known<NodeProxyRecord>,
+        known: &ObjectCache<NodeProxyRecord>,
     ) {
-        let told = match change {
+        let reported = match change {
             Change::Applied(record) => slice::from_ref(&**record),
             Change::Listed(records) => records,
             Change::Deleted(_) => &[],
         };
-        for record in told {
+        for record in reported {
             let before = known.listed().and_then(|known| known.get(&record.name));
             let is_news = before.is_none_or(|before| before.status != record.status);
             if is_news && !record.is_called_silent() {

@@ -17,7 +17,7 @@ pub(crate) enum Change<R> {
 
 /// Whether a change requires a new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum PlanImpact {
     /// The last plan remains valid.
     Nothing,
     /// A new plan is required.
@@ -26,20 +26,20 @@ pub(crate) enum News {
 
 /// Objects by name; `None` before the first list, because absence is not emptiness.
 #[derive(Clone, Debug)]
-pub(crate) struct Known<R>(Option<BTreeMap<String, R>>);
+pub(crate) struct ObjectCache<R>(Option<BTreeMap<String, R>>);
 
-// === impl Known ===
+// === impl ObjectCache ===
 
-impl<R: Record> Known<R> {
-    /// Returns whether `change` requires a new plan. Call it before [`Known::apply`].
-    pub(crate) fn news(&self, change: &Change<R>) -> News {
+impl<R: Record> ObjectCache<R> {
+    /// Returns whether `change` requires a new plan. Call it before [`ObjectCache::apply`].
+    pub(crate) fn news(&self, change: &Change<R>) -> PlanImpact {
         let Change::Applied(record) = change else {
-            return News::Something;
+            return PlanImpact::Something;
         };
         let known = self.0.as_ref().and_then(|known| known.get(record.name()));
         match known {
-            Some(known) if known.decides_as(record) => News::Nothing,
-            _ => News::Something,
+            Some(known) if known.decides_as(record) => PlanImpact::Nothing,
+            _ => PlanImpact::Something,
         }
     }
 
@@ -86,7 +86,7 @@ impl<R: Record> Known<R> {
     }
 }
 
-impl<R> Default for Known<R> {
+impl<R> Default for ObjectCache<R> {
     fn default() -> Self {
         Self(None)
     }

@@ -41,7 +41,7 @@ pub(crate) struct Member<'a> {
 
 /// The desired `NodeProxy` of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredNodeProxy {
     /// Its spec.
     pub(crate) spec: NodeProxySpec,
     /// The spec to return to if the change fails.
@@ -54,9 +54,9 @@ pub(crate) struct Wanted {
 /// Lease are detected sooner, by [`Heartbeats`].
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
-// === impl Wanted ===
+// === impl DesiredNodeProxy ===
 
-impl Wanted {
+impl DesiredNodeProxy {
     /// For a node that has no configuration yet.
     pub(crate) fn first(spec: &NodeProxySpec) -> Self {
         Self {
@@ -188,9 +188,9 @@ impl Member<'_> {
 
     /// Returns the desired configuration at `now` that keeps the current one, or restores the one
     /// of a deleted object.
-    pub(crate) fn keep(&self, rollout: &Rollout, now: Timestamp) -> Option<Wanted> {
+    pub(crate) fn keep(&self, rollout: &Rollout, now: Timestamp) -> Option<DesiredNodeProxy> {
         if let Some((proxy, spec)) = self.proxy.zip(self.current()) {
-            return Some(Wanted {
+            return Some(DesiredNodeProxy {
                 spec: spec.clone(),
                 previous: proxy.previous.clone(),
                 baseline: proxy.baseline.clone(),
@@ -202,7 +202,7 @@ impl Member<'_> {
             departed: None,
             ..self.clone()
         };
-        Some(Wanted {
+        Some(DesiredNodeProxy {
             spec: departed.spec.clone()?,
             previous: departed.previous.clone(),
             baseline: before.baseline(departed.baseline.clone(), rollout, now),
@@ -233,7 +233,12 @@ impl Member<'_> {
 
     /// Returns the desired configuration at `now` that applies `spec`. The spec to return to is the
     /// current one if the node is ready with it, otherwise the previous one.
-    pub(crate) fn take(&self, spec: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> Wanted {
+    pub(crate) fn take(
+        &self,
+        spec: &NodeProxySpec,
+        rollout: &Rollout,
+        now: Timestamp,
+    ) -> DesiredNodeProxy {
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
         let (previous, baseline) = match self.current() {
             Some(current) if current.config_hash != spec.config_hash => {
@@ -255,7 +260,7 @@ impl Member<'_> {
             }
             _ => spec.clone(),
         };
-        Wanted {
+        DesiredNodeProxy {
             previous: previous.filter(|previous| previous.config_hash != spec.config_hash),
             spec,
             baseline,
@@ -305,9 +310,9 @@ impl Member<'_> {
     }
 
     /// Returns the desired configuration that restores the previous spec.
-    pub(crate) fn go_back(&self, now: Timestamp) -> Option<Wanted> {
+    pub(crate) fn go_back(&self, now: Timestamp) -> Option<DesiredNodeProxy> {
         let spec = self.proxy?.previous.clone()?;
-        Some(Wanted {
+        Some(DesiredNodeProxy {
             spec,
             previous: None,
             baseline: self.present(now),
@@ -317,11 +322,11 @@ impl Member<'_> {
 
 /// Whether the two specs request the same from the node. They may differ in the generation of the
 /// profile and in which fields were written with their default value.
-fn asks_the_same(current: &NodeProxySpec, wanted: &NodeProxySpec) -> bool {
+fn asks_the_same(current: &NodeProxySpec, desired: &NodeProxySpec) -> bool {
     let same = NodeProxySpec {
-        profile_generation: wanted.profile_generation,
-        written_fields: wanted.written_fields.clone(),
+        profile_generation: desired.profile_generation,
+        written_fields: desired.written_fields.clone(),
         ..current.clone()
     };
-    same == *wanted
+    same == *desired
 }

@@ -43,7 +43,7 @@ pub(crate) struct Rollup {
     /// are not counted.
     pub(super) left_out: Vec<String>,
     /// The settings that some nodes do not support.
-    pub(super) unhonoured: Vec<Unhonoured>,
+    pub(super) unsupported: Vec<UnsupportedField>,
     /// The number of nodes that support all settings.
     pub(super) honouring: u32,
 }
@@ -63,7 +63,7 @@ pub(crate) struct NodeCounts {
 
 /// A setting that one node does not support.
 #[derive(Clone, Debug)]
-pub(super) struct Unhonoured {
+pub(super) struct UnsupportedField {
     /// Why.
     pub(super) reason: Reason,
     /// The node and the settings.
@@ -162,13 +162,13 @@ impl Rollup {
 
     fn features(&mut self, member: &Member<'_>) {
         match member.condition(FEATURES_HONOURED) {
-            Some(honoured) if honoured.status == "True" => self.honouring += 1,
-            Some(honoured) if honoured.status == "False" => {
+            Some(unsupported) if unsupported.status == "True" => self.honouring += 1,
+            Some(unsupported) if unsupported.status == "False" => {
                 // A newer agent may report a reason that this operator does not know.
-                let reason = reason::find(&honoured.reason).unwrap_or(FIELD_NOT_HONOURED);
-                self.unhonoured.push(Unhonoured {
+                let reason = reason::find(&unsupported.reason).unwrap_or(FIELD_NOT_HONOURED);
+                self.unsupported.push(UnsupportedField {
                     reason,
-                    message: format!("{}: {}", member.name(), honoured.message),
+                    message: format!("{}: {}", member.name(), unsupported.message),
                 });
             }
             _ => {}
@@ -185,7 +185,7 @@ fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<Fle
     Some(FleetLatency::new(coarse(median), coarse(greatest)))
 }
 
-/// Rounds `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
+/// Syncs `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
 /// every report, and each change would write the profile. The metrics have the exact values.
 fn coarse(exact: Microseconds) -> Microseconds {
     let exact = exact.count();

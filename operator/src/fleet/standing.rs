@@ -3,7 +3,7 @@
 //!
 //! Only a change for the worse counts, and only if it lasts. Every change records the node's
 //! previous state ([`Baseline`]); generations and hashes identify the configuration that a report
-//! is about; the operator measures durations itself ([`Sightings`]). Loss of the API server does
+//! is about; the operator measures durations itself ([`Observations`]). Loss of the API server does
 //! not fail a node: one failing API server of several cuts off a healthy fleet.
 
 use std::{borrow::Cow, time::Duration};
@@ -20,14 +20,14 @@ use crate::{
     baseline::{Baseline, Readiness},
     fleet::{
         member::Member,
-        sightings::{Shape, Sighting, Sightings, Since},
+        observations::{Observation, Observations, Shape, Since},
     },
-    records::{NodeProxyRecord, Reach},
+    records::{NodeProxyRecord, Reachability},
 };
 
 /// The state of a node with regard to the configuration that its profile requests.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Standing {
+pub(crate) enum NodeProgress {
     /// It was never assigned a configuration. Signpost serves no traffic there, so caution is
     /// unnecessary.
     Bare,
@@ -62,13 +62,13 @@ pub(crate) struct Failure {
     /// The agent's message, or that the agent is silent, for display.
     pub(crate) why: String,
     /// When the failure began.
-    pub(crate) onset: Onset,
+    pub(crate) onset: FailureStart,
 }
 
 /// When a failure began relative to the change, which decides whether it counts against the
 /// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Onset {
+pub(crate) enum FailureStart {
     /// Before the node's deadline to be ready: the next node to be changed may fail in the same
     /// way.
     WithTheChange,
@@ -112,9 +112,9 @@ impl Fault {
     }
 }
 
-// === impl Standing ===
+// === impl NodeProgress ===
 
-impl Standing {
+impl NodeProgress {
     /// Returns when this state changes even if no event arrives.
     pub(crate) const fn ends(&self) -> Option<Timestamp> {
         match self {
@@ -132,11 +132,11 @@ impl Member<'_> {
         &self,
         target: &ConfigHash,
         rollout: &Rollout,
-        sightings: &mut Sightings,
+        observations: &mut Observations,
         now: Timestamp,
-    ) -> Standing {
+    ) -> NodeProgress {
         let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
-            return Standing::Bare;
+            return NodeProgress::Bare;
         };
         let baseline = assumed_baseline(proxy);
         let worse = baseline
@@ -148,48 +148,48 @@ impl Member<'_> {
             None if is_well => Shape::Well,
             None => Shape::Unready,
         };
-        let sighting = sightings.note(proxy, shape, now);
+        let observation = observations.note(proxy, shape, now);
         if spec.config_hash != *target {
-            return Standing::Behind(self.health());
+            return NodeProgress::Behind(self.health());
         }
         let deadline = self.deadline(rollout).unwrap_or(now);
         let Some(baseline) = baseline else {
             return self.joined(is_well, deadline, now);
         };
         let grace = GRACE.min(rollout.progress_deadline.duration());
-        let patience = after(sighting.since.time(), grace);
+        let patience = after(observation.since.time(), grace);
         let ail = |until: Timestamp, Fault { reason, why }: Fault| {
             if now < until {
-                return Standing::Ailing(until);
+                return NodeProgress::Ailing(until);
             }
-            let onset = onset(sighting.since, deadline);
-            Standing::Failing(Failure { reason, why, onset })
+            let onset = onset(observation.since, deadline);
+            NodeProgress::Failing(Failure { reason, why, onset })
         };
         if let Some(fault) = worse {
             return ail(patience, fault);
         }
         if is_well {
-            let proven = proven_at(proxy, sighting.since, rollout);
+            let proven = proven_at(proxy, observation.since, rollout);
             return if now < proven {
-                Standing::Proving(proven)
+                NodeProgress::Proving(proven)
             } else {
-                Standing::Done
+                NodeProgress::Done
             };
         }
         if !baseline.is_well() {
             return self.unproven(deadline, now);
         }
         if self.unready().is_some_and(is_about_the_source) {
-            return Standing::CutOff;
+            return NodeProgress::CutOff;
         }
-        match sighting {
+        match observation {
             // It was ready and no longer is.
-            Sighting {
+            Observation {
                 was_well: true,
                 since: Since::Changed(_),
                 ..
             } => ail(patience, self.shortfall(rollout)),
-            _ if now < deadline => Standing::Pending(deadline),
+            _ if now < deadline => NodeProgress::Pending(deadline),
             _ => ail(patience.max(deadline), self.shortfall(rollout)),
         }
     }
@@ -227,9 +227,10 @@ impl Member<'_> {
 
     /// Returns what is worse than in `baseline`, other than readiness.
     fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
-        if self.node.reach == Reach::Unreachable {
+        if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
-            return (baseline.node == Reach::Reachable).then(|| Fault::new("NodeNotReady", lost));
+            return (baseline.node == Reachability::Reachable)
+                .then(|| Fault::new("NodeNotReady", lost));
         }
         if baseline.is_well() && self.is_silent(now) {
             let silent = "its agent has stopped reporting";
@@ -250,30 +251,30 @@ impl Member<'_> {
     }
 
     /// The state of a node that had no configuration before.
-    fn joined(&self, is_well: bool, deadline: Timestamp, now: Timestamp) -> Standing {
+    fn joined(&self, is_well: bool, deadline: Timestamp, now: Timestamp) -> NodeProgress {
         if self.degraded().is_some() {
-            Standing::Excused
+            NodeProgress::Excused
         } else if is_well {
-            Standing::Joined
+            NodeProgress::Joined
         } else {
             self.unproven(deadline, now)
         }
     }
 
     /// The state of a node that is not ready and whose failure would prove nothing.
-    fn unproven(&self, deadline: Timestamp, now: Timestamp) -> Standing {
-        if self.node.reach == Reach::Reachable && now < deadline {
-            Standing::Pending(deadline)
+    fn unproven(&self, deadline: Timestamp, now: Timestamp) -> NodeProgress {
+        if self.node.reach == Reachability::Reachable && now < deadline {
+            NodeProgress::Pending(deadline)
         } else {
-            Standing::Excused
+            NodeProgress::Excused
         }
     }
 
     fn health(&self) -> Health {
         match self.node.reach {
-            Reach::Unreachable => Health::Unreachable,
-            Reach::Reachable if self.is_done() || self.is_handed_back() => Health::Ready,
-            Reach::Reachable => Health::Unready,
+            Reachability::Unreachable => Health::Unreachable,
+            Reachability::Reachable if self.is_done() || self.is_handed_back() => Health::Ready,
+            Reachability::Reachable => Health::Unready,
         }
     }
 
@@ -311,7 +312,7 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
         let previous = proxy.previous.as_ref()?;
         Some(Cow::Owned(Baseline {
             config_hash: previous.config_hash.clone(),
-            node: Reach::Reachable,
+            node: Reachability::Reachable,
             agent: Readiness::Ready,
             degraded: None,
         }))
@@ -328,11 +329,11 @@ fn proven_at(proxy: &NodeProxyRecord, since: Since, rollout: &Rollout) -> Timest
     after(start, rollout.min_ready.duration())
 }
 
-fn onset(since: Since, deadline: Timestamp) -> Onset {
+fn onset(since: Since, deadline: Timestamp) -> FailureStart {
     match since {
-        _ if since.time() < deadline => Onset::WithTheChange,
-        Since::Changed(_) => Onset::Afterwards,
-        Since::Found(_) => Onset::Unknown,
+        _ if since.time() < deadline => FailureStart::WithTheChange,
+        Since::Changed(_) => FailureStart::Afterwards,
+        Since::Found(_) => FailureStart::Unknown,
     }
 }
 

@@ -4,7 +4,7 @@ use crds::profile::progress::RolloutVerdict;
 
 use crate::fleet::{
     member::Member,
-    standing::{Failure, Standing},
+    standing::{Failure, NodeProgress},
 };
 
 /// The maximum number of names in one message.
@@ -16,13 +16,13 @@ const ABORTED: &str = "Aborted";
 /// Returns the failing nodes.
 pub(super) fn failing<'a>(
     members: &'a [Member<'_>],
-    standings: &'a [Standing],
+    node_progress: &'a [NodeProgress],
 ) -> impl Iterator<Item = (&'a str, &'a Failure)> {
-    let failure = |(member, standing): (&'a Member<'_>, &'a Standing)| match standing {
-        Standing::Failing(failure) => Some((member.name(), failure)),
+    let failure = |(member, standing): (&'a Member<'_>, &'a NodeProgress)| match standing {
+        NodeProgress::Failing(failure) => Some((member.name(), failure)),
         _ => None,
     };
-    members.iter().zip(standings).filter_map(failure)
+    members.iter().zip(node_progress).filter_map(failure)
 }
 
 /// Returns the verdict of an aborted rollout after this many nodes have failed.

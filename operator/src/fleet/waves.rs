@@ -19,10 +19,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     fleet::{
-        course::{Course, Flow, Phase, Target, is_ready},
         findings::first,
         member::Member,
-        standing::{Health, Standing},
+        rollout_progress::{Flow, Phase, RolloutProgress, Target, is_ready},
+        standing::{Health, NodeProgress},
     },
     records::Role,
 };
@@ -88,11 +88,15 @@ pub(crate) struct Progress {
 // === impl Waves ===
 
 impl Waves {
-    /// Computes the waves of `members`, which are sorted by name, from their `standings`.
-    pub(crate) fn of(rollout: &Rollout, members: &[Member<'_>], standings: &[Standing]) -> Self {
+    /// Computes the waves of `members`, which are sorted by name, from their `node_progress`.
+    pub(crate) fn of(
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) -> Self {
         let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
-        for (index, (member, standing)) in members.iter().zip(standings).enumerate() {
+        for (index, (member, standing)) in members.iter().zip(node_progress).enumerate() {
             let room = (member.node.role(), member.node.zone());
             let seat = seats.entry(room).or_default();
             places.push((Place::of(member, standing, *seat), index));
@@ -110,8 +114,9 @@ impl Waves {
             .first()
             .map_or(0, |end| (*end).min(count(rollout.canary)));
         let holds = |(seat, &index): (usize, &usize)| {
-            let standing = &standings[index];
-            !is_through(standing) || (seat < canaries && matches!(standing, Standing::Failing(_)))
+            let standing = &node_progress[index];
+            !is_through(standing)
+                || (seat < canaries && matches!(standing, NodeProgress::Failing(_)))
         };
         let in_progress = order
             .iter()
@@ -161,7 +166,7 @@ impl Waves {
         &self,
         hash: &ConfigHash,
         members: &[Member<'_>],
-        standings: &[Standing],
+        node_progress: &[NodeProgress],
     ) -> Progress {
         let count = |nodes: &[usize], is: &dyn Fn(usize) -> bool| {
             let count = nodes.iter().filter(|&&index| is(index)).count();
@@ -183,16 +188,19 @@ impl Waves {
                 updated: count(nodes, &|index| {
                     has(index) && members[index].has_applied(hash)
                 }),
-                available: count(nodes, &|index| is_ready(&standings[index])),
+                available: count(nodes, &|index| is_ready(&node_progress[index])),
                 failed: count(nodes, &|index| {
-                    matches!(standings[index], Standing::Failing(_))
+                    matches!(node_progress[index], NodeProgress::Failing(_))
                 }),
                 waiting: count(nodes, &|index| {
-                    matches!(standings[index], Standing::Bare | Standing::Behind(_))
+                    matches!(
+                        node_progress[index],
+                        NodeProgress::Bare | NodeProgress::Behind(_)
+                    )
                 }),
             }
         };
-        let waits = |&&index: &&usize| has(index) && !is_through(&standings[index]);
+        let waits = |&&index: &&usize| has(index) && !is_through(&node_progress[index]);
         let in_progress = if self.ends.is_empty() {
             &[]
         } else {
@@ -236,21 +244,21 @@ fn count(nodes: u32) -> usize {
 
 impl Place {
     /// The place of a node that is the `seat`-th of its zone by name.
-    fn of(member: &Member<'_>, standing: &Standing, seat: usize) -> Self {
+    fn of(member: &Member<'_>, standing: &NodeProgress, seat: usize) -> Self {
         let turn = match standing {
-            Standing::Done => Turn::Available,
-            Standing::Proving(_) => Turn::Given,
-            Standing::Failing(_) => Turn::Failed,
-            Standing::Pending(_) | Standing::Ailing(_) | Standing::CutOff => {
+            NodeProgress::Done => Turn::Available,
+            NodeProgress::Proving(_) => Turn::Given,
+            NodeProgress::Failing(_) => Turn::Failed,
+            NodeProgress::Pending(_) | NodeProgress::Ailing(_) | NodeProgress::CutOff => {
                 if member.was_well_before() {
                     Turn::Given
                 } else {
                     Turn::GivenUnready
                 }
             }
-            Standing::Behind(Health::Ready) => Turn::Next,
-            Standing::Behind(_) => Turn::Unready,
-            Standing::Bare | Standing::Joined | Standing::Excused => Turn::Other,
+            NodeProgress::Behind(Health::Ready) => Turn::Next,
+            NodeProgress::Behind(_) => Turn::Unready,
+            NodeProgress::Bare | NodeProgress::Joined | NodeProgress::Excused => Turn::Other,
         };
         Self {
             turn,
@@ -265,16 +273,19 @@ impl Place {
 }
 
 /// Whether the rollout no longer waits for the node.
-const fn is_through(standing: &Standing) -> bool {
+const fn is_through(standing: &NodeProgress) -> bool {
     matches!(
         standing,
-        Standing::Done | Standing::Joined | Standing::Excused | Standing::Failing(_)
+        NodeProgress::Done
+            | NodeProgress::Joined
+            | NodeProgress::Excused
+            | NodeProgress::Failing(_)
     )
 }
 
-// === impl Course ===
+// === impl RolloutProgress ===
 
-impl Course {
+impl RolloutProgress {
     /// Returns the rollout status. Its start time is that in `before` while the phase and the wave
     /// are the same.
     pub(super) fn report(

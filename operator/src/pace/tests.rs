@@ -60,9 +60,9 @@ fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
 fn the_same_failure_is_said_once_and_another_one_again() {
     let (mut pace, now) = (Pace::default(), Instant::now());
     let mut fail = |error: &str| pace.failed(&report(), error, now);
-    let heard = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
+    let received = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
     use Novelty::{Known, New};
-    assert_eq!(heard, [New, Known, New, New]);
+    assert_eq!(received, [New, Known, New, New]);
     assert_eq!(pace.succeeded(&report(), now), 4);
     assert_eq!(
         pace.failed(&report(), "forbidden", now),

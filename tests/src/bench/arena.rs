@@ -41,7 +41,7 @@ const ENDPOINTS: &str = "10.128.0.0/9";
 pub struct Arena {
     // Fields are dropped in this order: users before what they use.
     pub(super) writer: Writer,
-    stands: [Stand; 2],
+    stands: [ContenderNode; 2],
     control_plane: ControlPlane,
     #[expect(dead_code, reason = "held for the sake of its end")]
     network: Network,
@@ -54,7 +54,7 @@ pub struct Arena {
 
 /// A node with a client pod, and a host with all servers.
 #[derive(Debug, Clone)]
-pub(super) struct Stand {
+pub(super) struct ContenderNode {
     pub(super) node: Namespace,
     pub(super) client: Namespace,
     pub(super) servers: Namespace,
@@ -75,7 +75,7 @@ impl Arena {
         ];
         let mut stands = Vec::new();
         for (names, number) in names.into_iter().zip(1..) {
-            let stand = Stand::build(&mut network, names)?;
+            let stand = ContenderNode::build(&mut network, names)?;
             let link = ControlLink {
                 control: &control,
                 api_server: API_SERVER,
@@ -137,7 +137,7 @@ impl Arena {
         })
     }
 
-    pub(super) fn stand(&self, contender: Contender) -> &Stand {
+    pub(super) fn stand(&self, contender: Contender) -> &ContenderNode {
         let [theirs, ours] = &self.stands;
         match contender {
             Contender::KubeProxy => theirs,
@@ -179,10 +179,10 @@ impl Arena {
     }
 }
 
-// === impl Stand ===
+// === impl ContenderNode ===
 
-impl Stand {
-    fn build(network: &mut Network, names: [&str; 3]) -> Result<Stand> {
+impl ContenderNode {
+    fn build(network: &mut Network, names: [&str; 3]) -> Result<ContenderNode> {
         let [node, client, servers] = network.add_namespaces(names)?;
         let links = [("veth9", &client), ("eth1", &servers)].map(|(near, far)| Link {
             from: (&node, near),
@@ -205,7 +205,7 @@ impl Stand {
             ))?;
         }
         servers.configure(&format!("route add local {ENDPOINTS} dev lo\n"))?;
-        Ok(Stand {
+        Ok(ContenderNode {
             node,
             client,
             servers,

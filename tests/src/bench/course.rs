@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use xtables::Variant;
 
 use super::contender::{Entry, Running};
-use super::ear::Ear;
-use super::eye::{Eye, Sighting};
+use super::ear::ListenerThread;
+use super::eye::{RuleReader, Sighting};
 use super::neighbour::Neighbour;
 use super::packets::connect_from_pod;
 use super::process_tree::{Bytes, MemoryWatch, observe_kernel_memory};
@@ -85,8 +85,8 @@ pub fn measure_round(
     if !round.is_multiple_of(2) {
         order.reverse();
     }
-    let wanted = |contender: &Contender| effort.contenders.contains(contender);
-    for contender in order.into_iter().filter(wanted) {
+    let expected = |contender: &Contender| effort.contenders.contains(contender);
+    for contender in order.into_iter().filter(expected) {
         let started = Instant::now();
         Course::new(arena, contender, effort)?
             .run(population, figures)
@@ -145,7 +145,7 @@ impl<'a> Course<'a> {
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
-        let ear = Ear::open(&self.entry.node, self.arena.mode)?;
+        let ear = ListenerThread::open(&self.entry.node, self.arena.mode)?;
         self.settle(&mut running, &ear)?;
         // Even without other activity the machine may use less kernel memory than before.
         let Bytes(after) = observe_kernel_memory()?;
@@ -274,7 +274,12 @@ impl<'a> Course<'a> {
 
     /// Kills and restarts the contender. A restart that writes nothing leaves no trace in the
     /// kernel, so the contender's own metrics tell when it is done.
-    fn restart(&self, running: Running, ear: &Ear, figures: &mut Figures) -> Result<Running> {
+    fn restart(
+        &self,
+        running: Running,
+        ear: &ListenerThread,
+        figures: &mut Figures,
+    ) -> Result<Running> {
         drop(running);
         let before = ear.counts();
         let mut running = self.entry.start()?;
@@ -322,7 +327,7 @@ impl<'a> Course<'a> {
     }
 
     /// Waits until the contender has no more work.
-    fn settle(&self, running: &mut Running, ear: &Ear) -> Result<()> {
+    fn settle(&self, running: &mut Running, ear: &ListenerThread) -> Result<()> {
         let beginning = Instant::now();
         while ear.quiet_since(beginning).elapsed() < QUIET || running.tree().has_children() {
             running.ensure_runs()?;
@@ -336,7 +341,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    fn note_losses(&self, ear: &Ear, figures: &mut Figures) {
+    fn note_losses(&self, ear: &ListenerThread, figures: &mut Figures) {
         if ear.counts().missed > 0 {
             figures.note(format!(
                 "Notifications about {} were lost: what it wrote is more than what is counted.",
@@ -367,8 +372,8 @@ impl<'a> Course<'a> {
         figures.push(self.contender, measure, reading);
     }
 
-    fn open_eye(&self) -> Result<Eye> {
-        Eye::open(&self.entry.node, self.contender, self.arena.mode)
+    fn open_eye(&self) -> Result<RuleReader> {
+        RuleReader::open(&self.entry.node, self.contender, self.arena.mode)
     }
 
     fn wants(&self, row: Row) -> bool {

@@ -27,20 +27,20 @@ pub(super) const LEGACY_READ: Duration = Duration::from_millis(200);
 /// A listener on one node. While it is open, the kernel sends a message for each object of each
 /// transaction, so cold starts are measured without one.
 #[derive(Debug)]
-pub struct Ear {
+pub struct ListenerThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    heard: Mutex<Heard>,
+    heard: Mutex<Notification>,
     ending: AtomicBool,
 }
 
 /// The notifications received so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct Notification {
     /// The expected addresses, each with the time of its first notification.
     awaited: HashMap<u32, Option<Instant>>,
     counts: Counts,
@@ -59,11 +59,11 @@ pub(super) struct Counts {
     pub(super) missed: u64,
 }
 
-// === impl Ear ===
+// === impl ListenerThread ===
 
-impl Ear {
+impl ListenerThread {
     /// Starts to listen on `node`.
-    pub fn open(node: &Namespace, mode: Mode) -> Result<Ear> {
+    pub fn open(node: &Namespace, mode: Mode) -> Result<ListenerThread> {
         let shared = Arc::new(Shared::default());
         let listening = Arc::clone(&shared);
         let thread = match mode {
@@ -77,7 +77,7 @@ impl Ear {
                 thread::spawn(move || listening.look(rules))
             }
         };
-        Ok(Ear {
+        Ok(ListenerThread {
             shared,
             thread: Some(thread),
         })
@@ -88,7 +88,7 @@ impl Ear {
         self.shared.lock().awaited.insert(address.into(), None);
     }
 
-    /// Returns when an object with this address was first reported since [`Ear::expect`].
+    /// Returns when an object with this address was first reported since [`ListenerThread::expect`].
     pub fn heard(&self, address: Ipv4Addr) -> Option<Instant> {
         let heard = self.shared.lock();
         heard.awaited.get(&address.into()).copied().flatten()
@@ -130,7 +130,7 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for ListenerThread {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -143,7 +143,7 @@ impl Drop for Ear {
 // === impl Shared ===
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
+    fn lock(&self) -> MutexGuard<'_, Notification> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -189,9 +189,9 @@ impl Shared {
     }
 }
 
-// === impl Heard ===
+// === impl Notification ===
 
-impl Heard {
+impl Notification {
     fn take(&mut self, messages: Messages<'_>, at: Instant) {
         self.last = Some(at);
         for message in messages {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn only_what_is_expected_is_noted_and_only_the_first_time() {
-        let mut heard = Heard::default();
+        let mut heard = Notification::default();
         let (one, other) = (Ipv4Addr::new(10, 128, 0, 1), Ipv4Addr::new(10, 128, 0, 2));
         heard.awaited.insert(one.into(), None);
         let first = Instant::now();

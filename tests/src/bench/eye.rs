@@ -26,7 +26,7 @@ const OVERDUE: Duration = Duration::from_millis(500);
 
 /// Reads the tables of one node.
 #[derive(Debug)]
-pub struct Eye {
+pub struct RuleReader {
     kernel: Kernel,
     view: View,
     unlooked: Option<Unlooked>,
@@ -127,11 +127,11 @@ impl View {
     }
 }
 
-// === impl Eye ===
+// === impl RuleReader ===
 
-impl Eye {
+impl RuleReader {
     /// Opens the rules of `contender` on `node`.
-    pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<Eye> {
+    pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<RuleReader> {
         let kernel = match mode {
             Mode::Iptables(Variant::Legacy) => Kernel::Legacy(SavedRules::open(node)?),
             Mode::Nftables | Mode::Iptables(Variant::NfTables) => {
@@ -145,7 +145,7 @@ impl Eye {
                 opened.context("failed to open netlink sockets")?
             }
         };
-        Ok(Eye {
+        Ok(RuleReader {
             kernel,
             view: View::of(contender, mode),
             unlooked: None,
@@ -248,8 +248,8 @@ impl Found {
             Proof::Services => 0,
             Proof::Endpoints => services * population.endpoints(),
         };
-        let enough = |found: &BTreeSet<u32>, wanted: u32| {
-            u32::try_from(found.len()).is_ok_and(|found| found >= wanted)
+        let enough = |found: &BTreeSet<u32>, expected: u32| {
+            u32::try_from(found.len()).is_ok_and(|found| found >= expected)
         };
         enough(&self.services, services) && enough(&self.endpoints, endpoints)
     }

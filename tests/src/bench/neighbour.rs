@@ -35,10 +35,10 @@ impl Neighbour {
         let alone = alone.collect::<Result<_>>()?;
         let node = node.clone();
         let ending = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ending);
+        let reported = Arc::clone(&ending);
         let thread = thread::spawn(move || {
             let mut times = Vec::new();
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 times.push(write_once(&node, times.len())?);
                 thread::sleep(PAUSE);
             }

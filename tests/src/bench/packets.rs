@@ -14,7 +14,7 @@ use rustix::thread::CpuSet;
 use socket2::{Domain, Socket, Type};
 use testkit::Seeded;
 
-use super::arena::Stand;
+use super::arena::ContenderNode;
 use super::echo::Servers;
 use super::population::{Population, frontend, protocol};
 
@@ -37,7 +37,7 @@ pub(super) struct Noticed {
 /// Makes `count` connections of each protocol to random Services, then TCP connections for
 /// `connecting`.
 pub(super) fn connect_from_pod(
-    stand: &Stand,
+    stand: &ContenderNode,
     population: &Population,
     count: usize,
     connecting: Duration,
@@ -45,11 +45,11 @@ pub(super) fn connect_from_pod(
     let processors = thread::available_parallelism()?.get();
     let servers = Servers::start(&stand.servers, only(processors - 1))?;
     let mut services = Seeded::new(u64::from(population.services()));
-    let mut next = |wanted: Protocol| {
+    let mut next = |expected: Protocol| {
         let count = usize::try_from(population.services()).unwrap_or(usize::MAX);
         loop {
             let service = u32::try_from(services.below(count)).unwrap_or(0);
-            if protocol(service) == wanted || count == 1 {
+            if protocol(service) == expected || count == 1 {
                 return frontend(service);
             }
         }

@@ -125,9 +125,9 @@ impl Watch {
     fn start(pause: Duration, mut look: impl FnMut(u64) -> u64 + Send + 'static) -> Watch {
         let ending = Arc::new(AtomicBool::new(false));
         let value = Arc::new(AtomicU64::new(0));
-        let (told, result) = (Arc::clone(&ending), Arc::clone(&value));
+        let (reported, result) = (Arc::clone(&ending), Arc::clone(&value));
         let thread = thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 result.store(look(result.load(Ordering::Relaxed)), Ordering::Relaxed);
                 thread::sleep(pause);
             }

@@ -83,7 +83,7 @@ mod tests {
         let text = "-A KUBE-SVC-X -d 10.96.1.7/32 -p tcp -m tcp --dport 80 -j Y\n\
                     -A KUBE-SEP-Y -p tcp -j DNAT --to-destination 10.128.0.3:8080\n";
         let found = parse_addresses(text);
-        let wanted = [[10, 96, 1, 7], [10, 128, 0, 3]].map(u32::from_be_bytes);
-        assert_eq!(found, wanted);
+        let expected = [[10, 96, 1, 7], [10, 128, 0, 3]].map(u32::from_be_bytes);
+        assert_eq!(found, expected);
     }
 }

@@ -53,14 +53,14 @@ impl Cluster {
                 .find(|object| object["metadata"]["name"] == pod.name);
             let going =
                 found.is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string());
-            let wanted = WEB.contains(pod);
-            if going || (found.is_some() && !wanted) {
+            let expected = WEB.contains(pod);
+            if going || (found.is_some() && !expected) {
                 self.delete_pod(*pod)?;
             }
             let ready = !going
                 && found
                     .is_some_and(|object| object["status"]["conditions"][0]["status"] == "True");
-            if wanted && !ready {
+            if expected && !ready {
                 self.create_pod(*pod)?;
             }
         }

@@ -74,18 +74,18 @@ impl Cluster {
             .with_context(|| format!("kubectl {} prints {text}", all.join(" ")))
     }
 
-    /// Waits until `wanted` accepts the profile, and returns it.
+    /// Waits until `expected` accepts the profile, and returns it.
     pub fn wait_for_profile(
         &self,
         name: &str,
         what: &str,
         deadline: Duration,
-        wanted: impl Fn(&ProxyProfile) -> bool,
+        expected: impl Fn(&ProxyProfile) -> bool,
     ) -> Result<ProxyProfile> {
         let mut last = None;
         let waited = wait_for(what, deadline, || {
             let profile = self.observe_profile(name)?;
-            if wanted(&profile) {
+            if expected(&profile) {
                 return Ok(Some(profile));
             }
             last = profile.status;
@@ -94,17 +94,17 @@ impl Cluster {
         waited.with_context(|| format!("the last status of ProxyProfile {name}: {last:#?}"))
     }
 
-    /// Waits until `wanted` accepts the NodeProxies, and returns them.
+    /// Waits until `expected` accepts the NodeProxies, and returns them.
     pub fn wait_for_node_proxies(
         &self,
         what: &str,
         deadline: Duration,
-        wanted: impl Fn(&BTreeMap<String, NodeProxy>) -> bool,
+        expected: impl Fn(&BTreeMap<String, NodeProxy>) -> bool,
     ) -> Result<BTreeMap<String, NodeProxy>> {
         let mut last = BTreeMap::new();
         let waited = wait_for(what, deadline, || {
             let proxies = self.observe_node_proxies()?;
-            if wanted(&proxies) {
+            if expected(&proxies) {
                 return Ok(Some(proxies));
             }
             last = proxies;

@@ -47,7 +47,7 @@ impl Cluster {
         let addresses = pods
             .iter()
             .flat_map(|pod| Family::ALL.map(|family| pod.address(family)));
-        let wanted: BTreeSet<String> = addresses.map(|address| address.to_string()).collect();
+        let expected: BTreeSet<String> = addresses.map(|address| address.to_string()).collect();
         let namespace = format!("--namespace={NAMESPACE}");
         let of_web = "--selector=kubernetes.io/service-name=web";
         wait_for("the controller's EndpointSlices", deadline, || {
@@ -62,7 +62,7 @@ impl Cluster {
             let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true);
             let addresses = ready.filter_map(|endpoint| endpoint["addresses"][0].as_str());
             let addresses: BTreeSet<String> = addresses.map(str::to_owned).collect();
-            Ok((addresses == wanted).then_some(()))
+            Ok((addresses == expected).then_some(()))
         })
     }
 }

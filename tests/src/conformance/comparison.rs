@@ -144,7 +144,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::conformance::Setting;
-    use crate::conformance::selection::LeftOut;
+    use crate::conformance::selection::Omitted;
 
     pub(in crate::conformance) fn passed() -> Outcome {
         Outcome::Passed
@@ -180,7 +180,7 @@ pub(super) mod tests {
             },
             duration: Duration::from_secs(61),
             tests: BTreeMap::from([(group(), tests.collect())]),
-            left_out: BTreeMap::from([(LeftOut::Disruptive, 2), (LeftOut::OtherMatter, 70)]),
+            left_out: BTreeMap::from([(Omitted::Disruptive, 2), (Omitted::OtherMatter, 70)]),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::comparison::{Column, Comparison, Test, Verdict};
-use super::selection::LeftOut;
+use super::selection::Omitted;
 use super::{Proxy, Run, api_server_restart};
 
 /// Renders the page about these runs. The same runs give the same text.
@@ -168,7 +168,7 @@ fn render_skipped(page: &mut String, comparison: &Comparison) {
 
 fn render_left_out(page: &mut String, comparison: &Comparison) {
     page.push_str("## Left out\n\n");
-    let mut counts: BTreeMap<LeftOut, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<Omitted, usize> = BTreeMap::new();
     for run in comparison.columns().flat_map(|(_, column)| column.runs()) {
         for (reason, count) in &run.left_out {
             let most = counts.entry(*reason).or_default();

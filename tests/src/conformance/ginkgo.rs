@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::selection::LeftOut;
+use super::selection::Omitted;
 use super::{Group, Outcome};
 
 /// The maximum length of a stored message. ginkgo's own report has the whole text.
@@ -20,7 +20,7 @@ pub struct Report {
     /// The outcome of each test that was started.
     pub tests: BTreeMap<Group, BTreeMap<String, Outcome>>,
     /// The number of tests that were not started, by reason.
-    pub left_out: BTreeMap<LeftOut, usize>,
+    pub left_out: BTreeMap<Omitted, usize>,
 }
 
 /// Why a report cannot be used.
@@ -89,7 +89,7 @@ impl Report {
             // Tests that were never started have only a name.
             "skipped" | "pending" if failure.message.is_empty() => {
                 if is_test {
-                    *self.left_out.entry(LeftOut::of(&test.name())).or_default() += 1;
+                    *self.left_out.entry(Omitted::of(&test.name())).or_default() += 1;
                 }
                 return Ok(());
             }
@@ -193,7 +193,7 @@ mod tests {
         ]);
         let report = Report::parse(&text).expect("it is a report");
         assert!(report.tests.is_empty());
-        let counts = [(LeftOut::Disruptive, 1), (LeftOut::OtherMatter, 2)];
+        let counts = [(Omitted::Disruptive, 1), (Omitted::OtherMatter, 2)];
         assert_eq!(report.left_out, BTreeMap::from(counts));
     }
 

@@ -144,14 +144,14 @@ fn serve(
             nodes,
             routes: BTreeMap::new(),
         };
-        let mut told = String::new();
+        let mut reported = String::new();
         while !ended.load(Ordering::Relaxed) {
             let problem = router.look().await.err();
             let problem = problem.map_or_else(String::new, |error| format!("{error:#}"));
-            if problem != told && !problem.is_empty() {
+            if problem != reported && !problem.is_empty() {
                 eprintln!("load balancers: {problem}");
             }
-            told = problem;
+            reported = problem;
             tokio::time::sleep(PERIOD).await;
         }
         Ok(())

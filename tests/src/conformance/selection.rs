@@ -23,10 +23,10 @@ const GROUPS: [&str; 14] = [
 ];
 
 /// Markers in the names of tests that cannot run here, each with the reason.
-const MARKS: [(&str, LeftOut); 3] = [
-    ("[Disruptive]", LeftOut::Disruptive),
-    ("[Feature:SCTPConnectivity]", LeftOut::Sctp),
-    ("[Feature:KubeProxyNFAcct]", LeftOut::Iptables),
+const MARKS: [(&str, Omitted); 3] = [
+    ("[Disruptive]", Omitted::Disruptive),
+    ("[Feature:SCTPConnectivity]", Omitted::Sctp),
+    ("[Feature:KubeProxyNFAcct]", Omitted::Iptables),
 ];
 
 /// A marked test that is run separately after the others.
@@ -44,7 +44,7 @@ pub struct Selection {
 /// Why a test was not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum LeftOut {
+pub enum Omitted {
     /// It restarts components that other tests use at the same time.
     Disruptive,
     /// It requires a kernel with SCTP.
@@ -109,28 +109,28 @@ impl Selection {
     }
 }
 
-// === impl LeftOut ===
+// === impl Omitted ===
 
-impl LeftOut {
+impl Omitted {
     /// Returns why [`Selection::services`] leaves out a test of this name.
-    pub fn of(name: &str) -> LeftOut {
+    pub fn of(name: &str) -> Omitted {
         if !GROUPS.iter().any(|group| name.starts_with(group)) {
-            return LeftOut::OtherMatter;
+            return Omitted::OtherMatter;
         }
         let mark = MARKS.iter().find(|(mark, _)| name.contains(mark));
-        mark.map_or(LeftOut::OtherMatter, |(_, reason)| *reason)
+        mark.map_or(Omitted::OtherMatter, |(_, reason)| *reason)
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for Omitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LeftOut::Disruptive => "they restart what other tests need; of the two, see below",
-            LeftOut::Sctp => "they need a kernel with SCTP (`[Feature:SCTPConnectivity]`)",
-            LeftOut::Iptables => {
+            Omitted::Disruptive => "they restart what other tests need; of the two, see below",
+            Omitted::Sctp => "they need a kernel with SCTP (`[Feature:SCTPConnectivity]`)",
+            Omitted::Iptables => {
                 "they are about a counter of iptables mode (`[Feature:KubeProxyNFAcct]`)"
             }
-            LeftOut::OtherMatter => "they are about something else than Services",
+            Omitted::OtherMatter => "they are about something else than Services",
         })
     }
 }
@@ -155,13 +155,13 @@ mod tests {
     fn what_is_not_run_has_a_reason() {
         let sctp = "[sig-network] Networking Granular Checks: Services should function for \
                     pod-Service: sctp [Feature:SCTPConnectivity]";
-        assert_eq!(LeftOut::of(sctp), LeftOut::Sctp);
-        assert_eq!(LeftOut::of(PROXY_RESTART), LeftOut::Disruptive);
+        assert_eq!(Omitted::of(sctp), Omitted::Sctp);
+        assert_eq!(Omitted::of(PROXY_RESTART), Omitted::Disruptive);
         let other = "[sig-network] DNS should provide DNS for services [Conformance]";
-        assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
+        assert_eq!(Omitted::of(other), Omitted::OtherMatter);
         // The name starts like a group but belongs to another one.
         let other = "[sig-network] Service endpoints latency should not be very high [Conformance]";
-        assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
+        assert_eq!(Omitted::of(other), Omitted::OtherMatter);
     }
 
     #[test]

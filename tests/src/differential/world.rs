@@ -149,9 +149,9 @@ impl World {
             },
             1,
         )?;
-        let wanted = SocketAddr::new(place.address(Family::of(destination.ip())), TARGETS[0]);
+        let expected = SocketAddr::new(place.address(Family::of(destination.ip())), TARGETS[0]);
         let sent =
-            |outcome: &Outcome| matches!(outcome, Outcome::Answered { at, .. } if *at == wanted);
+            |outcome: &Outcome| matches!(outcome, Outcome::Answered { at, .. } if *at == expected);
         Ok(outcomes.iter().any(sent))
     }
 }

@@ -158,12 +158,13 @@ impl Cluster {
                 return None;
             }
             status.get_or_insert_with(|| began.elapsed());
-            let wanted = |count: u32| usize::try_from(count).is_ok_and(|count| count == self.nodes);
+            let expected =
+                |count: u32| usize::try_from(count).is_ok_and(|count| count == self.nodes);
             if now.current_hash != now.target_hash && now.updated_nodes > 0 {
                 first.get_or_insert_with(|| began.elapsed());
             }
             let is_over = now.current_hash == now.target_hash;
-            (is_over && wanted(now.updated_nodes) && wanted(now.ready_nodes)).then_some(())
+            (is_over && expected(now.updated_nodes) && expected(now.ready_nodes)).then_some(())
         })
         .await?;
         let edit = Edit {

@@ -72,6 +72,6 @@ fn running(line: &str, containers: &str) -> Option<u32> {
     let [task, process, "RUNNING"] = words[..] else {
         return None;
     };
-    let wanted = containers.lines().any(|container| container == task);
-    wanted.then(|| process.parse().ok()).flatten()
+    let expected = containers.lines().any(|container| container == task);
+    expected.then(|| process.parse().ok()).flatten()
 }

@@ -35,7 +35,7 @@ enum Kind {
 
 /// A change of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum CallOutcome {
     Applied,
     Deleted,
     Listed,
@@ -75,7 +75,7 @@ impl Cluster {
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
         for (kind, name, object) in parse_objects(yaml)? {
             self.catalog
-                .apply(parse_change(kind, &object, Fate::Applied)?);
+                .apply(parse_change(kind, &object, CallOutcome::Applied)?);
             self.objects.insert((kind, name), object);
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Cluster {
                 bail!("{kind:?} {name} does not exist");
             }
             self.catalog
-                .apply(parse_change(kind, &object, Fate::Deleted)?);
+                .apply(parse_change(kind, &object, CallOutcome::Deleted)?);
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Cluster {
         self.catalog.apply(Event::<ServiceCidr>::Init);
         for ((kind, _), object) in &self.objects {
             self.catalog
-                .apply(parse_change(*kind, object, Fate::Listed)?);
+                .apply(parse_change(*kind, object, CallOutcome::Listed)?);
         }
         self.catalog.apply(Event::<Service>::InitDone);
         self.catalog.apply(Event::<EndpointSlice>::InitDone);
@@ -192,7 +192,7 @@ fn parse_objects(yaml: &str) -> Result<Vec<(Kind, String, Value)>> {
     Ok(objects)
 }
 
-fn parse_change(kind: Kind, object: &Value, fate: Fate) -> Result<Change> {
+fn parse_change(kind: Kind, object: &Value, fate: CallOutcome) -> Result<Change> {
     match kind {
         Kind::Service => Ok(parse_event::<Service>(object, fate)?.into()),
         Kind::EndpointSlice => Ok(parse_event::<EndpointSlice>(object, fate)?.into()),
@@ -201,12 +201,15 @@ fn parse_change(kind: Kind, object: &Value, fate: Fate) -> Result<Change> {
     }
 }
 
-fn parse_event<T: Object + DeserializeOwned>(object: &Value, fate: Fate) -> Result<Event<T>> {
+fn parse_event<T: Object + DeserializeOwned>(
+    object: &Value,
+    fate: CallOutcome,
+) -> Result<Event<T>> {
     let object: T = serde_json::from_value(object.clone())
         .with_context(|| format!("this is not a {:?}: {object}", T::KIND))?;
     Ok(match fate {
-        Fate::Applied => Event::Apply(object),
-        Fate::Deleted => Event::Delete(object.key()),
-        Fate::Listed => Event::InitApply(object),
+        CallOutcome::Applied => Event::Apply(object),
+        CallOutcome::Deleted => Event::Delete(object.key()),
+        CallOutcome::Listed => Event::InitApply(object),
     })
 }

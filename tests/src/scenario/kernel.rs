@@ -90,17 +90,17 @@ impl<B: Backend + Send> RealKernel<B> {
         self.desired = desired.clone();
         let mut size = Size::default();
         let node = self.topology.node(1)?;
-        for (backend, believed) in &mut self.families {
-            let wanted = backend.render(desired, believed);
-            let change = backend.diff(&believed.rules, &wanted);
+        for (backend, observed) in &mut self.families {
+            let expected = backend.render(desired, observed);
+            let change = backend.diff(&observed.rules, &expected);
             size = sum(size, change.size());
             if !change.size().is_empty() {
                 // Sysctls apply to the namespace of the thread that writes them.
                 let _receipt = node.enter(|| backend.commit(change))??;
             }
-            *believed = Rendered {
+            *observed = Rendered {
                 dataplane: desired.clone(),
-                rules: wanted,
+                rules: expected,
             };
         }
         Ok(size)
@@ -184,15 +184,15 @@ impl<B: Backend> RealKernel<B> {
             && saw.ip() != addresses::shared_cluster_ip(Family::of(saw.ip()))
     }
 
-    /// Checks that every connection ends as `wanted`.
+    /// Checks that every connection ends as `expected`.
     fn judge_all(
         &self,
         packet: &Packet,
         deadline: Duration,
-        wanted: impl Fn(&Outcome) -> bool,
+        expected: impl Fn(&Outcome) -> bool,
     ) -> Result<Judgement> {
         let outcomes = self.ask(packet, deadline, 2)?;
-        let other = outcomes.iter().find(|outcome| !wanted(outcome));
+        let other = outcomes.iter().find(|outcome| !expected(outcome));
         Ok(other.map_or(Judgement::AsExpected, |outcome| {
             Judgement::Otherwise(outcome.to_string())
         }))
@@ -234,8 +234,8 @@ impl<B: Backend + Send> Depth for RealKernel<B> {
     }
 
     fn restart(&mut self, desired: &Dataplane) -> Result<Size> {
-        for (backend, believed) in &mut self.families {
-            *believed = Rendered {
+        for (backend, observed) in &mut self.families {
+            *observed = Rendered {
                 dataplane: Dataplane::default(),
                 rules: backend.observe()?,
             };

@@ -19,8 +19,8 @@ fn print_elements(table: &Table) -> String {
     let mut set = None;
     for line in text.lines() {
         if !line.starts_with(' ') {
-            let is_told = line.starts_with("set ") && !line.ends_with(": verdict }");
-            set = is_told.then_some(line);
+            let is_reported = line.starts_with("set ") && !line.ends_with(": verdict }");
+            set = is_reported.then_some(line);
         } else if let Some(header) = set {
             if !printed.contains(&header) {
                 printed.push(header);

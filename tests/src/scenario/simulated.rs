@@ -67,48 +67,48 @@ where
     fn apply(&mut self, desired: &Dataplane) -> Result<Size> {
         self.node = std::sync::Arc::clone(desired.node());
         let mut size = Size::default();
-        for (backend, believed) in &mut self.families {
-            let wanted = backend.render(desired, believed);
-            size = sum(size, backend.diff(&believed.rules, &wanted).size());
-            *believed = Rendered {
+        for (backend, observed) in &mut self.families {
+            let expected = backend.render(desired, observed);
+            size = sum(size, backend.diff(&observed.rules, &expected).size());
+            *observed = Rendered {
                 dataplane: desired.clone(),
-                rules: wanted,
+                rules: expected,
             };
         }
         Ok(size)
     }
 
     fn restart(&mut self, desired: &Dataplane) -> Result<Size> {
-        for (_, believed) in &mut self.families {
-            believed.dataplane = Dataplane::default();
+        for (_, observed) in &mut self.families {
+            observed.dataplane = Dataplane::default();
         }
         self.apply(desired)
     }
 
     fn judge(&mut self, packet: &Packet, expected: &Verdict) -> Result<Judgement> {
         let [(_, ipv4), (_, ipv6)] = &self.families;
-        let believed = match Family::of(packet.destination) {
+        let observed = match Family::of(packet.destination) {
             Family::Ipv4 => ipv4,
             Family::Ipv6 => ipv6,
         };
-        let verdict = (self.walk.first)(&believed.rules, &self.node, packet);
+        let verdict = (self.walk.first)(&observed.rules, &self.node, packet);
         Ok(Judgement::of_verdict(&verdict, expected))
     }
 
     fn connect(&mut self, packet: &Packet, times: u32) -> Result<Option<Vec<Verdict>>> {
         let [(_, ipv4), (_, ipv6)] = &self.families;
         let [ipv4_memory, ipv6_memory] = &mut self.memories;
-        let (believed, memory) = match Family::of(packet.destination) {
+        let (observed, memory) = match Family::of(packet.destination) {
             Family::Ipv4 => (ipv4, ipv4_memory),
             Family::Ipv6 => (ipv6, ipv6_memory),
         };
         let verdicts = (0..times)
-            .map(|number| (self.walk.next)(&believed.rules, &self.node, packet, memory, number));
+            .map(|number| (self.walk.next)(&observed.rules, &self.node, packet, memory, number));
         Ok(Some(verdicts.collect()))
     }
 
     fn dump(&mut self, dump: Dump) -> Result<Option<String>> {
-        let rules = self.families.iter().map(|(_, believed)| &believed.rules);
+        let rules = self.families.iter().map(|(_, observed)| &observed.rules);
         let rules = rules.collect::<Vec<_>>();
         Ok((dump == self.form.dump).then(|| print_families(&rules, self.form.print)))
     }

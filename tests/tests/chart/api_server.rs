@@ -89,7 +89,7 @@ pub(crate) fn apply(control_plane: &ControlPlane, map: ConfigMap) -> Result<()> 
 }
 
 /// Returns the address of the API server in the agents' and operators' environment.
-fn told(helm: &Helm, arguments: &[&str]) -> Result<String> {
+fn reported(helm: &Helm, arguments: &[&str]) -> Result<String> {
     let rendered = manifests::parse(&helm.render(arguments)?)?;
     let at = |kind: &str, name: &str| {
         let workload = manifests::find(&rendered, kind, name)?;
@@ -134,11 +134,11 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
         (CLUSTER_INFO, "api.example.com 6443"),
     ] {
         apply(&control_plane, map)?;
-        let found = told(&helm, &[])?;
+        let found = reported(&helm, &[])?;
         ensure!(found == expected, "{} leads to {found}", map.1);
     }
     let given = ["--set=apiServer.host=192.0.2.30,apiServer.port=443"];
-    let found = told(&helm, &given)?;
+    let found = reported(&helm, &given)?;
     ensure!(found == "192.0.2.30 443", "{found}");
 
     // On each node of these distributions, the API server or a balancer in front of it listens on
@@ -148,7 +148,7 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
         ("v1.34.2+rke2r1", "127.0.0.1 6443"),
     ] {
         let server = Cluster::Server(k3s::serve(&control_plane, version)?);
-        let found = told(&Helm::new(server)?, &[])?;
+        let found = reported(&Helm::new(server)?, &[])?;
         ensure!(found == expected, "{version} leads to {found}");
     }
     Ok(())
@@ -157,7 +157,7 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
 #[test]
 fn an_address_in_ipv6_is_taken_as_it_is() -> Result<()> {
     let helm = Helm::new(Cluster::None)?;
-    let found = told(&helm, &["--set=apiServer.host=2001:db8::10"])?;
+    let found = reported(&helm, &["--set=apiServer.host=2001:db8::10"])?;
     ensure!(found == "2001:db8::10 6443", "{found}");
     Ok(())
 }

@@ -150,20 +150,20 @@ fn a_profile_in_the_values_is_held_to_the_schema_of_profiles() -> Result<()> {
     let kind = fs::read_to_string(chart().join("files/crds/proxyprofiles.yaml"))?;
     let kind: Value = serde_saphyr::from_str(&kind)?;
     let version = &kind["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    let mut wanted = schema_of_values(&version["properties"]["spec"]);
+    let mut expected = schema_of_values(&version["properties"]["spec"]);
 
     let mut schema = schema()?;
     let place = "/properties/profile/properties/spec";
     let spec = schema.pointer_mut(place).context("profile.spec")?;
-    wanted["description"] = spec["description"].clone();
-    if *spec == wanted {
+    expected["description"] = spec["description"].clone();
+    if *spec == expected {
         return Ok(());
     }
     ensure!(
         Update::from_environment()? == Update::Differing,
         "profile.spec in values.schema.json is not what ProxyProfile takes (UPDATE=1 writes it)"
     );
-    *spec = wanted;
+    *spec = expected;
     let text = serde_json::to_string_pretty(&schema)? + "\n";
     fs::write(chart().join("values.schema.json"), text)?;
     Ok(())

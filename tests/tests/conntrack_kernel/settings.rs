@@ -19,7 +19,7 @@ pub(crate) fn follow_the_profile(stage: &Stage) -> Result<()> {
         let said = agent.condition("ConntrackConfigured")?;
         Ok(said.filter(|said| said.status == "True"))
     })?;
-    for (name, wanted) in [
+    for (name, expected) in [
         ("udp_timeout", "17"),
         ("tcp_timeout_established", "7200"),
         ("tcp_timeout_close_wait", "3600"),
@@ -27,7 +27,7 @@ pub(crate) fn follow_the_profile(stage: &Stage) -> Result<()> {
         ("udp_timeout_stream", kernels.as_str()),
     ] {
         let found = stage.observe_sysctl(name)?;
-        ensure!(found == wanted, "{name} is {found} instead of {wanted}");
+        ensure!(found == expected, "{name} is {found} instead of {expected}");
     }
     stage.apply_profile(&json!({"maxPerCore": 0, "udpTimeout": "18s"}))?;
     agent.wait_for("the profile's change", |_| {

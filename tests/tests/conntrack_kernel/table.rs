@@ -37,13 +37,16 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     let limit: u64 = stage.observe_sysctl("max")?.parse()?;
     let filled = limit * PERCENT / 100;
     let nearly_full = filled <= 2 * ENOUGH;
-    let wanted = if nearly_full { filled } else { ENOUGH };
-    let flood = Flood::open(stage.client()?, wanted)?;
+    let expected = if nearly_full { filled } else { ENOUGH };
+    let flood = Flood::open(stage.client()?, expected)?;
     let start = Instant::now();
     flood.send()?;
     let filling = start.elapsed();
     let entries = agent.metric("signpost_conntrack_entries")?;
-    ensure!(entries >= wanted as f64, "{entries} entries of {wanted}");
+    ensure!(
+        entries >= expected as f64,
+        "{entries} entries of {expected}"
+    );
     let said = agent.metric("signpost_conntrack_limit")?;
     ensure!(
         said == limit as f64,

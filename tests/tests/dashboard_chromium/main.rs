@@ -133,7 +133,7 @@ fn nodes(stage: &mut Stage) -> Result<()> {
     let unhealthy = ".group[data-group='unhealthy'] .cell";
     browser.wait_for_count(unhealthy, 1)?;
     let read = browser.accessible()?;
-    for wanted in [
+    for expected in [
         "option: n1, unhealthy, CommitFailed, iptables, p99 4ms",
         "option: n2, healthy, Programmed, nftables, p99 4ms",
         "listbox: unhealthy: 1 node",
@@ -141,8 +141,8 @@ fn nodes(stage: &mut Stage) -> Result<()> {
         "complementary: Chosen node",
     ] {
         ensure!(
-            read.iter().any(|line| line.starts_with(wanted)),
-            "a screen reader is not given {wanted:?} but {read:#?}"
+            read.iter().any(|line| line.starts_with(expected)),
+            "a screen reader is not given {expected:?} but {read:#?}"
         );
     }
 
@@ -182,7 +182,7 @@ fn rejections(stage: &mut Stage) -> Result<()> {
         stage.report(node, State::Ready, &more)?;
     }
     // Data from the cluster is rendered as text, even if it looks like HTML.
-    let wanted = [
+    let expected = [
         "Service shop/cart",
         "spec.externalIPs[0]",
         "<b>10.0.0.1</b>",
@@ -190,7 +190,7 @@ fn rejections(stage: &mut Stage) -> Result<()> {
     ];
     stage
         .browser
-        .wait_for_text("#rejections article", &wanted)?;
+        .wait_for_text("#rejections article", &expected)?;
     stage.browser.wait_for_count("#rejections article", 1)
 }
 
@@ -201,10 +201,10 @@ fn drift(stage: &mut Stage) -> Result<()> {
         .wait_for_text("#drift", &["No agent has repaired anything"])?;
     stage.report("n2", State::Contested, &json!({}))?;
     let what_to_do = advice("RepairsHeldBack").context("advice")?;
-    let wanted = ["flush-rules", "on 1 node", "(process 4711)", what_to_do];
+    let expected = ["flush-rules", "on 1 node", "(process 4711)", what_to_do];
     stage
         .browser
-        .wait_for_text("#drift article", &wanted)
+        .wait_for_text("#drift article", &expected)
         .map(drop)
 }
 
@@ -238,22 +238,22 @@ fn questions(stage: &mut Stage) -> Result<()> {
         "void (window.ownFetch = window.fetch, window.fetch = async (path) => Response.json(path.startsWith('trace') ? {TRACE} : {COMPARISON}))"
     ))?;
     browser.press(ENTER)?;
-    let wanted = [
+    let expected = [
         "It does not go where it should",
         "services",
         "or dnat to 10.0.2.4:8080",
     ];
-    browser.wait_for_text("#packet-answer", &wanted)?;
+    browser.wait_for_text("#packet-answer", &expected)?;
     browser.wait_for_count("#packet-answer ol > li", 3)?;
     stage.go_to("service/shop%2Fweb")?;
     let browser = &stage.browser;
-    let wanted = [
+    let expected = [
         "1 nodes without differences",
         "n2, n3",
         "! missing in the kernel",
         "n1",
     ];
-    browser.wait_for_text("#service-answer", &wanted)?;
+    browser.wait_for_text("#service-answer", &expected)?;
     // Restore the page's own requests.
     browser
         .evaluate("void (window.fetch = window.ownFetch)")

@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use backend::Culprit;
+use backend::Actor;
 use crds::node_proxy::NodeProxy;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use reconciler::Contest;
+use reconciler::RepairBackoff;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::binaries;
@@ -199,11 +199,11 @@ pub(crate) enum State {
 
 /// Returns a message in the agents' format, from which the page parses the program's name.
 fn contested() -> String {
-    let contest = Contest {
+    let contest = RepairBackoff {
         since: SystemTime::UNIX_EPOCH,
         repairs: 6,
         within: Duration::from_millis(4_200),
-        culprit: Some(Culprit {
+        actor: Some(Actor {
             program: "flush-rules".to_owned(),
             process: 4711,
         }),

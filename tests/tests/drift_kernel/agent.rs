@@ -26,12 +26,12 @@ const FLUSHES_FOR: Duration = Duration::from_secs(5);
 /// The command that flushes legacy tables of both families concurrently.
 const FLUSH_LEGACY: &str = "iptables-legacy -w -t nat -F & ip6tables-legacy -w -t nat -F & wait";
 
-/// Waits for the repair of `damage`, and until the agent reports `culprit` as the cause.
-pub(crate) fn expect_repair(node: &Node, damage: &str, drifts: f64, culprit: &str) -> Result<()> {
+/// Waits for the repair of `damage`, and until the agent reports `actor` as the cause.
+pub(crate) fn expect_repair(node: &Node, damage: &str, drifts: f64, actor: &str) -> Result<()> {
     wait_for(&format!("the repair of: {damage}"), AT_ONCE, || {
         Ok(node.is_as_before()?.then_some(()))
     })
-    .with_context(|| node.rounds().unwrap_or_default())?;
+    .with_context(|| node.syncs().unwrap_or_default())?;
     // The repair is counted first and reported after it is done.
     wait_for("the repair to be counted", AT_ONCE, || {
         let counted = node.agent.metric("signpost_drift_total")? - drifts;
@@ -40,7 +40,7 @@ pub(crate) fn expect_repair(node: &Node, damage: &str, drifts: f64, culprit: &st
     .with_context(|| format!("there was no harm in: {damage}"))?;
     wait_for("the culprit to be named", AT_ONCE, || {
         let (status, message) = node.condition(RULES_CONTESTED)?;
-        let named = message.contains(culprit) && message.contains(" had changed ");
+        let named = message.contains(actor) && message.contains(" had changed ");
         Ok((status == "False" && named).then_some(()))
     })
 }
@@ -153,12 +153,12 @@ pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
         let condition = node.condition(RULES_CONTESTED)?;
         Ok((condition.0 == "True").then_some(condition))
     })?;
-    let culprit = match place {
+    let actor = match place {
         Place::Nftables | Place::Iptables(Variant::NfTables) => NFT,
         Place::Iptables(Variant::Legacy) => UNNAMED_PROGRAM,
     };
     ensure!(
-        message.contains(culprit) && message.contains("keeps changing the rules"),
+        message.contains(actor) && message.contains("keeps changing the rules"),
         "{status}: {message}"
     );
     wait_for("the last repair", Duration::from_secs(6), || {
@@ -185,9 +185,9 @@ fn busy_for(node: &Node) -> Result<Duration> {
 }
 
 /// Changes by another firewall in its own table cause no check of Signpost's tables.
-pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
+pub(crate) fn changes_elsewhere_cause_no_sync() -> Result<()> {
     let node = Node::start(Place::Nftables)?;
-    let before = node.agent.metric("signpost_rounds_total")?;
+    let before = node.agent.metric("signpost_syncs_total")?;
     node.nft("add table inet theirs; add set inet theirs s { type ipv4_addr; }")?;
     node.nft("add table ip theirs; add map ip theirs services { type ipv4_addr : verdict; }")?;
     for number in 1..=50 {
@@ -199,8 +199,8 @@ pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     let damage = "flush chain ip signpost dispatch";
     node.nft(damage)?;
     expect_repair(&node, damage, drifts, NFT)?;
-    let rounds = node.agent.metric("signpost_rounds_total")? - before;
-    ensure!(rounds == 1.0, "{rounds} rounds:\n{}", node.rounds()?);
+    let syncs = node.agent.metric("signpost_syncs_total")? - before;
+    ensure!(syncs == 1.0, "{syncs} syncs:\n{}", node.syncs()?);
     Ok(())
 }
 

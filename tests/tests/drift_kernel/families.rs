@@ -5,8 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use backend::{Backend, Disturbance, Drift, ForeignChange, Rendered};
-use backend_nftables::{Disturbances, Nftables, open_with_disturbances};
+use backend::{Backend, Drift, ExternalChange, ForeignChange, Rendered};
+use backend_nftables::{Nftables, NotificationListener, open_with_listener};
 use dataplane::{Dataplane, Family};
 use netlink::Socket;
 use netlink::nf_tables::{
@@ -48,15 +48,15 @@ pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> 
 }
 
 /// Opens families with some Services, and a listener.
-fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, Disturbances)> {
-    let (families, mut disturbances) = inside.enter(open_with_disturbances)??;
+fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, NotificationListener)> {
+    let (families, mut notification_listener) = inside.enter(open_with_listener)??;
     let mut domains: Vec<_> = families.into_iter().map(Domain::new).collect();
     for domain in &mut domains {
-        let round = domain.round(&services(1..=3, &[8080]), Reason::Startup, &SystemClock);
-        ensure!(round.succeeded(), "{round}");
+        let sync = domain.sync(&services(1..=3, &[8080]), Reason::Startup, &SystemClock);
+        ensure!(sync.succeeded(), "{sync}");
     }
-    disturbances.join()?;
-    Ok((domains, disturbances))
+    notification_listener.join()?;
+    Ok((domains, notification_listener))
 }
 
 pub(crate) fn kernel() -> Result<(Network, Namespace)> {
@@ -66,12 +66,17 @@ pub(crate) fn kernel() -> Result<(Network, Namespace)> {
 }
 
 /// Returns the next disturbance; `None` if there is none until the deadline.
-fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Disturbance>> {
+fn next(
+    notification_listener: &mut NotificationListener,
+    deadline: Duration,
+) -> Result<Option<ExternalChange>> {
     let end = Instant::now() + patience(deadline);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if let ForeignChange::Ours(disturbance) = disturbances.receive(Some(left))? {
-            return Ok(Some(disturbance));
+        if let ForeignChange::OwnRules(external_change) =
+            notification_listener.receive(Some(left))?
+        {
+            return Ok(Some(external_change));
         }
         if left.is_zero() {
             return Ok(None);
@@ -81,33 +86,33 @@ fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Di
 
 /// Signpost's own transactions are recognized by their socket. Changes by other programs are
 /// reported with family and program, and changes elsewhere cause no check.
-pub(crate) fn others_are_told_from_us() -> Result<()> {
+pub(crate) fn others_are_reported_from_us() -> Result<()> {
     let (_network, namespace) = kernel()?;
-    let (mut domains, mut disturbances) = open(&namespace)?;
+    let (mut domains, mut notification_listener) = open(&namespace)?;
     for domain in &mut domains {
-        let round = domain.round(&services(2..=5, &[8081]), Reason::Changed, &SystemClock);
-        ensure!(round.outcome == Outcome::Committed, "{round}");
+        let sync = domain.sync(&services(2..=5, &[8081]), Reason::Changed, &SystemClock);
+        ensure!(sync.outcome == Outcome::Committed, "{sync}");
     }
     namespace.nft(&["add table ip theirs"])?;
     namespace.nft(&["add table ip6 theirs; add chain ip6 theirs c"])?;
     // Notifications arrive in order, so all earlier ones have been received by then.
     namespace.nft(&["add chain ip6 signpost strange"])?;
-    let heard = next(&mut disturbances, PROMPTLY)?.context("nothing was heard")?;
+    let heard = next(&mut notification_listener, PROMPTLY)?.context("nothing was heard")?;
     ensure!(heard.families == [Family::Ipv6].into(), "{heard:?}");
-    let culprit = heard.culprit.context("the kernel names the culprit")?;
-    ensure!(culprit.program == "nft", "{culprit}");
+    let actor = heard.actor.context("the kernel names the culprit")?;
+    ensure!(actor.program == "nft", "{actor}");
     let looks: Vec<bool> = domains
         .iter_mut()
         .map(|domain| {
-            let disturbance = Disturbance::possible();
-            domain.disturb(&disturbance, Instant::now());
+            let external_change = ExternalChange::possible();
+            domain.disturb(&external_change, Instant::now());
             let desired = services(2..=5, &[8081]);
-            let round = domain.round(&desired, Reason::Drift, &SystemClock);
-            round.damage.is_some()
+            let sync = domain.sync(&desired, Reason::Drift, &SystemClock);
+            sync.repaired_drift.is_some()
         })
         .collect();
     ensure!(looks == [false, true], "damage was found in {looks:?}");
-    let nothing = next(&mut disturbances, Duration::from_millis(200))?;
+    let nothing = next(&mut notification_listener, Duration::from_millis(200))?;
     ensure!(nothing.is_none(), "our own repair was heard as {nothing:?}");
     Ok(())
 }
@@ -115,13 +120,13 @@ pub(crate) fn others_are_told_from_us() -> Result<()> {
 /// Without a listener, any change of nf_tables requires a full read; with one it does not.
 pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
     let (_network, namespace) = kernel()?;
-    let (families, mut disturbances) = namespace.enter(open_with_disturbances)??;
+    let (families, mut notification_listener) = namespace.enter(open_with_listener)??;
     let [mut backend, _] = families;
     let rules = backend.render(&services(1..=3, &[8080]), &Rendered::default());
     let change = backend.diff(&backend_nftables::Table::default(), &rules);
     let _ = backend.commit(change)?;
     backend.observe()?;
-    disturbances.join()?;
+    notification_listener.join()?;
     for number in 0..20 {
         namespace.nft(&[&format!("add table ip theirs-{number}")])?;
     }
@@ -129,13 +134,13 @@ pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
         backend.observe_drift()? == Drift::Possible,
         "nobody has listened yet"
     );
-    ensure!(next(&mut disturbances, Duration::from_millis(300))?.is_none());
+    ensure!(next(&mut notification_listener, Duration::from_millis(300))?.is_none());
     ensure!(
         backend.observe_drift()? == Drift::None,
         "all of it was elsewhere"
     );
     namespace.nft(&["add chain ip signpost strange"])?;
-    ensure!(next(&mut disturbances, PROMPTLY)?.is_some());
+    ensure!(next(&mut notification_listener, PROMPTLY)?.is_some());
     ensure!(backend.observe_drift()? == Drift::Possible, "that was ours");
     Ok(())
 }
@@ -143,17 +148,17 @@ pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
 /// The socket overflows: the loss is reported, and no change is assumed to be harmless.
 pub(crate) fn missed_notifications_are_a_reason_to_look() -> Result<()> {
     let (_network, namespace) = kernel()?;
-    let (mut domains, mut disturbances) = open(&namespace)?;
+    let (mut domains, mut notification_listener) = open(&namespace)?;
     flood(&namespace)?;
     namespace.nft(&["flush chain ip signpost dispatch"])?;
-    let heard = next(&mut disturbances, PROMPTLY)?.context("nothing was heard")?;
-    ensure!(heard == Disturbance::possible(), "{heard:?}");
+    let heard = next(&mut notification_listener, PROMPTLY)?.context("nothing was heard")?;
+    ensure!(heard == ExternalChange::possible(), "{heard:?}");
     domains[0].disturb(&heard, Instant::now());
-    let round = domains[0].round(&services(1..=3, &[8080]), Reason::Drift, &SystemClock);
-    ensure!(round.damage.is_some(), "not repaired: {round}");
+    let sync = domains[0].sync(&services(1..=3, &[8080]), Reason::Drift, &SystemClock);
+    ensure!(sync.repaired_drift.is_some(), "not repaired: {sync}");
     namespace.nft(&["flush chain ip6 signpost dispatch"])?;
-    let heard = next(&mut disturbances, PROMPTLY)?.context("it is deaf since")?;
-    ensure!(heard.culprit.is_some(), "{heard:?}");
+    let heard = next(&mut notification_listener, PROMPTLY)?.context("it is deaf since")?;
+    ensure!(heard.actor.is_some(), "{heard:?}");
     Ok(())
 }
 
@@ -183,10 +188,10 @@ fn flood(namespace: &Namespace) -> Result<()> {
 }
 
 /// Failure story T20 (kubernetes#121362, calico#10538): another program has deleted the chain and
-/// the map to which a change refers, and Signpost has received no notification. The same round
+/// the map to which a change refers, and Signpost has received no notification. The same sync
 /// repairs it.
 pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
-    for damage in [
+    for repaired_drift in [
         "delete table ip signpost",
         // Objects that rules refer to can be deleted only after the rules.
         "flush table ip signpost; flush map ip signpost services; flush map ip signpost service-chains; \
@@ -198,23 +203,23 @@ pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
         let (mut domains, _) = open(&namespace)?;
         let domain = &mut domains[0];
         let both = services(1..=3, &[8080, 8081]);
-        domain.round(&both, Reason::Changed, &SystemClock);
+        domain.sync(&both, Reason::Changed, &SystemClock);
         let one = services(1..=3, &[8081]);
-        domain.round(&one, Reason::Changed, &SystemClock);
-        namespace.nft(&[damage])?;
+        domain.sync(&one, Reason::Changed, &SystemClock);
+        namespace.nft(&[repaired_drift])?;
         let desired = services(2..=4, &[8082]);
 
-        let round = domain.round(&desired, Reason::Changed, &SystemClock);
+        let sync = domain.sync(&desired, Reason::Changed, &SystemClock);
 
         ensure!(
-            round.outcome == Outcome::Committed,
-            "after {damage}: {round}"
+            sync.outcome == Outcome::Committed,
+            "after {repaired_drift}: {sync}"
         );
-        let believed = domain.believed().context("it is known")?.rules.clone();
+        let programmed = domain.observed().context("it is known")?.rules.clone();
         let [mut other, _] = namespace.enter(backend_nftables::open)??;
         let observed = other.observe()?;
-        let change = other.diff(&observed, &believed);
-        ensure!(observed == believed, "after {damage}:\n{change}");
+        let change = other.diff(&observed, &programmed);
+        ensure!(observed == programmed, "after {repaired_drift}:\n{change}");
     }
     Ok(())
 }
@@ -224,18 +229,18 @@ pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
 pub(crate) fn t29_hundreds_of_cycles_leave_nothing_behind() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let [mut backend, _] = namespace.enter(backend_nftables::open)??;
-    let mut believed = Rendered::default();
+    let mut observed = Rendered::default();
     let few = services(1..=2, &[8080]);
     let many = services(1..=60, &[8080, 8081, 8082]);
     let mut settled = 0;
     for cycle in 0..300 {
         for dataplane in [&few, &many] {
-            let rules = backend.render(dataplane, &believed);
-            let change = backend.diff(&believed.rules, &rules);
+            let rules = backend.render(dataplane, &observed);
+            let change = backend.diff(&observed.rules, &rules);
             let _ = backend
                 .commit(change)
                 .with_context(|| format!("cycle {cycle}"))?;
-            believed = Rendered {
+            observed = Rendered {
                 dataplane: dataplane.clone(),
                 rules,
             };
@@ -243,7 +248,7 @@ pub(crate) fn t29_hundreds_of_cycles_leave_nothing_behind() -> Result<()> {
         let _ = backend
             .commit_removal()
             .with_context(|| format!("cycle {cycle}"))?;
-        believed = Rendered::default();
+        observed = Rendered::default();
         if cycle == 100 {
             settled = resident_pages()?;
         }

@@ -24,7 +24,7 @@ type Damage = (Family, String);
 
 /// Returns the agent's text for the program that changed the rules: the kernel names it only in
 /// variant nf_tables.
-fn culprit(variant: Variant, program: &'static str) -> &'static str {
+fn actor(variant: Variant, program: &'static str) -> &'static str {
     match variant {
         Variant::NfTables => program,
         Variant::Legacy => UNNAMED_PROGRAM,
@@ -45,7 +45,7 @@ pub(crate) fn flushed_rulesets_are_repaired(variant: Variant) -> Result<()> {
         }),
     };
     node.shell(&damage)?;
-    expect_repair(&node, &damage, drifts, culprit(variant, "nft (process "))?;
+    expect_repair(&node, &damage, drifts, actor(variant, "nft (process "))?;
     ensure!(node.answers()?, "no answer");
     let counted = node.agent.metric("signpost_drift_total")? - drifts;
     match variant {
@@ -72,7 +72,7 @@ pub(crate) fn a_firewalls_reload_is_repaired(variant: Variant) -> Result<()> {
     });
     node.shell(&reload)?;
     // ip6tables-nft-restore, truncated to the kernel's fifteen characters.
-    let named = culprit(variant, "ip6tables-nft-r (process ");
+    let named = actor(variant, "ip6tables-nft-r (process ");
     expect_repair(&node, &reload, drifts, named)?;
     ensure!(node.answers()?, "no answer");
     let counted = node.agent.metric("signpost_drift_total")? - drifts;
@@ -99,7 +99,7 @@ pub(crate) fn every_damage_is_repaired_at_once(variant: Variant) -> Result<()> {
         for (family, damage) in damages.iter().skip(done).take(IN_A_ROW) {
             let drifts = node.agent.metric("signpost_drift_total")?;
             node.iptables(variant, *family, damage)?;
-            let named = culprit(variant, "tables-nft (process ");
+            let named = actor(variant, "tables-nft (process ");
             expect_repair(&node, damage, drifts, named)?;
             ensure!(node.answers()?, "no answer after {damage}");
         }
@@ -190,7 +190,7 @@ pub(crate) fn what_does_not_show_is_found_every_sync_period() -> Result<()> {
     wait_for("the repair", 2 * AT_ONCE, || {
         Ok(node.is_as_before()?.then_some(()))
     })
-    .with_context(|| node.rounds().unwrap_or_default())?;
+    .with_context(|| node.syncs().unwrap_or_default())?;
     println!("    repaired after {:.0?}", began.elapsed());
     expect_repair(&node, "a redirection", drifts, UNNAMED_PROGRAM)?;
     ensure!(node.answers()?, "no answer");
@@ -203,7 +203,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
     let node = Node::start(Place::Iptables(variant))?;
     let family = Family::Ipv4;
     let committed = || {
-        let total = "signpost_rounds_total";
+        let total = "signpost_syncs_total";
         let of = |family| format!("{total}{{ip_family=\"{family}\",outcome=\"committed\"}}");
         let [ipv4, ipv6] = Family::ALL.map(|family| node.agent.metric(&of(family)));
         Ok::<f64, anyhow::Error>(ipv4? + ipv6?)
@@ -237,17 +237,17 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
     let quiet = node.agent.metric("signpost_drift_total")?;
     ensure!(quiet == drifts, "{} repairs of nothing", quiet - drifts);
     let commits = committed()? - before;
-    ensure!(commits == 0.0, "{commits} commits:\n{}", node.rounds()?);
+    ensure!(commits == 0.0, "{commits} commits:\n{}", node.syncs()?);
     let rules = node.agent.metric("signpost_elements_written_total")? - written;
     ensure!(rules == 0.0, "{rules} rules were written");
     // Once this damage is repaired, the agent has received all earlier notifications.
     let Found { service, .. } = find(&node, variant, family)?;
     let damage = format!("-t nat -F {service}");
     node.iptables(variant, family, &damage)?;
-    let named = culprit(variant, "iptables-nft (process ");
+    let named = actor(variant, "iptables-nft (process ");
     expect_repair(&node, &damage, drifts, named)?;
     let commits = committed()? - before;
-    ensure!(commits == 1.0, "{commits} commits:\n{}", node.rounds()?);
+    ensure!(commits == 1.0, "{commits} commits:\n{}", node.syncs()?);
     ensure!(node.answers()?, "no answer");
     let left = node.saved_of_others(variant, family)?;
     ensure!(left == theirs, "{left:#?}\nwas\n{theirs:#?}");
@@ -259,7 +259,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
 /// Failure story T36 (cilium#28260, kube-router#1069): another program has left rules in the other
 /// variant. Signpost uses the variant with more rules of other programs, reports the split, and
 /// stops reporting it once the leftovers are gone.
-pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Result<()> {
+pub(crate) fn rules_of_others_in_both_variants_are_reported(variant: Variant) -> Result<()> {
     let other = match variant {
         Variant::NfTables => Variant::Legacy,
         Variant::Legacy => Variant::NfTables,
@@ -281,11 +281,11 @@ pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Res
         })
     };
     let message = expect("True")?;
-    let told = format!(
+    let reported = format!(
         "other programs have {nf_tables} rules in iptables-nft and {legacy} in iptables-legacy; \
          the chains SIGNPOST-* are in variant {variant}"
     );
-    ensure!(message == told, "{message}");
+    ensure!(message == reported, "{message}");
     ensure!(node.answers()?, "no answer");
     for family in Family::ALL {
         let strange = node.saved(other, family)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
-use backend_iptables::{Lock, Rules, open_with_disturbances};
+use backend_iptables::{Lock, Rules, open_with_listener};
 use crds::condition::reason::XTABLES_LOCK_HELD;
 use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
 use dataplane::Family;
@@ -95,7 +95,7 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     ways[0].wait_for_servers(&everybody, Duration::ZERO)?;
 
     let held = began.elapsed();
-    let committed = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"committed\"}";
+    let committed = "signpost_syncs_total{ip_family=\"IPv4\",outcome=\"committed\"}";
     let before = node.agent.metric(committed)?;
     let released = holder.release()?;
     wait_for("the change", RIGHT_AFTER, || {
@@ -158,25 +158,25 @@ pub(crate) fn a_release_is_noticed() -> Result<()> {
         path: folder.path().join("lock"),
         patience: Duration::from_millis(50),
     };
-    let open = || open_with_disturbances(Variant::Legacy, &lock);
-    let ([mut backend, mut other], mut disturbances) = namespace.enter(open)??;
+    let open = || open_with_listener(Variant::Legacy, &lock);
+    let ([mut backend, mut other], mut notification_listener) = namespace.enter(open)??;
     for family in [&mut backend, &mut other] {
         family.observe()?;
     }
     let holder = Holder::start(&lock.path)?;
-    let wanted = backend.render(&services(1..=3, &[8080]), &Rendered::default());
-    let change = backend.diff(&Rules::default(), &wanted);
+    let expected = backend.render(&services(1..=3, &[8080]), &Rendered::default());
+    let change = backend.diff(&Rules::default(), &expected);
     ensure!(backend.commit(change.clone()).is_err(), "it has the lock");
-    let heard = disturbances.receive()?;
+    let heard = notification_listener.receive()?;
     ensure!(heard.is_none(), "it is still held: {heard:?}");
     holder.release()?;
-    let heard = disturbances.receive()?;
+    let heard = notification_listener.receive()?;
     let heard = heard.context("nobody has noticed")?;
     ensure!(heard.families == [Family::Ipv4].into(), "{heard:?}");
-    let again = disturbances.receive()?;
+    let again = notification_listener.receive()?;
     ensure!(again.is_none(), "it was told before: {again:?}");
     let _ = backend.commit(change)?;
-    let nothing = disturbances.receive()?;
+    let nothing = notification_listener.receive()?;
     ensure!(nothing.is_none(), "nobody waits: {nothing:?}");
     Ok(())
 }

@@ -36,7 +36,7 @@ const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
     ),
     (
         "t36_rules_of_others_in_both_variants_are_told",
-        iptables::rules_of_others_in_both_variants_are_told,
+        iptables::rules_of_others_in_both_variants_are_reported,
     ),
     (
         "t38_somebody_who_does_not_stop_is_not_answered_every_time",
@@ -64,7 +64,10 @@ fn main() -> Result<()> {
     // The tests check that repairs take less than a second, which requires a serial run.
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 20] = [
-        ("others_are_told_from_us", families::others_are_told_from_us),
+        (
+            "others_are_told_from_us",
+            families::others_are_reported_from_us,
+        ),
         (
             "changes_elsewhere_are_no_reason_to_look",
             families::changes_elsewhere_are_no_reason_to_look,
@@ -95,7 +98,7 @@ fn main() -> Result<()> {
         ),
         (
             "changes_elsewhere_cause_no_round",
-            agent::changes_elsewhere_cause_no_round,
+            agent::changes_elsewhere_cause_no_sync,
         ),
         ("an_agent_that_hears_nothing_ends_when_told", || {
             agent::it_ends_at_once(Place::Nftables)

@@ -29,7 +29,7 @@ pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
         let entry = entry?;
         let mut text = fs::read_to_string(entry.path())?;
         if entry.file_name() == "profile.yaml" {
-            for (there, wanted) in [
+            for (there, expected) in [
                 (
                     "syncPeriod: 30s",
                     format!("syncPeriod: {}", setting.sync_period),
@@ -37,7 +37,7 @@ pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
                 ("mode: nftables ", format!("mode: {} ", mode(setting.place))),
             ] {
                 ensure!(text.contains(there), "the example has changed");
-                text = text.replacen(there, &wanted, 1);
+                text = text.replacen(there, &expected, 1);
             }
         }
         fs::write(copy.join(entry.file_name()), text)?;

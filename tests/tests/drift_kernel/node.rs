@@ -254,9 +254,9 @@ impl Node {
         Ok((found.status, found.message))
     }
 
-    /// Returns the recent rounds.
-    pub(crate) fn rounds(&self) -> Result<String> {
-        self.agent.get("/debug/rounds")
+    /// Returns the recent syncs.
+    pub(crate) fn syncs(&self) -> Result<String> {
+        self.agent.get("/debug/syncs")
     }
 
     /// Lists all of Signpost's rules, sorted where the order has no meaning.
@@ -336,10 +336,10 @@ fn shell(workplace: &Workplace, line: &str) -> Result<String> {
 fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
     // After it has subscribed, the agent checks each family once for changes that it has missed.
     agent.wait_for("the agent to listen", |agent| {
-        let looked = agent.get("/debug/rounds").unwrap_or_default();
-        let told = agent.condition(RULES_CONTESTED)?.is_some();
+        let looked = agent.get("/debug/syncs").unwrap_or_default();
+        let reported = agent.condition(RULES_CONTESTED)?.is_some();
         let joined = listening_sockets(agent)? == sockets(place);
-        Ok((told && joined && looked.matches("(Drift)").count() >= 2).then_some(()))
+        Ok((reported && joined && looked.matches("(Drift)").count() >= 2).then_some(()))
     })
 }
 

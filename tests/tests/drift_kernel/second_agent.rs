@@ -156,7 +156,7 @@ pub(crate) fn somebody_elses_socket() -> Result<()> {
 pub(crate) fn a_thread_is_named_by_its_program() -> Result<()> {
     let node = Node::start(Place::Nftables)?;
     let program = fs::read_to_string("/proc/self/comm")?;
-    let culprit = format!("{} (process {})", program.trim_end(), std::process::id());
+    let actor = format!("{} (process {})", program.trim_end(), std::process::id());
     let drifts = node.agent.metric("signpost_drift_total")?;
     let namespace = node.namespace()?.clone();
     let (named, until_named) = mpsc::channel::<()>();
@@ -170,7 +170,7 @@ pub(crate) fn a_thread_is_named_by_its_program() -> Result<()> {
         let _ = until_named.recv();
         Ok(())
     })?;
-    let repaired = expect_repair(&node, "a table removed by a thread", drifts, &culprit);
+    let repaired = expect_repair(&node, "a table removed by a thread", drifts, &actor);
     drop(named);
     let written = writer.join();
     written.map_err(|_| anyhow::anyhow!("the thread panicked"))??;

@@ -88,12 +88,12 @@ pub(crate) fn events(cluster: &mut Cluster) -> Result<()> {
             &about,
             columns,
         ];
-        let told = wait_for(&format!("the start of {name} to be told"), DEADLINE, || {
-            let told = cluster.control_plane().kubectl(&arguments)?;
-            Ok((!told.trim().is_empty()).then_some(told))
+        let reported = wait_for(&format!("the start of {name} to be told"), DEADLINE, || {
+            let reported = cluster.control_plane().kubectl(&arguments)?;
+            Ok((!reported.trim().is_empty()).then_some(reported))
         })?;
         let expected = format!("signpost-agent {name} Normal signpost-agent ");
-        ensure!(told.starts_with(&expected), "{told}");
+        ensure!(reported.starts_with(&expected), "{reported}");
     }
     Ok(())
 }

@@ -42,17 +42,17 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
             .ok()
             .filter(|(code, _)| *code == 200))
     })?;
-    let rounds = wait_for("a round of each family", DEADLINE, || {
-        let (_, rounds) = cluster.ask_agent(NODE, "/debug/rounds")?;
+    let syncs = wait_for("a sync of each family", DEADLINE, || {
+        let (_, syncs) = cluster.ask_agent(NODE, "/debug/syncs")?;
         Ok(["IPv4", "IPv6"]
             .iter()
-            .all(|family| rounds.contains(family))
-            .then_some(rounds))
+            .all(|family| syncs.contains(family))
+            .then_some(syncs))
     })?;
-    let wrote = rounds.lines().find(|round| !round.contains("): unchanged"));
+    let wrote = syncs.lines().find(|sync| !sync.contains("): unchanged"));
     ensure!(
         wrote.is_none(),
-        "a round after the restart was not of nothing:\n{rounds}"
+        "a sync after the restart was not of nothing:\n{syncs}"
     );
     cluster.wait_until_ready(DEADLINE)?;
     let seen = monitor.finish()?;
@@ -275,11 +275,11 @@ impl Monitor {
 
     /// Returns the lines before that of the monitor's own change, without earlier own changes.
     fn lines_until(&mut self, name: &str) -> Result<Vec<String>> {
-        let wanted = format!("test-{name}");
+        let expected = format!("test-{name}");
         let mut lines = Vec::new();
         loop {
             let line = self.process.next_line(DEADLINE)?;
-            if line.contains(&wanted) {
+            if line.contains(&expected) {
                 return Ok(lines);
             }
             if !line.contains("test-") {

@@ -49,8 +49,8 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
 
-fn contains_all(text: &str, wanted: &[&str]) -> Result<()> {
-    for words in wanted {
+fn contains_all(text: &str, expected: &[&str]) -> Result<()> {
+    for words in expected {
         ensure!(text.contains(words), "no {words:?} in:\n{text}");
     }
     Ok(())
@@ -225,7 +225,7 @@ fn everything_is_shown(stage: &Stage) -> Result<()> {
             ],
         ),
         ("dataplane", ["10.96.0.10", "10.0.1.5:8080"]),
-        ("rounds", ["IPv4", "IPv6"]),
+        ("syncs", ["IPv4", "IPv6"]),
         ("status", ["appliedHash:", "type: Ready"]),
         (
             "metrics",

@@ -50,7 +50,7 @@ pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
     let before = services(1..=3, 8080);
     // The new Service is in the same leaf of the address tree, which is therefore written again.
     let after = services(1..=4, 8080);
-    for (mut backend, believed) in ground.program(&before)? {
+    for (mut backend, observed) in ground.program(&before)? {
         let family = backend.family();
         let delete = || -> Result<()> {
             let chain = chain_of(ground, family, "shop/service-2")?;
@@ -61,19 +61,19 @@ pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
             Ok(())
         };
         delete()?;
-        let wanted = backend.render(&after, &believed);
-        let change = backend.diff(&believed.rules, &wanted);
+        let expected = backend.render(&after, &observed);
+        let change = backend.diff(&observed.rules, &expected);
         let Err(error) = backend.commit(change) else {
             anyhow::bail!("the kernel took a change to a chain that is not there");
         };
         ensure!(error.recovery == Recovery::Observe, "{error:?}");
 
         let mut domain = Domain::new(backend);
-        let round = domain.round(&before, Reason::Startup, &SystemClock);
-        ensure!(round.succeeded(), "{round}");
+        let sync = domain.sync(&before, Reason::Startup, &SystemClock);
+        ensure!(sync.succeeded(), "{sync}");
         delete()?;
-        let round = domain.round(&after, Reason::Changed, &SystemClock);
-        ensure!(round.outcome == Outcome::Committed, "{round}");
+        let sync = domain.sync(&after, Reason::Changed, &SystemClock);
+        ensure!(sync.outcome == Outcome::Committed, "{sync}");
         expect_held(ground, family, &after)?;
     }
     Ok(())
@@ -94,9 +94,9 @@ fn expect_held(ground: &Ground, family: Family, dataplane: &Dataplane) -> Result
     let mut backend = backends
         .find(|b| b.family() == family)
         .context("both are there")?;
-    let wanted = backend.render(dataplane, &Rendered::default());
+    let expected = backend.render(dataplane, &Rendered::default());
     let observed = backend.observe()?;
-    let change = backend.diff(&observed, &wanted);
+    let change = backend.diff(&observed, &expected);
     ensure!(change.size().is_empty(), "the kernel lacks:\n{change}");
     Ok(())
 }
@@ -108,7 +108,7 @@ pub(crate) fn whatever_was_damaged(ground: &Ground) -> Result<()> {
         let family = backend.family();
         // A change of the other family may also have affected this one.
         let found = backend.observe()?;
-        let mut believed = repaired(&mut backend, &dataplane, found)?;
+        let mut observed = repaired(&mut backend, &dataplane, found)?;
         let chain = chain_of(ground, family, "shop/service-2")?;
         let leading = leading_to(ground, family, &chain)?;
         let elsewhere = match family {
@@ -137,11 +137,11 @@ pub(crate) fn whatever_was_damaged(ground: &Ground) -> Result<()> {
         for damage in &does {
             ground.shell(damage)?;
             let found = backend.observe()?;
-            ensure!(found != believed.rules, "the damage did no harm: {damage}");
-            believed = repaired(&mut backend, &dataplane, found)
+            ensure!(found != observed.rules, "the damage did no harm: {damage}");
+            observed = repaired(&mut backend, &dataplane, found)
                 .with_context(|| format!("after {damage}"))?;
             let held = backend.observe()?;
-            ensure!(held == believed.rules, "not repaired: {damage}\n{held}");
+            ensure!(held == observed.rules, "not repaired: {damage}\n{held}");
         }
     }
     Ok(())

@@ -64,10 +64,10 @@ fn deep(family: Family) -> Dataplane {
 pub(crate) fn however_addresses_lie(ground: &Ground) -> Result<()> {
     for mut backend in ground.open()? {
         let family = backend.family();
-        let believed = program(&mut backend, &deep(family), &Rendered::default())
+        let observed = program(&mut backend, &deep(family), &Rendered::default())
             .map_err(|error| anyhow::anyhow!("{}", shortened(&error)))?;
         ensure!(
-            backend.observe()? == believed.rules,
+            backend.observe()? == observed.rules,
             "something else is held"
         );
     }

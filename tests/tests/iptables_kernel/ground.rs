@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::Rendered;
-use backend_iptables::{Disturbances, Iptables, Lock, Rules};
+use backend_iptables::{Iptables, Lock, NotificationListener, Rules};
 use dataplane::{Dataplane, Family};
 use tempfile::TempDir;
 use tests::network::{Namespace, Network};
@@ -58,12 +58,12 @@ impl Ground {
     }
 
     /// Opens backends with a listener.
-    pub(crate) fn open_with_disturbances(&self) -> Result<([Iptables; 2], Disturbances)> {
+    pub(crate) fn open_with_listener(&self) -> Result<([Iptables; 2], NotificationListener)> {
         let lock = Lock {
             path: self.lock_file(),
             patience: PATIENCE,
         };
-        let open = || backend_iptables::open_with_disturbances(self.variant, &lock);
+        let open = || backend_iptables::open_with_listener(self.variant, &lock);
         Ok(self.namespace.enter(open)??)
     }
 

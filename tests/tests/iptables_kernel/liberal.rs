@@ -19,20 +19,23 @@ pub(crate) fn conntrack_that_is_made_liberal(ground: &Ground) -> Result<()> {
     // The sysctl is read in the thread's namespace.
     ground.namespace.enter(|| -> Result<()> {
         let mut domain = Domain::new(backend);
-        let mut round = |reason| domain.round(&dataplane, reason, &SystemClock);
+        let mut sync = |reason| domain.sync(&dataplane, reason, &SystemClock);
         for (liberal, reason) in [
             ("0", Reason::Startup),
             ("1", Reason::Timer),
             ("0", Reason::Timer),
         ] {
             std::fs::write(SETTING, liberal).with_context(|| format!("to {liberal}"))?;
-            let made = round(reason);
+            let made = sync(reason);
             ensure!(made.outcome == Outcome::Committed, "{made}");
-            ensure!(made.damage.is_none(), "it is nobody's doing: {made}");
+            ensure!(
+                made.repaired_drift.is_none(),
+                "it is nobody's doing: {made}"
+            );
             let saved = ground.save(Family::Ipv4)?;
             let drops = saved.contains("-m conntrack --ctstate INVALID -j DROP");
             ensure!(drops == (liberal == "0"), "with {liberal}:\n{saved}");
-            let quiet = round(Reason::Timer);
+            let quiet = sync(Reason::Timer);
             ensure!(quiet.outcome == Outcome::Unchanged, "{quiet}");
         }
         Ok(())

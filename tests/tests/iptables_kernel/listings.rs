@@ -29,8 +29,8 @@ impl Subject for Kernels<'_> {
 
     fn fresh(&self) -> Iptables {
         let backends = self.ground.open_elsewhere().expect("tables");
-        let wanted = |backend: &Iptables| backend.family() == self.family;
-        backends.into_iter().find(wanted).expect("both families")
+        let expected = |backend: &Iptables| backend.family() == self.family;
+        backends.into_iter().find(expected).expect("both families")
     }
 
     fn canonical(&self, rules: &Rules) -> Rules {
@@ -55,11 +55,11 @@ pub(crate) fn iptables_lists_what_was_rendered(ground: &Ground) -> Result<()> {
     let clusters = generated_clusters(CLUSTERS)?;
     for mut backend in ground.open()? {
         let family = backend.family();
-        let mut believed = Rendered::default();
+        let mut programmed = Rendered::default();
         for cluster in &clusters {
-            believed = program(&mut backend, &cluster.compile(), &believed)?;
+            programmed = program(&mut backend, &cluster.compile(), &programmed)?;
             let listed = chains_of(&ground.save(family)?)?;
-            let rendered = chains_of(&believed.rules.to_string())?;
+            let rendered = chains_of(&programmed.rules.to_string())?;
             expect_same(&listed, &rendered, family)?;
             let mut other = ground.open()?.into_iter();
             let mut other = other
@@ -69,8 +69,8 @@ pub(crate) fn iptables_lists_what_was_rendered(ground: &Ground) -> Result<()> {
                 dataplane: Dataplane::default(),
                 rules: other.observe()?,
             };
-            let wanted = other.render(&cluster.compile(), &observed);
-            let change = other.diff(&observed.rules, &wanted);
+            let expected = other.render(&cluster.compile(), &observed);
+            let change = other.diff(&observed.rules, &expected);
             ensure!(change.size().is_empty(), "it would write:\n{change}");
         }
         let _ = backend.commit_removal()?;

@@ -90,8 +90,8 @@ pub(crate) fn held_by_another_process(ground: &Ground) -> Result<()> {
     let committed = thread::scope(|scope| -> Result<_> {
         let commit = scope.spawn(|| -> Result<_> {
             begins.send(())?;
-            let believed = program(&mut patient, &dataplane, &Rendered::default())?;
-            Ok((Instant::now(), believed))
+            let observed = program(&mut patient, &dataplane, &Rendered::default())?;
+            Ok((Instant::now(), observed))
         });
         begun.recv()?;
         // The commit cannot finish before the lock is released, however late it starts.
@@ -100,12 +100,12 @@ pub(crate) fn held_by_another_process(ground: &Ground) -> Result<()> {
         let Ok(committed) = commit.join() else {
             anyhow::bail!("the commit panicked");
         };
-        let (ended, believed) = committed?;
-        Ok((ended - released, believed))
+        let (ended, observed) = committed?;
+        Ok((ended - released, observed))
     });
-    let (after, believed) = committed?;
+    let (after, observed) = committed?;
     ensure!(
-        patient.observe()? == believed.rules,
+        patient.observe()? == observed.rules,
         "something else is held"
     );
     println!("legacy: given up after {waited:.0?}; committed {after:.0?} after the release");

@@ -39,7 +39,7 @@ const TESTS: [(&str, Test); 12] = [
     ),
     (
         "quiet_is_told_from_change",
-        neighbours::quiet_is_told_from_change,
+        neighbours::quiet_is_reported_from_change,
     ),
     (
         "t20_a_change_to_what_somebody_deleted_repairs_it",

@@ -80,8 +80,8 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
         rules: backend.observe()?,
     };
     let read = started.elapsed();
-    let wanted = backend.render(&dataplane, &observed);
-    let change = backend.diff(&observed.rules, &wanted);
+    let expected = backend.render(&dataplane, &observed);
+    let change = backend.diff(&observed.rules, &expected);
     ensure!(
         change.size().is_empty(),
         "a restart would write {:?}",
@@ -89,14 +89,14 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
     );
     println!("{variant}: read back in {read:.1?}, nothing to write");
 
-    let believed = Rendered {
+    let programmed = Rendered {
         dataplane: dataplane.clone(),
-        rules: wanted,
+        rules: expected,
     };
     dataplane.set(service(&dataplane, SERVICES));
     let started = Instant::now();
-    let wanted = backend.render(&dataplane, &believed);
-    let change = backend.diff(&believed.rules, &wanted);
+    let expected = backend.render(&dataplane, &programmed);
+    let change = backend.diff(&programmed.rules, &expected);
     let (decided, size) = (started.elapsed(), change.size());
     let _ = backend.commit(change)?;
     let took = started.elapsed();
@@ -108,9 +108,9 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
         "{variant}: one more Service: {} rules in {} chains, {took:.1?}, of which {decided:.1?} without the kernel",
         size.elements, size.objects
     );
-    ensure!(backend.observe()? == wanted, "something else is held");
+    ensure!(backend.observe()? == expected, "something else is held");
 
-    let removal = backend.diff(&wanted, &Rules::default());
+    let removal = backend.diff(&expected, &Rules::default());
     expect_bounded(&removal)?;
     let (steps, elsewhere) = while_others_write(ground, || commit(ground, &removal))?;
     println!(
@@ -143,13 +143,13 @@ fn replacement_among(ground: &Ground, services: u32) -> Result<(String, usize)> 
         dataplane.set(service(&dataplane, number));
     }
     let [mut backend, _] = ground.open_elsewhere()?;
-    let believed = program(&mut backend, &dataplane, &Rendered::default())?;
+    let observed = program(&mut backend, &dataplane, &Rendered::default())?;
     dataplane.set(service_at(&dataplane, CHANGED, 200));
-    let wanted = backend.render(&dataplane, &believed);
-    let change = backend.diff(&believed.rules, &wanted);
+    let expected = backend.render(&dataplane, &observed);
+    let change = backend.diff(&observed.rules, &expected);
     let written = change.to_string();
     let receipt = backend.commit(change)?;
-    ensure!(backend.observe()? == wanted, "something else is held");
+    ensure!(backend.observe()? == expected, "something else is held");
     Ok((written, receipt.transactions))
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use backend::{Backend, Drift, Rendered};
-use backend_iptables::{Disturbances, Iptables};
+use backend_iptables::{Iptables, NotificationListener};
 use dataplane::{Dataplane, Family};
 use tests::programmed::{generated_clusters, program};
 use xtables::Variant;
@@ -55,9 +55,9 @@ pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> 
         ensure!(saved.contains(counted), "{saved}");
         before.push(saved);
     }
-    for (mut backend, mut believed) in ground.program(&ground.rich()?)? {
+    for (mut backend, mut observed) in ground.program(&ground.rich()?)? {
         for cluster in generated_clusters(10)? {
-            believed = program(&mut backend, &cluster.compile(), &believed)?;
+            observed = program(&mut backend, &cluster.compile(), &observed)?;
         }
         let family = backend.family();
         let saved = ground.save(family)?;
@@ -80,15 +80,15 @@ fn theirs_of(saved: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
+pub(crate) fn quiet_is_reported_from_change(ground: &Ground) -> Result<()> {
     let dataplane = ground.rich()?;
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     let mut families = ground.program(&dataplane)?;
     for (backend, _) in &mut families {
         backend.observe()?;
     }
-    let (first, believed) = &mut families[0];
-    *believed = program(first, &empty, believed)?;
+    let (first, observed) = &mut families[0];
+    *observed = program(first, &empty, observed)?;
     for (backend, _) in &mut families {
         let drift = backend.observe_drift()?;
         let expected = match ground.variant {
@@ -110,12 +110,12 @@ pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
 
 /// Failure story T34.
 pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
-    let (mut families, mut disturbances) = ground.open_with_disturbances()?;
+    let (mut families, mut notification_listener) = ground.open_with_listener()?;
     for backend in &mut families {
         program(backend, &ground.rich()?, &Rendered::default())?;
         backend.observe()?;
     }
-    disturbances.join()?;
+    notification_listener.join()?;
     for backend in &mut families {
         // Read the changes made before the listener started.
         backend.observe()?;
@@ -126,17 +126,17 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
     for number in 0..50 {
         let element = format!("add element inet theirs s {{ 11.0.0.{number} }}");
         namespace.nft(&[&element])?;
-        let nothing = disturbances.receive()?;
+        let nothing = notification_listener.receive()?;
         ensure!(nothing.is_none(), "{nothing:?}");
     }
     for backend in &mut families {
-        expect_no_drift(backend, &mut disturbances)?;
+        expect_no_drift(backend, &mut notification_listener)?;
     }
     // In shared tables any change may affect Signpost: a chain of another name may have been its
     // own.
     namespace.nft(&["add chain ip filter THEIRS"])?;
     let [ipv4, ipv6] = &mut families;
-    expect_no_drift(ipv6, &mut disturbances)?;
+    expect_no_drift(ipv6, &mut notification_listener)?;
     ensure!(
         ipv4.observe_drift()? == Drift::Possible,
         "a change in our table went unseen"
@@ -145,14 +145,17 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
 }
 
 /// Waits until all changes by other programs have been processed without drift.
-fn expect_no_drift(backend: &mut Iptables, disturbances: &mut Disturbances) -> Result<()> {
+fn expect_no_drift(
+    backend: &mut Iptables,
+    notification_listener: &mut NotificationListener,
+) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while backend.observe_drift()? == Drift::Possible {
         ensure!(
             Instant::now() < deadline,
             "what others did elsewhere counts"
         );
-        disturbances.receive()?;
+        notification_listener.receive()?;
     }
     Ok(())
 }

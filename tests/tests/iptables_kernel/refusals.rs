@@ -19,15 +19,15 @@ pub(crate) fn one_refused_service(ground: &Ground) -> Result<()> {
         // Everything but the rejection is done by the real kernel.
         let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
         let mut domain = Domain::new(Faulty::refusing(backend, bad));
-        let round = domain.round(&dataplane, Reason::Startup, &SystemClock);
-        let refused: Vec<String> = round
+        let sync = domain.sync(&dataplane, Reason::Startup, &SystemClock);
+        let refused: Vec<String> = sync
             .quarantined
             .iter()
             .map(|quarantined| quarantined.service.to_string())
             .collect();
         ensure!(
             refused == ["shop/service-17"],
-            "refused: {refused:?} in {round}"
+            "refused: {refused:?} in {sync}"
         );
         let saved = ground.save(family)?;
         for number in 1..=40 {

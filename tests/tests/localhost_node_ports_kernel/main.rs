@@ -151,7 +151,7 @@ fn taken_port(stage: &mut Stage) -> Result<()> {
 }
 
 fn switched(stage: &mut Stage) -> Result<()> {
-    stage.manifests.commit_profile(Localhost::LeftOut)?;
+    stage.manifests.commit_profile(Localhost::Omitted)?;
     stage.start_agent()?;
     stage.agent()?.wait_until_ready()?;
     let expect_refusals = |stage: &Stage| -> Result<()> {

@@ -20,7 +20,7 @@ pub(crate) struct Manifests {
 /// The value of `nodePorts.localhost` in the profile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Localhost {
-    LeftOut,
+    Omitted,
     None,
     Userspace,
 }
@@ -52,7 +52,7 @@ impl Manifests {
 
     pub(crate) fn commit_profile(&self, localhost: Localhost) -> Result<()> {
         let node_ports = match localhost {
-            Localhost::LeftOut => "{}",
+            Localhost::Omitted => "{}",
             Localhost::None => "{localhost: none}",
             Localhost::Userspace => "{localhost: userspace}",
         };

@@ -152,18 +152,18 @@ impl Stage {
         })
     }
 
-    /// Waits until `wanted` accepts the value of a metric.
-    pub(crate) fn wait_for_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) -> Result<()> {
+    /// Waits until `expected` accepts the value of a metric.
+    pub(crate) fn wait_for_metric(&self, name: &str, expected: impl Fn(f64) -> bool) -> Result<()> {
         self.agent()?.wait_for(name, |agent| {
             let value = agent.metric(name)?;
-            Ok(wanted(value).then_some(()))
+            Ok(expected(value).then_some(()))
         })
     }
 
-    /// Waits until `wanted` accepts the status and the message of the condition.
+    /// Waits until `expected` accepts the status and the message of the condition.
     pub(crate) fn wait_for_features_honoured(
         &self,
-        wanted: impl Fn(&(String, String)) -> bool,
+        expected: impl Fn(&(String, String)) -> bool,
     ) -> Result<()> {
         let mut last = None;
         let waited = self
@@ -171,7 +171,7 @@ impl Stage {
             .wait_for("what is honoured to be said", |agent| {
                 let said = agent.condition(FEATURES_HONOURED)?;
                 last = said.map(|condition| (condition.status, condition.message));
-                Ok(last.as_ref().filter(|last| wanted(last)).map(drop))
+                Ok(last.as_ref().filter(|last| expected(last)).map(drop))
             });
         waited.with_context(|| format!("it was last {last:?}"))
     }

@@ -50,7 +50,7 @@ pub(crate) const CAUSES: &[Cause] = &[
             "signpost_endpoints",
             "signpost_elements",
             "signpost_elements_written_total",
-            "signpost_rounds_total",
+            "signpost_syncs_total",
             "signpost_phase_duration_seconds",
             "kubeproxy_sync_proxy_rules_duration_seconds",
             "kubeproxy_sync_full_proxy_rules_duration_seconds",

@@ -41,7 +41,7 @@ pub(crate) fn level_and_format() -> Result<()> {
         Ok(mark().is_some_and(|since| !since[0].starts_with('{')))
     })?;
     // Each of these syncs logs only details.
-    let syncs = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"unchanged\"}";
+    let syncs = "signpost_syncs_total{ip_family=\"IPv4\",outcome=\"unchanged\"}";
     let then = stage.agent.metric(syncs)?;
     stage.wait_until("two more syncs", || {
         Ok(stage.agent.metric(syncs)? >= then + 2.0)
@@ -71,7 +71,7 @@ fn written(stage: &Stage) -> Result<f64> {
     ["IPv4", "IPv6"]
         .map(|family| {
             let series =
-                format!("signpost_rounds_total{{ip_family=\"{family}\",outcome=\"committed\"}}");
+                format!("signpost_syncs_total{{ip_family=\"{family}\",outcome=\"committed\"}}");
             stage.agent.metric(&series)
         })
         .into_iter()

@@ -135,7 +135,7 @@ fn every_counter_begins() -> Result<()> {
         .filter(|name| !later.contains(*name) && !scrape.types.contains_key(**name))
         .collect();
     ensure!(undeclared.is_empty(), "not declared: {undeclared:?}");
-    let outcomes = scrape.values("signpost_rounds_total", "outcome");
+    let outcomes = scrape.values("signpost_syncs_total", "outcome");
     let known = ["committed", "failed", "partial", "unchanged"].into();
     ensure!(outcomes == known, "rounds end {outcomes:?}");
     Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use crds::profile::mechanism::Mode;
-use tests::network::{Connections, Kind, Restless};
+use tests::network::{BusyWriter, Connections, Kind};
 use xtables::Variant;
 
 use crate::manifests;
@@ -68,7 +68,7 @@ pub(crate) fn restarted_among_the_restless() -> Result<()> {
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
     stage.kill_agent()?;
     stage.leave_behind(LEFT_BEHIND)?;
-    let others = Restless::start(stage.node()?)?;
+    let others = BusyWriter::start(stage.node()?)?;
     stage.start_agent()?;
     stage.expect_mode(Mode::Iptables)?;
     others.finish()?;

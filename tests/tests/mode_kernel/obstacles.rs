@@ -18,7 +18,7 @@ use crate::stage::{Place, SERVING, Stage};
 const EVERY: Duration = Duration::from_millis(10);
 
 /// The metric of failed rounds in one family, which is sufficient.
-const FAILED: &str = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"failed\"}";
+const FAILED: &str = "signpost_syncs_total{ip_family=\"IPv4\",outcome=\"failed\"}";
 /// The number of rounds of both families to wait for: more than the pause between two attempts.
 const CHECKS: f64 = 26.0;
 
@@ -42,11 +42,11 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
     stage.expect_answers(&SERVING)?;
     // The agent retries from time to time, which does not count as a failure.
-    let rounds = || stage.agent()?.metric("signpost_rounds_total");
+    let syncs = || stage.agent()?.metric("signpost_syncs_total");
     let failed = || stage.agent()?.metric(FAILED);
-    let (rounds_before, failed_before) = (rounds()?, failed()?);
+    let (syncs_before, failed_before) = (syncs()?, failed()?);
     stage.agent()?.wait_for("periodic checks", |_| {
-        Ok((rounds()? > rounds_before + CHECKS).then_some(()))
+        Ok((syncs()? > syncs_before + CHECKS).then_some(()))
     })?;
     let more = failed()? - failed_before;
     ensure!(more == 0.0, "{more} rounds failed");
@@ -82,10 +82,10 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     // Other programs keep using their tables, and the agent retries soon.
     stage.set_others(Variant::Legacy, false)?;
     stage.set_others(Variant::Legacy, true)?;
-    let rounds = || stage.agent()?.metric("signpost_rounds_total");
-    let before = rounds()?;
+    let syncs = || stage.agent()?.metric("signpost_syncs_total");
+    let before = syncs()?;
     stage.agent()?.wait_for("periodic checks", |_| {
-        Ok((rounds()? > before + CHECKS).then_some(()))
+        Ok((syncs()? > before + CHECKS).then_some(()))
     })?;
     stage.expect_mode(Mode::Nftables)?;
     stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;

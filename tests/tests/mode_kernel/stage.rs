@@ -18,7 +18,7 @@ use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, Way, start_server};
-use xtables::{BuiltIn, Found, Ours, Rule, TableChange, TableName, Tables, Target, Variant};
+use xtables::{BuiltIn, Found, OwnChains, Rule, TableChange, TableName, Tables, Target, Variant};
 
 use crate::manifests::{self, NODE_PORT};
 
@@ -211,7 +211,7 @@ impl Stage {
         }
         let found: Found = self.node()?.enter(|| xtables::observe_variants(OURS))??;
         for variant in [Variant::NfTables, Variant::Legacy] {
-            if found.of(variant).ours == Ours::Present {
+            if found.of(variant).own_chains == OwnChains::Present {
                 places.insert(Place::Iptables(variant));
             }
         }

@@ -77,17 +77,17 @@ impl Cluster {
         &self,
         profile: &str,
         kind: &str,
-        wanted: &str,
+        expected: &str,
     ) -> Result<Value> {
         let mut seen = Value::Null;
         let found = wait_for(
-            &format!("profile {profile} to be {kind} {wanted}"),
+            &format!("profile {profile} to be {kind} {expected}"),
             DEADLINE,
             || {
                 seen = self
                     .get("proxyprofile", profile)?
                     .context("the profile is there")?;
-                Ok((condition(&seen, kind) == wanted).then(|| seen.clone()))
+                Ok((condition(&seen, kind) == expected).then(|| seen.clone()))
             },
         );
         found.with_context(|| format!("its last status: {:#}", seen["status"]))
@@ -133,9 +133,9 @@ impl Cluster {
         ])
     }
 
-    pub(crate) fn wait_for_holder(&self, wanted: &str) -> Result<()> {
-        wait_for(&format!("{wanted} to hold the lease"), DEADLINE, || {
-            Ok((self.holder()? == wanted).then_some(()))
+    pub(crate) fn wait_for_holder(&self, expected: &str) -> Result<()> {
+        wait_for(&format!("{expected} to hold the lease"), DEADLINE, || {
+            Ok((self.holder()? == expected).then_some(()))
         })
     }
 }

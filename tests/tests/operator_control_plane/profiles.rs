@@ -128,8 +128,8 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
     cluster.wait_for_stamp("n1", winner, "nftables")?;
     cluster.report_ready("n1")?;
     let profile = cluster.wait_for_condition(loser, "Conflict", "True/SamePriority")?;
-    let told = format!("same priority, same nodes: {winner} applies to 1 node");
-    assert_eq!(message(&profile, "Conflict"), told);
+    let reported = format!("same priority, same nodes: {winner} applies to 1 node");
+    assert_eq!(message(&profile, "Conflict"), reported);
     cluster.wait_for_condition(winner, "Conflict", "True/SamePriority")?;
     // A status is written at most once a second: the report of n1 may have to wait.
     cluster.wait_for_condition(winner, "Ready", "True/AllNodesProgrammed")?;

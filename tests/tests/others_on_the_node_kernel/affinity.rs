@@ -65,13 +65,13 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
     let before = connect(&mut kernel, old)?;
     let node = kernel.node()?.clone();
     let_flood_through(&node, kernel.pod(1, 9)?)?;
-    let crowded = || {
+    let full_affinity_maps = || {
         let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
         anyhow::Ok(listed.contains("10.96.0.11 . udp . 9999"))
     };
     wait_for("all room to be taken", LONG, || {
         kernel.pod(1, 9)?.enter(flood)??;
-        Ok(crowded()?.then_some(()))
+        Ok(full_affinity_maps()?.then_some(()))
     })?;
     for _ in 0..CONNECTIONS {
         let now = connect(&mut kernel, old)?;

@@ -76,7 +76,7 @@ pub(crate) fn it_is_said_as_long_as_it_lasts() -> Result<()> {
         deadline: LONG,
     })?;
     agent.wait_until_ready()?;
-    wait_until_told(&agent, "True", "AllHonoured", 0.0)?;
+    wait_until_reported(&agent, "True", "AllHonoured", 0.0)?;
 
     let pod = topology.pod(1, ASKING)?;
     let_flood_through(node, pod)?;
@@ -85,20 +85,28 @@ pub(crate) fn it_is_said_as_long_as_it_lasts() -> Result<()> {
         let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
         Ok(listed.contains("10.96.0.11 . udp . 9999").then_some(()))
     })?;
-    let message = wait_until_told(&agent, "False", "AffinityExhausted", 1.0)?;
+    let message = wait_until_reported(&agent, "False", "AffinityExhausted", 1.0)?;
     ensure!(message.contains("game/lobby:"), "{message}");
     ensure!(!message.contains("shop/cart"), "{message}");
 
     let _ = node.nft(&["flush map ip signpost crowded"])?;
-    wait_until_told(&agent, "True", "AllHonoured", 0.0).map(drop)
+    wait_until_reported(&agent, "True", "AllHonoured", 0.0).map(drop)
 }
 
 /// Waits until the condition and the metric have these values; returns the message.
-fn wait_until_told(agent: &LoneAgent, status: &str, reason: &str, services: f64) -> Result<String> {
+fn wait_until_reported(
+    agent: &LoneAgent,
+    status: &str,
+    reason: &str,
+    services: f64,
+) -> Result<String> {
     agent.wait_for(reason, |agent| {
-        let told = agent.condition(FEATURES_HONOURED)?;
-        let told = told.filter(|told| told.status == status && told.reason == reason);
+        let reported = agent.condition(FEATURES_HONOURED)?;
+        let reported =
+            reported.filter(|reported| reported.status == status && reported.reason == reason);
         let is_counted = agent.metric(METRIC)? == services;
-        Ok(told.filter(|_| is_counted).map(|told| told.message))
+        Ok(reported
+            .filter(|_| is_counted)
+            .map(|reported| reported.message))
     })
 }

@@ -41,8 +41,8 @@ pub(crate) fn faults(stage: &mut Stage) -> Result<()> {
     let agreement = format!("no differences on {NODES} nodes");
     browser.wait_for_text("#service-answer", &[&agreement])?;
     follow(&browser)?;
-    let wanted = ["It goes where it should.", "node-1", "dnat to "];
-    browser.wait_for_text("#packet-answer", &wanted)?;
+    let expected = ["It goes where it should.", "node-1", "dnat to "];
+    browser.wait_for_text("#packet-answer", &expected)?;
 
     stage.apply(&claimant()?)?;
     let shown = contest(stage, &browser);
@@ -112,8 +112,8 @@ fn contest(stage: &Stage, browser: &Browser) -> Result<()> {
     browser.wait_for_text("#drift article", &["nft", "node-2", advice])?;
     go_to(browser, "rejections")?;
     let object = format!("Service default/{CLAIMANT}");
-    let wanted = [object.as_str(), "spec.externalIPs", "node-2"];
-    browser.wait_for_text("#rejections", &wanted)?;
+    let expected = [object.as_str(), "spec.externalIPs", "node-2"];
+    browser.wait_for_text("#rejections", &expected)?;
 
     go_to(browser, "service")?;
     wait_for("the page to show what node-2 lacks", DEADLINE, || {
@@ -121,7 +121,7 @@ fn contest(stage: &Stage, browser: &Browser) -> Result<()> {
         ask(browser, "service")?;
         let answer = browser.wait_for_text("#service-answer", &["differences"])?;
         let is_shown = ["1 node with differences", "node-2", "! "];
-        let is_shown = is_shown.iter().all(|wanted| answer.contains(wanted));
+        let is_shown = is_shown.iter().all(|expected| answer.contains(expected));
         Ok(is_shown.then_some(()))
     })
 }

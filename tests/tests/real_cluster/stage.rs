@@ -65,7 +65,7 @@ impl Stage {
         let Place::Inside(enclosure) = enclosure::enter()? else {
             bail!("a cluster starts in an enclosure");
         };
-        let images::Ours::Made(mut archives) = images::observe_ours()? else {
+        let images::OwnChains::Made(mut archives) = images::observe_ours()? else {
             bail!("there are no images: make image");
         };
         let servers = enclosure.folder().join("echo-server.tar");
@@ -227,16 +227,16 @@ impl Stage {
         Ok(staying.map(Running::of).collect())
     }
 
-    /// Waits until the Pods of a component are all ready and `wanted` accepts them; returns them.
+    /// Waits until the Pods of a component are all ready and `expected` accepts them; returns them.
     pub(crate) fn wait_for_ours(
         &self,
         component: &str,
         what: &str,
-        wanted: impl Fn(&[Running]) -> bool,
+        expected: impl Fn(&[Running]) -> bool,
     ) -> Result<Vec<Running>> {
         wait_for(what, DEADLINE, || {
             let pods = self.observe_ours(component)?;
-            let seen = pods.iter().all(|pod| pod.ready) && wanted(&pods);
+            let seen = pods.iter().all(|pod| pod.ready) && expected(&pods);
             Ok(seen.then_some(pods))
         })
     }

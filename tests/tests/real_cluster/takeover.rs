@@ -40,9 +40,9 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     ensure!(refused.contains("patch daemonset kube-proxy"), "{refused}");
     stop_kube_proxy(stage)?;
     println!("{}", migrate(stage, &["plan"])?);
-    let told = migrate(stage, &["takeover", "--dry-run"])?;
+    let reported = migrate(stage, &["takeover", "--dry-run"])?;
     expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
-    println!("{told}");
+    println!("{reported}");
     println!("{}", migrate(stage, &["takeover"])?);
     expect_tables(stage, &OURS, &THEIRS)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
@@ -50,21 +50,21 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     start_kube_proxy(stage)?;
     // Rejected until kube-proxy's rules are complete. Its Pods count as ready before that, because
     // Signpost's agent answers at the port of their probe.
-    let told = wait_for("kube-proxy to be able to go on", DEADLINE, || {
+    let reported = wait_for("kube-proxy to be able to go on", DEADLINE, || {
         Ok(migrate(stage, &["handback"]).ok())
     })?;
-    println!("{told}");
+    println!("{reported}");
     expect_tables(stage, &THEIRS, &OURS)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
 
     // The profile alone moves the nodes, without a command on any node. The first node refuses
     // while kube-proxy runs, and the others do not change.
     set_handover(stage, "Takeover")?;
-    let told = wait_for("the first node to refuse", DEADLINE, || {
+    let reported = wait_for("the first node to refuse", DEADLINE, || {
         let degraded = nodes_with(stage, "Degraded", "True", "HandoverRefused")?;
         Ok((!degraded.is_empty()).then_some(degraded))
     })?;
-    ensure!(told.len() == 1, "{told:?} refuse");
+    ensure!(reported.len() == 1, "{reported:?} refuse");
     expect_tables(stage, &THEIRS, &OURS)?;
     stop_kube_proxy(stage)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;

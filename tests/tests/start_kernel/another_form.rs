@@ -113,9 +113,9 @@ impl Stage {
 
     fn finish(self) -> Result<()> {
         let (mut backend, from) = self.open()?;
-        let wanted = backend.render(&self.dataplane, &from);
+        let expected = backend.render(&self.dataplane, &from);
         ensure!(
-            backend.observe()? == wanted,
+            backend.observe()? == expected,
             "the kernel holds something else"
         );
         let tables = self.node()?.nft(&["list", "tables"])?;
@@ -170,8 +170,8 @@ pub(crate) fn moved_to_another_priority() -> Result<()> {
 fn replaced_at_once(left: Left) -> Result<()> {
     let stage = Stage::start(left)?;
     let (mut backend, from) = stage.open()?;
-    let wanted = backend.render(&stage.dataplane, &from);
-    let change = backend.diff(&from.rules, &wanted);
+    let expected = backend.render(&stage.dataplane, &from);
+    let change = backend.diff(&from.rules, &expected);
     let transactions = change.transactions().len();
     ensure!(transactions > 6, "{transactions} tell little");
     let committed = backend.commit(change);
@@ -185,8 +185,8 @@ pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
     let mut socket = stage.node()?.enter(Socket::open)??;
     for transactions in 0.. {
         let (backend, from) = stage.open()?;
-        let wanted = backend.render(&stage.dataplane, &from);
-        let change = backend.diff(&from.rules, &wanted);
+        let expected = backend.render(&stage.dataplane, &from);
+        let change = backend.diff(&from.rules, &expected);
         let Some(first) = change.transactions().first() else {
             break;
         };
@@ -205,8 +205,8 @@ pub(crate) fn what_is_half_built_is_cleaned_up() -> Result<()> {
     let stage = Stage::start(Left::OtherMap)?;
     let mut socket = stage.node()?.enter(Socket::open)??;
     let (mut backend, from) = stage.open()?;
-    let wanted = backend.render(&stage.dataplane, &from);
-    let change = backend.diff(&from.rules, &wanted);
+    let expected = backend.render(&stage.dataplane, &from);
+    let change = backend.diff(&from.rules, &expected);
     let first = change.transactions().first();
     socket.commit(first.context("there is something to do")?)?;
     let tables = stage.node()?.nft(&["list", "tables"])?;

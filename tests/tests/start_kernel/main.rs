@@ -7,7 +7,7 @@ use backend::{Backend, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::Dataplane;
 use libtest_mimic::{Arguments, Trial};
-use tests::network::{Namespace, Network, Restless, enter_private_namespaces};
+use tests::network::{BusyWriter, Namespace, Network, enter_private_namespaces};
 use tests::programmed::program;
 use tests::trial::trial;
 
@@ -86,7 +86,7 @@ fn start_beside_the_restless() -> Result<()> {
     let [namespace] = &network.add_namespaces(["kernel"])?;
     let dataplane = many();
     let rules = program(&mut open(namespace)?, &dataplane, &Rendered::default())?.rules;
-    let others = Restless::start(namespace)?;
+    let others = BusyWriter::start(namespace)?;
     let mut backend = open(namespace)?;
     let before = generation(namespace)?;
     let found = backend.observe()?;
@@ -97,8 +97,8 @@ fn start_beside_the_restless() -> Result<()> {
         dataplane: Dataplane::default(),
         rules: found,
     };
-    let wanted: Table = backend.render(&dataplane, &from);
-    let change = backend.diff(&from.rules, &wanted);
+    let expected: Table = backend.render(&dataplane, &from);
+    let change = backend.diff(&from.rules, &expected);
     ensure!(
         change.transactions().is_empty(),
         "it would write:\n{change}"
@@ -117,7 +117,7 @@ fn stepping_through_numbers() -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = &network.add_namespaces(["kernel"])?;
     let mut backend = open(namespace)?;
-    let mut believed = Rendered::default();
+    let mut observed = Rendered::default();
     let mut dataplane = Dataplane::default();
     let service = testkit::mk_service("shop/web")
         .cluster_ip("10.96.0.10")
@@ -131,10 +131,10 @@ fn stepping_through_numbers() -> Result<()> {
         let (node, config) = (dataplane.node(), dataplane.config());
         let rules = dataplane::compile(&service, &endpoints.build(), node, config);
         dataplane.set(rules.into());
-        believed = program(&mut backend, &dataplane, &believed)?;
+        observed = program(&mut backend, &dataplane, &observed)?;
     }
     ensure!(
-        backend.observe()? == believed.rules,
+        backend.observe()? == observed.rules,
         "the kernel holds something else"
     );
     let listed = namespace.nft(&["list", "chains", "ip"])?;

@@ -8,7 +8,7 @@ use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family};
 use reconciler::{Domain, Outcome, Reason};
-use testkit::{Call, Fate, Faulty};
+use testkit::{Call, CallOutcome, Faulty};
 use tests::system_clock::SystemClock;
 use xtables::Variant;
 
@@ -68,7 +68,7 @@ impl Script {
         }
     }
 
-    fn fate(&mut self) -> Fate {
+    fn fate(&mut self) -> CallOutcome {
         let moment = format!("before step {}", self.steps);
         if let Some(witness) = &mut self.witness
             && let Err(error) = witness.look(&moment)
@@ -79,22 +79,22 @@ impl Script {
         self.steps += 1;
         let now = |(at, _): &mut (usize, Incident)| *at == number;
         match self.incident.take_if(now) {
-            None => Fate::Pass,
-            Some((_, Incident::NoMemory)) => Fate::Refuse(Recovery::Retry),
+            None => CallOutcome::Pass,
+            Some((_, Incident::NoMemory)) => CallOutcome::Refuse(Recovery::Retry),
             Some((_, Incident::Kill)) => {
                 self.is_dead = true;
                 // All other recoveries let the reconciler retry at once.
-                Fate::Refuse(Recovery::Halt)
+                CallOutcome::Refuse(Recovery::Halt)
             }
         }
     }
 }
 
-/// Runs an agent that programs one family of the node with `wanted` through `mechanism`, and
+/// Runs an agent that programs one family of the node with `expected` through `mechanism`, and
 /// removes the rules of `other`.
 pub(crate) fn run(
     stage: &Stage,
-    wanted: &Dataplane,
+    expected: &Dataplane,
     (mechanism, other): (Mechanism, Option<Mechanism>),
     family: Family,
     script: Script,
@@ -102,10 +102,10 @@ pub(crate) fn run(
     let script = Arc::new(Mutex::new(script));
     match mechanism {
         Mechanism::Nftables => {
-            program::<Nftables>(stage, Variant::NfTables, wanted, family, &script)?;
+            program::<Nftables>(stage, Variant::NfTables, expected, family, &script)?;
         }
         Mechanism::Iptables(variant) => {
-            program::<Iptables>(stage, variant, wanted, family, &script)?;
+            program::<Iptables>(stage, variant, expected, family, &script)?;
         }
     }
     if !hold(&script).is_dead {
@@ -127,11 +127,11 @@ pub(crate) fn run(
     }
 }
 
-/// Runs rounds of the reconciler until the first success.
+/// Runs syncs of the reconciler until the first success.
 fn program<B: Steps>(
     stage: &Stage,
     variant: Variant,
-    wanted: &Dataplane,
+    expected: &Dataplane,
     family: Family,
     script: &Shared,
 ) -> Result<()> {
@@ -140,11 +140,11 @@ fn program<B: Steps>(
         .into_iter()
         .chain([Reason::Retry; ATTEMPTS])
     {
-        let round = domain.round(wanted, reason, &SystemClock);
-        match &round.outcome {
+        let sync = domain.sync(expected, reason, &SystemClock);
+        match &sync.outcome {
             Outcome::Failed(failure) if failure.recovery == Recovery::Retry => {}
             Outcome::Failed(_) if hold(script).is_dead => return Ok(()),
-            Outcome::Failed(_) | Outcome::Partial => bail!("{round}"),
+            Outcome::Failed(_) | Outcome::Partial => bail!("{sync}"),
             Outcome::Committed | Outcome::Unchanged => return Ok(()),
         }
     }
@@ -190,7 +190,7 @@ fn open<B: Steps>(
     let script = Arc::clone(script);
     Ok(Faulty::in_steps(backend, steps, move |call| match call {
         Call::Commit { .. } => hold(&script).fate(),
-        Call::Observe | Call::Removal => Fate::Pass,
+        Call::Observe | Call::Removal => CallOutcome::Pass,
     }))
 }
 

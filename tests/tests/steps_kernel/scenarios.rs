@@ -50,9 +50,9 @@ pub(crate) fn run(mechanism: Mechanism, start: Start, family: Family) -> Result<
         mechanism,
         start,
         family,
-        wanted: match start.is_guarded() {
+        expected: match start.is_guarded() {
             true => services::guarded(),
-            false => services::wanted(),
+            false => services::expected(),
         },
     };
     let (steps, mut looks) = scenario.undisturbed()?;
@@ -78,7 +78,7 @@ struct Scenario<'a> {
     mechanism: Mechanism,
     start: Start,
     family: Family,
-    wanted: Dataplane,
+    expected: Dataplane,
 }
 
 // === impl Scenario ===
@@ -146,7 +146,7 @@ impl Scenario<'_> {
     /// Runs an agent until it is done or killed.
     fn run(&self, script: Script) -> Result<Script> {
         let mechanisms = (self.mechanism, self.other());
-        agent::run(self.stage, &self.wanted, mechanisms, self.family, script)
+        agent::run(self.stage, &self.expected, mechanisms, self.family, script)
     }
 
     /// Fails unless all checks succeeded and the rules equal those of an agent that started without
@@ -169,11 +169,11 @@ impl Scenario<'_> {
                 Mechanism::Iptables(variant) => self.leave_other_chains(variant),
             },
             Start::Damaged => {
-                self.program(self.mechanism, &self.wanted)?;
+                self.program(self.mechanism, &self.expected)?;
                 self.damage()
             }
             Start::Earlier => self.program(self.mechanism, &services::earlier()),
-            Start::Other(other) => self.program(other, &self.wanted),
+            Start::Other(other) => self.program(other, &self.expected),
             Start::Unguarded => self.program(self.mechanism, &services::unguarded()),
             Start::OtherRanges => self.program(self.mechanism, &services::guarded_for_others()),
         }
@@ -212,7 +212,7 @@ impl Scenario<'_> {
 
     /// Writes the same table as this version, except that NAT has the usual priority.
     fn leave_other_priority(&self) -> Result<()> {
-        self.program(Mechanism::Nftables, &self.wanted)?;
+        self.program(Mechanism::Nftables, &self.expected)?;
         let family = nft_family(self.family);
         for hook in ["prerouting", "output"] {
             let chain = format!("{family} signpost nat-{hook}");

@@ -33,7 +33,7 @@ const OTHERS_BEFORE: RangeInclusive<u8> = 21..=28;
 const OTHERS: RangeInclusive<u8> = 25..=32;
 
 /// Returns the desired state of all transitions.
-pub(crate) fn wanted() -> Dataplane {
+pub(crate) fn expected() -> Dataplane {
     compile(OTHERS, &SERVING)
 }
 

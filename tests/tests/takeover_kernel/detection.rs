@@ -21,14 +21,14 @@ const NAT_PREROUTING_OF_KUBE_PROXY: [&str; 5] =
 pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     stage.start_kube_proxy(Mode::Nftables)?;
     stage.start_agent()?;
-    let told = stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    let reported = stage.wait_for_foreign("True", "KubeProxyNftables")?;
     ensure!(
-        told.message.contains("IPv4 and IPv6")
-            && told
+        reported.message.contains("IPv4 and IPv6")
+            && reported
                 .message
                 .contains("kube-proxy answers at 127.0.0.1:10249"),
         "{}",
-        told.message
+        reported.message
     );
     let log = stage.agent()?.log();
     ensure!(log.contains("ForeignProxyDetected"));
@@ -129,8 +129,12 @@ pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
     stage.wait_for_foreign("False", "NoneFound")?;
     // A single kube-proxy chain among them is detected.
     stage.node()?.nft(&["add chain ip6 nat KUBE-SERVICES"])?;
-    let told = stage.wait_for_foreign("True", "KubeProxyIptables")?;
-    ensure!(told.message.contains(" for IPv6;"), "{}", told.message);
+    let reported = stage.wait_for_foreign("True", "KubeProxyIptables")?;
+    ensure!(
+        reported.message.contains(" for IPv6;"),
+        "{}",
+        reported.message
+    );
     Ok(())
 }
 
@@ -165,11 +169,11 @@ pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     stage
         .node()?
         .configure("link add name kube-ipvs0 type veth peer name kube-ipvs1\n")?;
-    let told = stage.wait_for_foreign("True", "KubeProxyIpvs");
+    let reported = stage.wait_for_foreign("True", "KubeProxyIpvs");
     let before = list_everything(stage)?;
     let refused = stage.run(&["takeover"]);
     stage.node()?.configure("link del kube-ipvs0\n")?;
-    told?;
+    reported?;
     expect(refused?, false, "kube-proxy --cleanup")?;
     ensure!(
         list_everything(stage)? == before,

@@ -157,8 +157,8 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
-    let told = stage.run(&["takeover", "--dry-run"])?;
-    let (_, rest) = told
+    let reported = stage.run(&["takeover", "--dry-run"])?;
+    let (_, rest) = reported
         .text
         .split_once("IPv4: node ports close at ")
         .context("it says so")?;
@@ -171,7 +171,7 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     );
     let own = addresses::node_address(1, Family::Ipv4).to_string();
     ensure!(!named.contains(&&*own), "{named:?}");
-    expect(told, true, "nothing was changed")?;
+    expect(reported, true, "nothing was changed")?;
 
     // kube-proxy's rules answer this connection.
     let question = Probe {

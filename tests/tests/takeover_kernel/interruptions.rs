@@ -25,8 +25,12 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     stage.kill_agent()?;
     stage.node()?.nft(&["delete table ip kube-proxy"])?;
     stage.start_agent()?;
-    let told = stage.wait_for_foreign("True", "KubeProxyNftables")?;
-    ensure!(told.message.contains(" for IPv6;"), "{}", told.message);
+    let reported = stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    ensure!(
+        reported.message.contains(" for IPv6;"),
+        "{}",
+        reported.message
+    );
 
     let mut command = stage.command(&["takeover"])?;
     let mut asked = command.stdout(Stdio::null()).spawn()?;

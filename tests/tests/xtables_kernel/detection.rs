@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tests::network::{Namespace, Restless};
+use tests::network::{BusyWriter, Namespace};
 use xtables::{
-    BuiltIn, Choice, Family, Fault, Found, Ours, Rule, Split, TableChange, TableName, Tables,
+    BuiltIn, Choice, Family, Fault, Found, OwnChains, Rule, Split, TableChange, TableName, Tables,
     Target, Variant, Why, observe_variants,
 };
 
@@ -73,7 +73,7 @@ pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Resu
 }
 
 /// Signpost's own leftovers in a variant are detected, and do not count as use by another program.
-pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<()> {
+pub(crate) fn what_is_ours_is_reported_from_others(namespace: &Namespace) -> Result<()> {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let folder = tempfile::tempdir()?;
         let mut tables = namespace.enter(|| open(variant, folder.path()))??;
@@ -85,7 +85,7 @@ pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<
         tables.commit(&[step])?;
         let found = observe(namespace)?;
         let presence = found.of(variant);
-        let only_ours = presence.ours == Ours::Present && presence.rules == 0;
+        let only_ours = presence.own_chains == OwnChains::Present && presence.rules == 0;
         ensure!(only_ours, "{found:?}");
         ensure!(found.choose().why == Why::Preferred, "{found:?}");
 
@@ -93,8 +93,8 @@ pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<
         step.entries.push((BuiltIn::Prerouting, Vec::new()));
         step.removed.push("SIGNPOST-A".into());
         tables.commit(&[step])?;
-        let left = observe(namespace)?.of(variant).ours;
-        ensure!(left == Ours::None, "it is still there");
+        let left = observe(namespace)?.of(variant).own_chains;
+        ensure!(left == OwnChains::None, "it is still there");
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ pub(crate) fn ours_are_found_while_others_never_rest(namespace: &Namespace) -> R
     step.entries.push((BuiltIn::Prerouting, vec![entry]));
     tables.commit(&[step])?;
 
-    let others = Restless::start(namespace)?;
+    let others = BusyWriter::start(namespace)?;
     let look = || -> Result<Variant> {
         match namespace.enter(|| observe_variants(PREFIX))? {
             Ok(found) => Ok(found.choose().variant),

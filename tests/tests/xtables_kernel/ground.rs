@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::network::{Namespace, Network};
-use xtables::{Family, Held, Rule, TableChange, TableName, Tables, Variant};
+use xtables::{Family, OwnRules, Rule, TableChange, TableName, Tables, Variant};
 
 /// The prefix of the names of Signpost's chains.
 pub(crate) const PREFIX: &str = "SIGNPOST-";
@@ -62,7 +62,7 @@ impl Ground {
     }
 
     /// Returns Signpost's rules as a new process reads them.
-    pub(crate) fn observe(&self, table: TableName) -> Result<Held> {
+    pub(crate) fn observe(&self, table: TableName) -> Result<OwnRules> {
         Ok(self.open()?.observe(table)?)
     }
 

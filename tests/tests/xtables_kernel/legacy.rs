@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use tests::deadline::patience;
 use tests::network::Process;
 use xtables::{
-    BuiltIn, CommitError, Family, Fault, Held, Match, Protocol, Rule, TableChange, TableName,
+    BuiltIn, CommitError, Family, Fault, Match, OwnRules, Protocol, Rule, TableChange, TableName,
     Target,
 };
 
@@ -305,8 +305,11 @@ pub(crate) fn two_writers_lose_nothing(ground: &Ground) -> Result<()> {
         ensure!(theirs.get(number) == Some(&rule), "{rule} is lost");
     }
     ensure!(theirs.len() == added, "{} of {added} rules", theirs.len());
-    let ours = tables.observe(nat)?.chains.len();
-    ensure!(ours == changes, "of {changes} chains {ours} are left");
+    let own_chains = tables.observe(nat)?.chains.len();
+    ensure!(
+        own_chains == changes,
+        "of {changes} chains {own_chains} are left"
+    );
     Ok(())
 }
 
@@ -371,7 +374,7 @@ pub(crate) fn a_look_makes_no_table(ground: &Ground) -> Result<()> {
     };
     let mut tables = ground.open()?;
     for table in TableName::ALL {
-        ensure!(tables.observe(table)? == Held::default());
+        ensure!(tables.observe(table)? == OwnRules::default());
     }
     ensure!(
         !tables.observe_drift()?,

@@ -68,7 +68,7 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
 /// Another program's rule that the kernel validates in the namespaces of the process that writes
 /// the table (`-m owner`: the user namespace; `-m cgroup --path`: the cgroup namespace). Signpost
 /// cannot write a table that contains it, which no Service has caused.
-pub(crate) fn a_rule_that_cannot_be_carried_over_is_told(ground: &Ground) -> Result<()> {
+pub(crate) fn a_rule_that_cannot_be_carried_over_is_reported(ground: &Ground) -> Result<()> {
     let filter = TableName::Filter;
     let program = ground.program("");
     let script = format!(

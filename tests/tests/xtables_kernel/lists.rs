@@ -36,8 +36,8 @@ pub(crate) fn iptables_lists_every_rule_as_it_prints(ground: &Ground) -> Result<
         }
         ensure!(listed.len() == expected.len(), "{listed:#?}");
         let held = ground.observe(table)?;
-        let wanted: Vec<_> = rules.into_iter().map(Some).collect();
-        ensure!(held.chains[CHAIN] == wanted, "{held:#?}");
+        let expected_value: Vec<_> = rules.into_iter().map(Some).collect();
+        ensure!(held.chains[CHAIN] == expected_value, "{held:#?}");
     }
     // Some rules make nft abort.
     ground.list_ruleset()

@@ -56,7 +56,7 @@ const TESTS: [(&str, Test); 12] = [
     ),
     (
         "quiet_is_told_from_change",
-        neighbours::quiet_is_told_from_change,
+        neighbours::quiet_is_reported_from_change,
     ),
     (
         "what_one_family_does_is_no_drift_of_the_other",
@@ -64,7 +64,7 @@ const TESTS: [(&str, Test); 12] = [
     ),
     (
         "what_the_kernel_lacks_is_told_from_what_somebody_changed",
-        refusals::what_the_kernel_lacks_is_told_from_what_somebody_changed,
+        refusals::what_the_kernel_lacks_is_reported_from_what_somebody_changed,
     ),
     (
         "a_refused_step_changes_nothing_and_the_steps_before_it_stand",
@@ -130,7 +130,7 @@ const LEGACY_TESTS: [(&str, Test); 8] = [
     ),
     (
         "a_rule_that_cannot_be_carried_over_is_told",
-        legacy_races::a_rule_that_cannot_be_carried_over_is_told,
+        legacy_races::a_rule_that_cannot_be_carried_over_is_reported,
     ),
 ];
 
@@ -142,7 +142,7 @@ const DETECTION_TESTS: [(&str, DetectionTest); 3] = [
     ),
     (
         "what_is_ours_is_told_from_others",
-        detection::what_is_ours_is_told_from_others,
+        detection::what_is_ours_is_reported_from_others,
     ),
     (
         "ours_are_found_while_others_never_rest",

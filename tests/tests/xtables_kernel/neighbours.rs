@@ -1,7 +1,7 @@
 //! Rules of Signpost and of other programs in the same tables.
 
 use anyhow::{Result, ensure};
-use xtables::{BuiltIn, Held, Rule, TableChange, TableName, Target};
+use xtables::{BuiltIn, OwnRules, Rule, TableChange, TableName, Target};
 
 use crate::ground::{Ground, PREFIX, chains};
 
@@ -96,10 +96,10 @@ pub(crate) fn other_peoples_rules_stay_as_they_are(ground: &Ground) -> Result<()
                 || line.ends_with("-j SIGNPOST-A")
                 || line.contains(&format!("-A {PREFIX}"))
         };
-        let ours = during.lines().filter(is_ours).count();
+        let own_chains = during.lines().filter(is_ours).count();
         ensure!(
-            ours == 2 + 2 + from.len(),
-            "{ours} lines are ours:\n{during}"
+            own_chains == 2 + 2 + from.len(),
+            "{own_chains} lines are ours:\n{during}"
         );
         let theirs: String = during
             .lines()
@@ -111,7 +111,7 @@ pub(crate) fn other_peoples_rules_stay_as_they_are(ground: &Ground) -> Result<()
         let after = ground.save(table)?;
         ensure!(after == before, "theirs were:\n{before}and are:\n{after}");
         ensure!(
-            ground.observe(table)? == Held::default(),
+            ground.observe(table)? == OwnRules::default(),
             "something is left"
         );
     }
@@ -122,7 +122,7 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
     let mut tables = ground.open()?;
     for (table, from) in FROM {
         tables.commit(&[program(table, from)])?;
-        let ours = ground.observe(table)?;
+        let own_chains = ground.observe(table)?;
         let saved = ground.save(table)?;
         for arguments in [
             "-N THEIRS",
@@ -140,7 +140,10 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
                 xtables::Family::Ipv6 => "::1",
             };
             ground.iptables(table, &arguments.replace("127.0.0.1", localhost))?;
-            ensure!(ground.observe(table)? == ours, "{arguments} changed ours");
+            ensure!(
+                ground.observe(table)? == own_chains,
+                "{arguments} changed ours"
+            );
         }
         ensure!(ground.save(table)? == saved, "something is left");
     }
@@ -152,10 +155,10 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
     let (table, chain) = (TableName::Filter, BuiltIn::Forward);
     let mut tables = ground.open()?;
     let theirs = ground.listed(table, "FORWARD")?;
-    let listed = |ours: &[&str]| -> Result<()> {
+    let listed = |own_chains: &[&str]| -> Result<()> {
         let listed = ground.listed(table, "FORWARD")?;
-        let ours = ours.iter().map(|chain| format!("-j {chain}"));
-        let expected: Vec<String> = ours.chain(theirs.iter().cloned()).collect();
+        let own_chains = own_chains.iter().map(|chain| format!("-j {chain}"));
+        let expected: Vec<String> = own_chains.chain(theirs.iter().cloned()).collect();
         ensure!(listed == expected, "{listed:#?}, not {expected:#?}");
         Ok(())
     };
@@ -210,7 +213,7 @@ pub(crate) fn chains_are_replaced_and_go_together(ground: &Ground) -> Result<()>
         ..TableChange::new(table)
     }])?;
     ensure!(
-        ground.observe(table)? == Held::default(),
+        ground.observe(table)? == OwnRules::default(),
         "something is left"
     );
     let nothing = TableChange::new(table);
@@ -218,7 +221,7 @@ pub(crate) fn chains_are_replaced_and_go_together(ground: &Ground) -> Result<()>
     Ok(())
 }
 
-pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
+pub(crate) fn quiet_is_reported_from_change(ground: &Ground) -> Result<()> {
     let mut tables = ground.open()?;
     for table in TableName::ALL {
         tables.observe(table)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use netlink::nf_tables::{Extension, ExtensionKind, Operation, Transaction};
 use netlink::{CommitError, Socket};
 use rustix::io::Errno;
-use xtables::{BuiltIn, Fault, Held, Match, Recent, Rule, TableChange, TableName, Target};
+use xtables::{BuiltIn, Fault, Match, OwnRules, Recent, Rule, TableChange, TableName, Target};
 
 use crate::ground::{Ground, PREFIX, chains};
 use crate::neighbours::{program, removal};
@@ -43,7 +43,7 @@ pub(crate) fn a_name_that_is_not_utf_8_hides_nothing(ground: &Ground) -> Result<
         .enter(|| xtables::observe_variants(PREFIX))??;
     tables.commit(&[removal(TABLE, &FROM)])?;
     ensure!(
-        ground.observe(TABLE)? == Held::default(),
+        ground.observe(TABLE)? == OwnRules::default(),
         "something is left"
     );
     Ok(())
@@ -79,7 +79,7 @@ pub(crate) fn a_chain_that_is_not_as_iptables_makes_it_is_named(ground: &Ground)
         let expected = "PREROUTING { type nat hook prerouting priority -100; }";
         ensure!(error.contains(expected), "{attached}: {error}");
         ensure!(
-            ground.observe(TABLE)? == Held::default(),
+            ground.observe(TABLE)? == OwnRules::default(),
             "{attached}: something was begun"
         );
         nft(ground, "delete chain FAMILY nat PREROUTING")?;
@@ -106,7 +106,7 @@ pub(crate) fn a_table_that_sleeps_is_named_and_can_be_left(ground: &Ground) -> R
     ensure!(error.contains("nat is dormant"), "{error}");
     tables.commit(&[removal(TABLE, &FROM)])?;
     ensure!(
-        ground.observe(TABLE)? == Held::default(),
+        ground.observe(TABLE)? == OwnRules::default(),
         "something is left"
     );
     Ok(())
@@ -209,7 +209,7 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
 /// Neither other programs that write continuously nor Signpost's other family during its initial
 /// load fail a change.
 pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
-    let ([mut ours, mut beside], mut stranger) = (ground.open_families()?, ground.open()?);
+    let ([mut own_chains, mut beside], mut stranger) = (ground.open_families()?, ground.open()?);
     stranger.observe(TableName::Filter)?;
     let is_done = AtomicBool::new(false);
     let busy = || !is_done.load(Ordering::Relaxed);
@@ -232,7 +232,7 @@ pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
         let mut outcome = Ok(());
         while busy() && outcome.is_ok() {
             let there_and_back = [program(TABLE, &FROM), removal(TABLE, &FROM)];
-            outcome = ours.commit(&there_and_back).map(drop);
+            outcome = own_chains.commit(&there_and_back).map(drop);
         }
         outcome?;
         for neighbour in [theirs, beside] {

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use xtables::{
-    AddressMatch, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States, TableName, Target,
-    Which,
+    AddressMatch, Family, InterfaceMatch, Match, PacketEnd, Protocol, Recent, Rule, States,
+    TableName, Target,
 };
 
 /// The chain to which rules of [`samples`] jump.
@@ -126,7 +126,7 @@ fn by_match() -> Vec<Rule> {
                 first: 53,
                 last: 53,
             },
-            Match::LocalAddress(Which::Destination),
+            Match::LocalAddress(PacketEnd::Destination),
             Match::ConnectionState(States::NEW),
             Match::Random {
                 probability: Match::CERTAIN / 3,
@@ -144,8 +144,8 @@ fn by_match() -> Vec<Rule> {
         port(Protocol::Sctp, 3868, 3868),
         port(Protocol::Sctp, 80, 90),
         any_port,
-        asking(Match::LocalAddress(Which::Source)),
-        asking(Match::LocalAddress(Which::Destination)),
+        asking(Match::LocalAddress(PacketEnd::Source)),
+        asking(Match::LocalAddress(PacketEnd::Destination)),
         asking(Match::ConnectionState(States::INVALID)),
         asking(Match::ConnectionState(States::NEW.or(States::DNAT))),
         asking(Match::ConnectionState(

@@ -83,12 +83,12 @@ const LAST: &str = "-p tcp -j DNAT --to-destination 10.0.1.7:8080";
 
 #[test]
 fn a_rule_that_is_gone_is_missing() {
-    let wanted = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 0);
-    let mut found = wanted.clone();
+    let desired = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 0);
+    let mut found = desired.clone();
     take_out(&mut found.nat, LAST);
     let chain = service_chain();
     assert_eq!(
-        lines(wanted.compare_rules(&found, &key())),
+        lines(desired.compare_rules(&found, &key())),
         [
             format!("{LOOKUP} -g {chain}: Present"),
             format!(
@@ -106,8 +106,8 @@ fn a_rule_that_is_gone_is_missing() {
 
 #[test]
 fn a_rule_that_leads_elsewhere_is_named_with_where_it_leads() {
-    let (wanted, found) = (rules(&["10.0.1.5:8080"], 0), rules(&[], 0));
-    let lines = lines(wanted.compare_rules(&found, &key()));
+    let (desired, found) = (rules(&["10.0.1.5:8080"], 0), rules(&[], 0));
+    let lines = lines(desired.compare_rules(&found, &key()));
     let (chain, accept) = (service_chain(), format!("{LOOKUP} -j ACCEPT"));
     assert_eq!(
         lines[0],
@@ -124,12 +124,12 @@ fn a_rule_that_leads_elsewhere_is_named_with_where_it_leads() {
 /// correct but in the wrong chain.
 #[test]
 fn a_rule_in_a_chain_of_another_tree_differs() {
-    let (wanted, found) = (rules(&["10.0.1.5:8080"], 40), rules(&["10.0.1.5:8080"], 0));
-    let lines = lines(wanted.compare_rules(&found, &key()));
-    let (wanted, found) = lines[0].split_once(": Different").expect("it differs");
+    let (desired, found) = (rules(&["10.0.1.5:8080"], 40), rules(&["10.0.1.5:8080"], 0));
+    let lines = lines(desired.compare_rules(&found, &key()));
+    let (desired, found) = lines[0].split_once(": Different").expect("it differs");
     assert!(
-        wanted.starts_with("iptables -t nat -A SIGNPOST-S-10.96.0.0/20 -d 10.96.0.10/32 "),
-        "{wanted}"
+        desired.starts_with("iptables -t nat -A SIGNPOST-S-10.96.0.0/20 -d 10.96.0.10/32 "),
+        "{desired}"
     );
     assert!(
         found.contains("iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.10/32 "),
@@ -140,11 +140,11 @@ fn a_rule_in_a_chain_of_another_tree_differs() {
 #[test]
 fn a_cluster_ip_an_endpoint_here_and_a_health_check_have_rules_of_their_own() {
     let alone = dataplane(&["10.0.1.5:8080"], 0);
-    let wanted = rules(&["10.0.1.5:8080"], 40);
-    let mut found = wanted.clone();
+    let desired = rules(&["10.0.1.5:8080"], 40);
+    let mut found = desired.clone();
     take_out(&mut found.nat, "-s 10.0.1.5/32");
     assert_eq!(
-        lines(wanted.compare_memberships(&found, &alone, Family::Ipv4)),
+        lines(desired.compare_memberships(&found, &alone, Family::Ipv4)),
         [
             "iptables -t nat -A SIGNPOST-H-10.0.1.0/28 -s 10.0.1.5/32 -d 10.0.1.5/32 -p tcp -m tcp --dport 8080 \
              -j MASQUERADE --random-fully: Missing",
@@ -155,26 +155,26 @@ fn a_cluster_ip_an_endpoint_here_and_a_health_check_have_rules_of_their_own() {
 
 #[test]
 fn the_chains_of_a_frontend_are_those_on_its_way_and_what_they_lead_to() {
-    let wanted = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 40);
-    let chains = wanted.chains_of(&key());
+    let desired = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 40);
+    let chains = desired.chains_of(&key());
     let names: Vec<&str> = chains.iter().map(|(_, name)| &**name).collect();
     assert_eq!(names, ["SIGNPOST-S-10.96.0.0/20", &*service_chain()]);
     assert!(chains.iter().all(|(table, _)| *table == TableName::Nat));
 
-    let mut found = wanted.clone();
+    let mut found = desired.clone();
     take_out(&mut found.nat, LAST);
-    let pieces = wanted.compare_chains(&found, &chains);
-    assert_eq!(pieces[0].standing, Standing::Present);
-    assert!(matches!(pieces[1].standing, Standing::Different { .. }));
+    let pieces = desired.compare_chains(&found, &chains);
+    assert_eq!(pieces[0].standing, PieceState::Present);
+    assert!(matches!(pieces[1].standing, PieceState::Different { .. }));
 }
 
 #[test]
 fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
-    let wanted = rules(&["10.0.1.5:8080"], 0);
-    let mut found = wanted.clone();
+    let desired = rules(&["10.0.1.5:8080"], 0);
+    let mut found = desired.clone();
     let differing = |found: &Rules| {
-        let mut pieces = wanted.compare_shared(found);
-        pieces.retain(|piece| piece.standing != Standing::Present);
+        let mut pieces = desired.compare_shared(found);
+        pieces.retain(|piece| piece.standing != PieceState::Present);
         lines(pieces)
     };
     assert_eq!(differing(&found), Vec::<String>::new());
@@ -198,10 +198,10 @@ fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
 }
 
 #[test]
-fn where_rules_lead_is_told_without_knowing_their_tree() {
-    let wanted = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 40);
+fn where_rules_lead_is_reported_without_knowing_their_tree() {
+    let desired = rules(&["10.0.1.5:8080", "10.0.1.7:8080"], 40);
     let read = Rules {
-        nat: wanted.nat.clone(),
+        nat: desired.nat.clone(),
         ..Rules::default()
     };
     let targets: Vec<String> = read.targets(&key()).iter().map(Target::to_string).collect();

@@ -17,7 +17,7 @@ use crate::tree::Entry;
 use crate::trees::TreeName;
 
 /// The intermediate states of table filter on the way from some rules to others.
-pub(super) struct Between {
+pub(super) struct FilterStages {
     /// While table nat is changed: all desired refusals and all previous ones. Refusals of cluster
     /// IPs are the previous ones, for those hooks only that reached them before.
     pub(super) closed: TableRules,
@@ -31,15 +31,18 @@ struct Refused {
     entry: Entry,
 }
 
-// === impl Between ===
+// === impl FilterStages ===
 
-impl Between {
+impl FilterStages {
     /// The cost is proportional to the difference.
-    pub(super) fn of(believed: &Rules, wanted: &Rules) -> Between {
-        let mut claimed = wanted.filter.clone();
-        keep_refusals(believed, wanted, &mut claimed);
+    pub(super) fn of(observed: &Rules, desired: &Rules) -> FilterStages {
+        let mut claimed = desired.filter.clone();
+        keep_refusals(observed, desired, &mut claimed);
         let mut closed = claimed.clone();
-        let differences = believed.filter.chains().differences(wanted.filter.chains());
+        let differences = observed
+            .filter
+            .chains()
+            .differences(desired.filter.chains());
         for difference in differences {
             let name = difference.key;
             if !is_about_cluster_ips(name) {
@@ -52,11 +55,11 @@ impl Between {
         }
         for (chain, hooks) in LEADING {
             let mut hooks = hooks.iter();
-            if !hooks.all(|hook| leads_to(&believed.filter, *hook, CLUSTER_IPS)) {
+            if !hooks.all(|hook| leads_to(&observed.filter, *hook, CLUSTER_IPS)) {
                 drop_jumps(&mut closed, chain, CLUSTER_IPS);
             }
         }
-        Between { closed, claimed }
+        FilterStages { closed, claimed }
     }
 }
 
@@ -80,7 +83,7 @@ const LEADING: [(&str, &[BuiltIn]); 2] = [
 /// Whether refusals of cluster IPs apply to one hook but not to another hook of the same chain, as
 /// after damage by another program. Repaired before table nat, they might refuse packets that table
 /// nat is about to serve.
-pub(super) fn is_torn(filter: &TableRules) -> bool {
+pub(super) fn is_partly_hooked(filter: &TableRules) -> bool {
     let mut leading = LEADING.iter();
     leading.any(|(_, hooks)| {
         let mut leads = hooks
@@ -137,20 +140,20 @@ fn empty() -> Chain {
     }
 }
 
-/// Adds to `filter`, the desired table, the refusals of `believed`.
-fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
-    let mut refused = refused_before(believed, wanted);
-    refused.extend(taken(believed, wanted));
+/// Adds to `filter`, the desired table, the refusals of `observed`.
+fn keep_refusals(observed: &Rules, desired: &Rules, filter: &mut TableRules) {
+    let mut refused = refused_before(observed, desired);
+    refused.extend(taken(observed, desired));
     if refused.is_empty() {
         return;
     }
-    let mut trees = wanted.trees.clone();
+    let mut trees = desired.trees.clone();
     for Refused { tree, entry } in refused {
         // A frontend with source ranges refuses allowed sources differently from all others, in a
         // separate chain.
         if let Some(chain) = entry.rule.leads_to() {
             let is_there = filter.chains().get(chain).is_some();
-            if let (Some(before), false) = (believed.filter.chains().get(chain), is_there) {
+            if let (Some(before), false) = (observed.filter.chains().get(chain), is_there) {
                 filter.insert(Arc::clone(chain), Arc::clone(before));
             }
         }
@@ -161,7 +164,7 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
         }
     }
     for (tree, entrance) in ENTRANCES {
-        if let (Some(before), Some(after)) = (wanted.trees.get(tree), trees.get(tree)) {
+        if let (Some(before), Some(after)) = (desired.trees.get(tree), trees.get(tree)) {
             let mut changes = after.changes_since(before);
             // Desired chains are kept even if nothing leads to them: otherwise each of several
             // processes that are killed midway would remove what the previous one wrote.
@@ -183,7 +186,7 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     for name in [ARRIVING, LEAVING] {
         let name: Arc<str> = name.into();
         let rules = |table: &TableRules| table.chains().get(&name).map(|chain| chain.rules.clone());
-        let (Some(before), Some(after)) = (rules(&believed.filter), rules(filter)) else {
+        let (Some(before), Some(after)) = (rules(&observed.filter), rules(filter)) else {
             continue;
         };
         let leads_there = |rule: &&Rule| {
@@ -216,11 +219,11 @@ const ENTRANCES: [(TreeName, &str); 2] = [
 
 /// Refusals for frontends that are removed while their address becomes a cluster IP: table nat
 /// loses these frontends before the refusals of the cluster IP are added.
-fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
-    let Some(after) = wanted.trees.get(TreeName::Services) else {
+fn taken(observed: &Rules, desired: &Rules) -> Vec<Refused> {
+    let Some(after) = desired.trees.get(TreeName::Services) else {
         return Vec::new();
     };
-    let differences = believed.nat.chains().differences(wanted.nat.chains());
+    let differences = observed.nat.chains().differences(desired.nat.chains());
     let differences = differences.into_iter().filter(|difference| {
         **difference.key == *SERVICES || is_of(difference.key, TreeName::Services)
     });
@@ -231,8 +234,8 @@ fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
         let goes = key.is_some_and(|key| after.get(&key).is_none());
         let destination = rule.destination.as_ref().filter(|_| goes);
         destination.is_some_and(|destination| {
-            has_cluster_ip(&wanted.filter, &destination.range)
-                && !has_cluster_ip(&believed.filter, &destination.range)
+            has_cluster_ip(&desired.filter, &destination.range)
+                && !has_cluster_ip(&observed.filter, &destination.range)
         })
     };
     let refused = rules.filter(is_taken).map(|rule| Refused {
@@ -270,11 +273,14 @@ fn refuses(filter: &TableRules, chain: &str, address: &IpNet) -> bool {
     })
 }
 
-/// What `believed` refuses and `wanted` does not, found from the chains that differ.
-fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
+/// What `observed` refuses and `desired` does not, found from the chains that differ.
+fn refused_before(observed: &Rules, desired: &Rules) -> Vec<Refused> {
     let mut refused = Vec::new();
     let mut reached: Option<BTreeSet<Arc<str>>> = None;
-    let differences = believed.filter.chains().differences(wanted.filter.chains());
+    let differences = observed
+        .filter
+        .chains()
+        .differences(desired.filter.chains());
     for difference in differences {
         let name = difference.key;
         let mut trees = ENTRANCES.into_iter();
@@ -282,13 +288,13 @@ fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
         let (Some((tree, _)), Some(before)) = (tree, difference.before) else {
             continue;
         };
-        let reached = reached.get_or_insert_with(|| reached_refusals(&believed.filter));
+        let reached = reached.get_or_insert_with(|| reached_refusals(&observed.filter));
         if !reached.contains(name) {
             continue;
         }
         let rules = before.rules.iter().filter(|rule| is_of_key(rule, tree));
         let is_gone = |rule: &&Rule| {
-            let after = wanted.trees.get(tree).zip(tree.key_of(rule));
+            let after = desired.trees.get(tree).zip(tree.key_of(rule));
             after.is_some_and(|(after, key)| after.get(&key).is_none())
         };
         refused.extend(rules.filter(is_gone).map(|rule| Refused {

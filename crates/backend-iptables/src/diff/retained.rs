@@ -18,10 +18,10 @@ const RANKS: [Rank; 3] = [Rank::Balance, Rank::External, Rank::Sources];
 
 /// Copies of chains of table nat.
 struct Copies<'a> {
-    believed: &'a TableRules,
+    observed: &'a TableRules,
     /// The results of [`Copies::copy`], by the name of the original.
     known: BTreeMap<Arc<str>, Option<(Arc<str>, usize)>>,
-    /// `believed` with the copies.
+    /// `observed` with the copies.
     retained: TableRules,
 }
 
@@ -31,19 +31,19 @@ const ENTRANCES: [(TreeName, &str); 2] = [
     (TreeName::NodePorts, NODE_PORTS),
 ];
 
-/// Returns table nat as `believed`, except that some frontends lead to copies of their chains:
+/// Returns table nat as `observed`, except that some frontends lead to copies of their chains:
 /// those that will lead elsewhere, or be removed, while a chain they lead to changes. The chains of
 /// a Service port are written before the rules that lead to them. Without copies, a frontend that
 /// moves to another Service, or whose source ranges and policy change together, would combine its
 /// old entry with new chains, which is neither the old state nor the new one. The cost is
 /// proportional to the difference.
-pub(super) fn retain(believed: &TableRules, wanted: &TableRules, trees: &Trees) -> TableRules {
+pub(super) fn retain(observed: &TableRules, desired: &TableRules, trees: &Trees) -> TableRules {
     let mut copies = Copies {
-        believed,
+        observed,
         known: BTreeMap::new(),
-        retained: believed.clone(),
+        retained: observed.clone(),
     };
-    for difference in believed.chains().differences(wanted.chains()) {
+    for difference in observed.chains().differences(desired.chains()) {
         let name = difference.key;
         let mut entrances = ENTRANCES.into_iter();
         let tree = entrances.find(|(tree, entrance)| **name == **entrance || is_of(name, *tree));
@@ -52,7 +52,7 @@ pub(super) fn retain(believed: &TableRules, wanted: &TableRules, trees: &Trees) 
         };
         let mut copied_rule = |rule: &Rule| {
             let chain = left_chain(rule, tree, trees)?;
-            let is_changing = changes(chain, believed, wanted, RANKS.len());
+            let is_changing = changes(chain, observed, desired, RANKS.len());
             let (copy, _) = is_changing.then(|| copies.copy(chain)).flatten()?;
             Some(led_to(rule, copy))
         };
@@ -85,14 +85,14 @@ fn left_chain<'a>(rule: &'a Rule, tree: TreeName, trees: &Trees) -> Option<&'a A
 
 /// Whether a chain, or one reachable from it within `depth` steps, exists before and after but
 /// differs.
-fn changes(name: &Arc<str>, believed: &TableRules, wanted: &TableRules, depth: usize) -> bool {
-    let Some(before) = believed.chains().get(name) else {
+fn changes(name: &Arc<str>, observed: &TableRules, desired: &TableRules, depth: usize) -> bool {
+    let Some(before) = observed.chains().get(name) else {
         return false;
     };
-    let after = wanted.chains().get(name);
+    let after = desired.chains().get(name);
     let mut next = before.rules.iter().filter_map(Rule::leads_to);
     after.is_some_and(|after| after != before)
-        || depth > 0 && next.any(|name| changes(name, believed, wanted, depth - 1))
+        || depth > 0 && next.any(|name| changes(name, observed, desired, depth - 1))
 }
 
 /// Returns the same rule with another target chain.
@@ -125,7 +125,7 @@ impl Copies<'_> {
     }
 
     fn copy_anew(&mut self, name: &Arc<str>) -> Option<(Arc<str>, usize)> {
-        let original = Arc::clone(self.believed.chains().get(name)?);
+        let original = Arc::clone(self.observed.chains().get(name)?);
         let mut behind = 0;
         let mut rules = Vec::with_capacity(original.rules.len());
         for rule in original.rules.iter() {

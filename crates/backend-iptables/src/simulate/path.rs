@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backend::{Event, Way};
+use backend::{Event, PacketPath};
 use dataplane::{Node, Packet};
 use xtables::{Rule, Target};
 
@@ -20,14 +20,14 @@ pub(super) struct Path {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `rules` for the packet's family: one for each random match that may
 /// match.
-pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
     let mut ways = Vec::new();
     for number in 0.. {
         let mut memory = Memory::default();
         let mut walk = Walk::new(rules, node, packet, &mut memory, number);
         walk.path.events = Some(Vec::new());
         let outcome = walk.outcome();
-        ways.push(Way {
+        ways.push(PacketPath {
             events: walk.path.events.take().unwrap_or_default(),
             outcome,
         });
@@ -69,5 +69,5 @@ pub(super) fn entering(name: &Arc<str>, depth: usize) -> Event {
 
 /// Whether the rule has any match. A rule that every packet matches is recorded only by its effect.
 pub(super) fn asks_something(rule: &Rule) -> bool {
-    !rule.asks_the_same_as(&Rule::always(Target::Accept))
+    !rule.matches_same_packets(&Rule::always(Target::Accept))
 }

@@ -64,19 +64,19 @@ proptest! {
     fn there_is_one_tree_for_one_set_of_keys(changes in changes(), branches in branches()) {
         let mut anew = tree(branches);
         let mut tree = tree(branches);
-        let mut wanted: BTreeMap<Key, u16> = BTreeMap::new();
+        let mut desired: BTreeMap<Key, u16> = BTreeMap::new();
         for (key, number) in changes {
             tree.set(key, number.map(entry));
             match number {
-                Some(number) => drop(wanted.insert(key, number)),
-                None => drop(wanted.remove(&key)),
+                Some(number) => drop(desired.insert(key, number)),
+                None => drop(desired.remove(&key)),
             }
         }
-        for (key, number) in wanted.iter().rev() {
+        for (key, number) in desired.iter().rev() {
             anew.set(*key, Some(entry(*number)));
         }
         prop_assert_eq!(chains(&tree), chains(&anew));
-        for (key, number) in &wanted {
+        for (key, number) in &desired {
             prop_assert_eq!(tree.get(key), Some(&entry(*number)));
         }
     }

@@ -7,7 +7,7 @@ use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
 use testkit::{cases, mk_endpoints, mk_service, port};
 
-use super::crowded::crowded_ways;
+use super::full_affinity_maps::full_affinity_maps_ways;
 use super::stories::state;
 use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
 
@@ -30,18 +30,18 @@ fn expect_good_recoveries(
 }
 
 /// Processes that are each killed after one part eventually complete the change.
-fn expect_arrival(backend: &Iptables, mut held: Rules, wanted: &Dataplane) {
-    let wanted = backend.render(wanted, &Rendered::default());
-    let most = 3 * parts(backend, &held, &wanted).len();
+fn expect_arrival(backend: &Iptables, mut held: Rules, desired: &Dataplane) {
+    let desired = backend.render(desired, &Rendered::default());
+    let most = 3 * parts(backend, &held, &desired).len();
     for _ in 0..=most {
-        let Some(part) = parts(backend, &held, &wanted).into_iter().next() else {
-            assert_eq!(held, wanted);
+        let Some(part) = parts(backend, &held, &desired).into_iter().next() else {
+            assert_eq!(held, desired);
             return;
         };
         held.replay(&part)
             .expect("every part of a step can be taken");
     }
-    panic!("{most} parts do not lead to\n{wanted}from\n{held}");
+    panic!("{most} parts do not lead to\n{desired}from\n{held}");
 }
 
 /// Checks all interruptions between `before` and `after`, for a pod's packets to port 80 of
@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn t96_after_an_interruption_among_few_addresses_no_packet_fares_worse_than_at_both_ends(
-        (before, after, packets) in crowded_ways(),
+        (before, after, packets) in full_affinity_maps_ways(),
     ) {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         let backend = backend(Family::Ipv4);
@@ -118,10 +118,10 @@ proptest! {
         let nothing = Dataplane::new(after.node().clone(), after.config().clone());
         for family in Family::ALL {
             let backend = backend(family);
-            let [serving, wanted] =
+            let [serving, desired] =
                 [&before, &after].map(|d| held(&backend, &backend.render(d, &Rendered::default())));
-            let mut damaged = wanted.clone();
-            damage(&mut damaged, &wanted, &damages);
+            let mut damaged = desired.clone();
+            damage(&mut damaged, &desired, &damages);
             for (held, before) in [
                 (Rules::default(), &nothing),
                 (serving, &before),

@@ -1,7 +1,7 @@
 //! The treatment of packets at every step of a change, including steps that are divided into single
 //! chains for lack of memory.
 
-mod crowded;
+mod full_affinity_maps;
 mod interruptions;
 mod stories;
 
@@ -71,17 +71,17 @@ fn one_by_one(step: &TableChange) -> Vec<TableChange> {
     chains.chain(entries).chain([removed]).collect()
 }
 
-/// All parts of the change from `held` to `wanted`, divided into single chains.
-fn parts(backend: &Iptables, held: &Rules, wanted: &Rules) -> Vec<TableChange> {
-    let change = backend.diff(held, wanted);
+/// All parts of the change from `held` to `desired`, divided into single chains.
+fn parts(backend: &Iptables, held: &Rules, desired: &Rules) -> Vec<TableChange> {
+    let change = backend.diff(held, desired);
     let parts = change.steps().iter().flat_map(one_by_one);
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// Checks every packet of the family at each part of the change from `held` to `wanted`.
+/// Checks every packet of the family at each part of the change from `held` to `desired`.
 fn expect_good_steps(
     backend: &Iptables,
-    (mut held, wanted): (Rules, &Rules),
+    (mut held, desired): (Rules, &Rules),
     dataplanes: [&Dataplane; 2],
     packets: &[Packet],
 ) {
@@ -109,9 +109,9 @@ fn expect_good_steps(
     let packets = packets.filter(|packet| !is_twofold(packet) && !is_taken(packet));
     let verdict = |rules: &Rules, packet: &Packet| simulate(rules, node, packet);
     let ends: Vec<(&Packet, Verdict, Verdict)> = packets
-        .map(|packet| (packet, verdict(&held, packet), verdict(wanted, packet)))
+        .map(|packet| (packet, verdict(&held, packet), verdict(desired, packet)))
         .collect();
-    for part in parts(backend, &held, wanted) {
+    for part in parts(backend, &held, desired) {
         held.replay(&part)
             .expect("every part of a step can be taken");
         for (packet, before, after) in &ends {
@@ -119,7 +119,7 @@ fn expect_good_steps(
             laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
         }
     }
-    assert_eq!(held, *wanted);
+    assert_eq!(held, *desired);
 }
 
 /// The rules as read back from the kernel, without the trees they were made from.
@@ -131,8 +131,8 @@ fn held(backend: &Iptables, rules: &Rules) -> Rules {
     held
 }
 
-fn damage(held: &mut Rules, wanted: &Rules, damages: &[(TableName, Damage, Index)]) {
-    let printed = wanted.to_string();
+fn damage(held: &mut Rules, desired: &Rules, damages: &[(TableName, Damage, Index)]) {
+    let printed = desired.to_string();
     for (table, damage, at) in damages {
         let mut step = TableChange::new(*table);
         let text = printed.split(&format!("*{table}\n")).nth(1).unwrap_or("");
@@ -191,10 +191,10 @@ fn who_claims_an_endpoint_refuses_nothing_while_others_are_no_longer_refused() {
         port: port(80),
     };
     let backend = backend(Family::Ipv4);
-    let [believed, wanted] =
+    let [observed, desired] =
         [&before, &after].map(|dataplane| backend.render(dataplane, &Rendered::default()));
     let ends = [&before, &after];
-    expect_good_steps(&backend, (believed, &wanted), ends, &[packet]);
+    expect_good_steps(&backend, (observed, &desired), ends, &[packet]);
 }
 
 proptest! {
@@ -207,29 +207,29 @@ proptest! {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         for family in Family::ALL {
             let backend = backend(family);
-            let believed = backend.render(&before, &Rendered::default());
-            let wanted = backend.render(&after, &Rendered {
+            let observed = backend.render(&before, &Rendered::default());
+            let desired = backend.render(&after, &Rendered {
                 dataplane: before.clone(),
-                rules: believed.clone(),
+                rules: observed.clone(),
             });
             // A process that has just started has read the rules, but not the trees they were made
             // from.
-            let read = held(&backend, &believed);
-            for believed in [believed, read] {
-                expect_good_steps(&backend, (believed, &wanted), [&before, &after], &packets);
+            let read = held(&backend, &observed);
+            for observed in [observed, read] {
+                expect_good_steps(&backend, (observed, &desired), [&before, &after], &packets);
             }
         }
     }
 
     #[test]
     fn t81_at_every_step_of_a_change_among_few_addresses_a_packet_fares_no_worse_than_at_both_ends(
-        (before, after, packets) in crowded::crowded_ways(),
+        (before, after, packets) in full_affinity_maps::full_affinity_maps_ways(),
     ) {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         let backend = backend(Family::Ipv4);
-        let [believed, wanted] =
+        let [observed, desired] =
             [&before, &after].map(|dataplane| backend.render(dataplane, &Rendered::default()));
-        expect_good_steps(&backend, (believed, &wanted), [&before, &after], &packets);
+        expect_good_steps(&backend, (observed, &desired), [&before, &after], &packets);
     }
 
     #[test]
@@ -240,11 +240,11 @@ proptest! {
         let nothing = Dataplane::new(Arc::clone(after.node()), Arc::clone(after.config()));
         for family in Family::ALL {
             let backend = backend(family);
-            let wanted = backend.render(&after, &Rendered::default());
+            let desired = backend.render(&after, &Rendered::default());
             let empty = Rules::default();
-            expect_good_steps(&backend, (empty.clone(), &wanted), [&nothing, &after], &packets);
+            expect_good_steps(&backend, (empty.clone(), &desired), [&nothing, &after], &packets);
             // And back to nothing.
-            let held = held(&backend, &wanted);
+            let held = held(&backend, &desired);
             expect_good_steps(&backend, (held, &empty), [&after, &nothing], &packets);
         }
     }
@@ -256,10 +256,10 @@ proptest! {
         let state = state.compile();
         for family in Family::ALL {
             let backend = backend(family);
-            let wanted = backend.render(&state, &Rendered::default());
-            let mut held = held(&backend, &wanted);
-            damage(&mut held, &wanted, &damages);
-            expect_good_steps(&backend, (held, &wanted), [&state, &state], &packets);
+            let desired = backend.render(&state, &Rendered::default());
+            let mut held = held(&backend, &desired);
+            damage(&mut held, &desired, &damages);
+            expect_good_steps(&backend, (held, &desired), [&state, &state], &packets);
         }
     }
 }

@@ -33,10 +33,10 @@ fn expect_good_changes(before: &Dataplane, after: &Dataplane, destination: &str,
     };
     let backend = backend(Family::Ipv4);
     for ends in [[before, after], [after, before]] {
-        let [held, wanted] = ends.map(|dataplane| backend.render(dataplane, &Rendered::default()));
+        let [held, desired] = ends.map(|dataplane| backend.render(dataplane, &Rendered::default()));
         expect_good_steps(
             &backend,
-            (held, &wanted),
+            (held, &desired),
             ends,
             std::slice::from_ref(&packet),
         );

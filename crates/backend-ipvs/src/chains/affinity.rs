@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use dataplane::Family;
-use netlink::nf_tables::{DataType, Expression, Learning, MetaKey, NatKind, Register, Rule};
+use netlink::nf_tables::{DataType, Expression, MapUpdate, MetaKey, NatKind, Register, Rule};
 use nftables_model::{
     Address, ChainWithRules, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, after, load_address,
     load_port, lookup_number, name, number_comment, regular, rule,
@@ -84,7 +84,7 @@ fn send_back(family: Family, timeout: Duration) -> Rule {
             from: value,
             to: endpoint,
         },
-        learn(Learning::Update { timeout }, value),
+        learn(MapUpdate::Update { timeout }, value),
     ]);
     let zero = after(port, 4);
     expressions.extend([
@@ -116,7 +116,7 @@ fn forget(family: Family) -> Rule {
     expressions.extend([
         load_mark(value),
         load_mark(after(value, 4)),
-        learn(Learning::Delete, value),
+        learn(MapUpdate::Delete, value),
     ]);
     rule(expressions)
 }
@@ -141,11 +141,14 @@ fn remember(family: Family, timeout: Duration) -> Rule {
         },
     ];
     expressions.extend(client);
-    expressions.extend([load_mark(value), learn(Learning::Update { timeout }, value)]);
+    expressions.extend([
+        load_mark(value),
+        learn(MapUpdate::Update { timeout }, value),
+    ]);
     rule(expressions)
 }
 
-fn learn(how: Learning, value: Register) -> Expression {
+fn learn(how: MapUpdate, value: Register) -> Expression {
     Expression::Learn {
         set: name(SetName::Clients.as_str()),
         how,

@@ -9,11 +9,11 @@ use crate::render::render;
 use crate::rules::Rules;
 use crate::simulate::simulate;
 
-/// The states on the way from `held` to `wanted`, with as many transactions on the table as
+/// The states on the way from `held` to `desired`, with as many transactions on the table as
 /// possible.
-fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
-    let change = diff_rules(family, &held, wanted);
-    let parts = diff_in_parts(family, &held.table, &wanted.table, 1).into_iter();
+fn prefixes(family: Family, mut held: Rules, desired: &Rules) -> Vec<Rules> {
+    let change = diff_rules(family, &held, desired);
+    let parts = diff_in_parts(family, &held.table, &desired.table, 1).into_iter();
     let mut parts = Some(parts.map(Step::Table));
     let mut steps: Vec<Step> = Vec::new();
     for step in change.steps() {
@@ -28,7 +28,7 @@ fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
         held.replay(step).expect("the kernel takes it");
         prefixes.push(held.clone());
     }
-    assert_eq!(&held, wanted, "the change does not arrive");
+    assert_eq!(&held, desired, "the change does not arrive");
     prefixes
 }
 
@@ -37,13 +37,13 @@ proptest! {
 
     #[test]
     fn a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
-        let (nothing, wanted) = (Dataplane::default(), cluster.compile());
+        let (nothing, desired) = (Dataplane::default(), cluster.compile());
         for family in Family::ALL {
-            let rules = render(family, &wanted, &Rendered::default());
+            let rules = render(family, &desired, &Rendered::default());
             for held in prefixes(family, Rules::default(), &rules) {
                 for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
-                    let simulated = simulate(&held, wanted.node(), packet);
-                    laws::never_misleads([&nothing, &wanted], packet, &simulated);
+                    let simulated = simulate(&held, desired.node(), packet);
+                    laws::never_misleads([&nothing, &desired], packet, &simulated);
                 }
             }
         }
@@ -64,8 +64,8 @@ proptest! {
                 let rules = render(family, before, &Rendered::default());
                 let dataplane = if read_back { Dataplane::default() } else { before.clone() };
                 let from = Rendered { dataplane, rules };
-                let wanted = render(family, after, &from);
-                for held in prefixes(family, from.rules, &wanted) {
+                let desired = render(family, after, &from);
+                for held in prefixes(family, from.rules, &desired) {
                     for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                         let simulated = simulate(&held, after.node(), packet);
                         laws::never_misleads([before, after], packet, &simulated);

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use dataplane::Family;
 use netlink::nf_tables::{
-    CtKey, DataType, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule, Verdict,
+    CtKey, DataType, Direction, Expression, MapUpdate, MetaKey, NatKind, Register, Rule, Verdict,
 };
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
     lookup_number, number_comment, rule,
 };
-use crate::crowded::CROWDED;
-use crate::layout::{self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
+use crate::full_affinity_maps::CROWDED;
+use crate::layout::{self, AffinityMap, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
 
 /// nft identifies a value by the first of its registers only. Its listing of a rule that uses a
 /// later register shows what that register held before.
@@ -35,25 +35,27 @@ const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has 
 pub(super) fn return_to_endpoint(
     family: Family,
     keyed: Keyed,
-    room: Room,
+    affinity_map: AffinityMap,
     first: u32,
 ) -> Vec<Rule> {
-    let rooms = rooms(keyed, room);
-    let send = rooms
+    let affinity_maps = affinity_maps(keyed, affinity_map);
+    let send = affinity_maps
         .iter()
         .map(|clients| sent_before(family, keyed, *clients, first));
-    let forget = rooms.iter().map(|clients| forget(family, keyed, *clients));
+    let forget = affinity_maps
+        .iter()
+        .map(|clients| forget(family, keyed, *clients));
     send.chain(forget).collect()
 }
 
 /// The affinity maps of a frontend, in the order in which they are searched and filled.
-fn rooms(keyed: Keyed, room: Room) -> Vec<SetName> {
-    let own = match room {
-        Room::Shared => None,
-        Room::Reserved(_) => Some(keyed.clients(room)),
+fn affinity_maps(keyed: Keyed, affinity_map: AffinityMap) -> Vec<SetName> {
+    let own = match affinity_map {
+        AffinityMap::Shared => None,
+        AffinityMap::Reserved(_) => Some(keyed.clients(affinity_map)),
     };
     own.into_iter()
-        .chain([keyed.clients(Room::Shared)])
+        .chain([keyed.clients(AffinityMap::Shared)])
         .collect()
 }
 
@@ -114,7 +116,7 @@ fn forget(family: Family, keyed: Keyed, clients: SetName) -> Rule {
         },
         Expression::Learn {
             set: layout::name(clients.as_str()),
-            how: Learning::Delete,
+            how: MapUpdate::Delete,
             key: Register(0),
             value: port,
         },
@@ -143,17 +145,22 @@ pub(super) fn learn(family: Family) -> Vec<Rule> {
 /// Stores a client's endpoint for `timeout` from now: in the frontend's separate affinity map, if
 /// it has one, else in the shared one. The rule of a full map does not match; if all are full, the
 /// frontend is recorded as crowded.
-pub(super) fn remember(family: Family, keyed: Keyed, room: Room, timeout: Duration) -> Vec<Rule> {
-    let rooms = rooms(keyed, room).into_iter();
-    let mut rules: Vec<_> = rooms
+pub(super) fn remember(
+    family: Family,
+    keyed: Keyed,
+    affinity_map: AffinityMap,
+    timeout: Duration,
+) -> Vec<Rule> {
+    let affinity_maps = affinity_maps(keyed, affinity_map).into_iter();
+    let mut rules: Vec<_> = affinity_maps
         .map(|clients| put(family, keyed, clients, timeout))
         .collect();
-    rules.push(complain(family, keyed));
+    rules.push(record_crowded(family, keyed));
     rules
 }
 
 /// Records that a client of a frontend found no free entry.
-fn complain(family: Family, keyed: Keyed) -> Rule {
+fn record_crowded(family: Family, keyed: Keyed) -> Rule {
     let (mut expressions, end) = load_original_frontend(family, keyed, Register(0));
     expressions.extend([
         original_port(end),
@@ -162,8 +169,8 @@ fn complain(family: Family, keyed: Keyed) -> Rule {
             to: after(end, 4),
         },
         Expression::Learn {
-            set: layout::name(keyed.crowded().as_str()),
-            how: Learning::Update { timeout: CROWDED },
+            set: layout::name(keyed.full_affinity_maps().as_str()),
+            how: MapUpdate::Update { timeout: CROWDED },
             key: Register(0),
             value: end,
         },
@@ -200,7 +207,7 @@ fn put(family: Family, keyed: Keyed, clients: SetName, timeout: Duration) -> Rul
         original_port(end),
         Expression::Learn {
             set: layout::name(clients.as_str()),
-            how: Learning::Update { timeout },
+            how: MapUpdate::Update { timeout },
             key: Register(0),
             value: end,
         },

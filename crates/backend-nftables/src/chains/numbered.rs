@@ -14,7 +14,7 @@ use super::affinity;
 use super::rule_parts::{
     Address, after, load_address, load_frontend, local_source, mark, rule, verdict,
 };
-use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SOURCE_SEED};
+use crate::layout::{self, AffinityMap, Keyed, LOCAL_SLOTS, SOURCE_SEED};
 use crate::table::ChainWithRules;
 
 /// A chain for one number. It outlives the last element that led to it: kernels before 6.2 release
@@ -24,13 +24,13 @@ use crate::table::ChainWithRules;
 pub(crate) struct NumberedChain {
     pub(crate) keyed: Keyed,
     pub(crate) placement: Placement,
-    pub(crate) job: Job,
+    pub(crate) role: ChainRole,
     /// How the chain chooses a slot, if it does.
-    pub(crate) draw: Draw,
-    /// The number of slots; for [`Job::Learn`], of seconds.
+    pub(crate) slot_choice: SlotChoice,
+    /// The number of slots; for [`ChainRole::Learn`], of seconds.
     pub(crate) number: u32,
-    /// The affinity map of the chain's clients; [`Room::Shared`] without affinity.
-    pub(crate) room: Room,
+    /// The affinity map of the chain's clients; [`AffinityMap::Shared`] without affinity.
+    pub(crate) affinity_map: AffinityMap,
 }
 
 /// Whether a client's connections go to the same endpoint.
@@ -44,11 +44,11 @@ pub(crate) enum Placement {
 
 /// How one of the slots is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Draw {
+pub(crate) enum SlotChoice {
     /// At random, each with the same probability.
     Random,
     /// Round robin.
-    Turns(Counter),
+    RoundRobin(Counter),
     /// By a hash of the client's address.
     Source,
 }
@@ -65,7 +65,7 @@ pub(crate) enum Counter {
 
 /// What a numbered chain does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Job {
+pub(crate) enum ChainRole {
     /// Chooses one of all endpoints.
     Balance,
     /// Marks the packet for masquerade unless a pod of this node sent it, then balances.
@@ -84,11 +84,13 @@ impl NumberedChain {
     pub(crate) fn name(self) -> Arc<str> {
         let keyed = self.keyed.prefix();
         let placement = self.placement.prefix();
-        let draw = self.draw;
-        let (job, number) = (self.job.name(), self.number);
-        match self.room {
-            Room::Shared => format!("{keyed}{placement}{draw}{job}-{number}"),
-            Room::Reserved(room) => format!("{keyed}{placement}{draw}{job}-{number}-room-{room}"),
+        let slot_choice = self.slot_choice;
+        let (role, number) = (self.role.name(), self.number);
+        match self.affinity_map {
+            AffinityMap::Shared => format!("{keyed}{placement}{slot_choice}{role}-{number}"),
+            AffinityMap::Reserved(affinity_map) => {
+                format!("{keyed}{placement}{slot_choice}{role}-{number}-room-{affinity_map}")
+            }
         }
         .into()
     }
@@ -102,27 +104,32 @@ impl NumberedChain {
             Some(rest) => (Placement::Sticky, rest),
             None => (Placement::Anew, rest),
         };
-        let (draw, rest) = Draw::split(rest)?;
-        let (job, number) = rest.split_once('-')?;
-        let job = Job::ALL.into_iter().find(|own| own.name() == job)?;
-        if job == Job::Learn && (placement, draw) != (Placement::Anew, Draw::Random) {
+        let (slot_choice, rest) = SlotChoice::split(rest)?;
+        let (role, number) = rest.split_once('-')?;
+        let role = ChainRole::ALL.into_iter().find(|own| own.name() == role)?;
+        if role == ChainRole::Learn
+            && (placement, slot_choice) != (Placement::Anew, SlotChoice::Random)
+        {
             return None;
         }
-        let (number, room) = match number.split_once("-room-") {
-            Some((number, room)) => (number, Room::of(room.parse().ok()?)),
-            None => (number, Room::Shared),
+        let (number, affinity_map) = match number.split_once("-room-") {
+            Some((number, affinity_map)) => (number, AffinityMap::of(affinity_map.parse().ok()?)),
+            None => (number, AffinityMap::Shared),
         };
-        if room != Room::Shared && job != Job::Learn && placement == Placement::Anew {
+        if affinity_map != AffinityMap::Shared
+            && role != ChainRole::Learn
+            && placement == Placement::Anew
+        {
             return None;
         }
         let number = number.parse().ok().filter(|number| *number > 0)?;
         let chain = NumberedChain {
             keyed,
             placement,
-            job,
-            draw,
+            role,
+            slot_choice,
             number,
-            room,
+            affinity_map,
         };
         // `lb-07` would parse to a chain of another name.
         (*chain.name() == *name).then_some(chain)
@@ -139,35 +146,37 @@ impl NumberedChain {
 
     /// The chain that this one ends with a goto to, if any.
     fn next(self) -> Option<NumberedChain> {
-        match (self.job, self.placement) {
-            (Job::Cluster | Job::External, _) => Some(NumberedChain {
-                job: Job::Balance,
+        match (self.role, self.placement) {
+            (ChainRole::Cluster | ChainRole::External, _) => Some(NumberedChain {
+                role: ChainRole::Balance,
                 ..self
             }),
-            (Job::Balance | Job::Local, Placement::Sticky) => Some(NumberedChain {
+            (ChainRole::Balance | ChainRole::Local, Placement::Sticky) => Some(NumberedChain {
                 placement: Placement::Anew,
-                room: Room::Shared,
+                affinity_map: AffinityMap::Shared,
                 ..self
             }),
-            (Job::Balance | Job::Local, Placement::Anew) | (Job::Learn, _) => None,
+            (ChainRole::Balance | ChainRole::Local, Placement::Anew) | (ChainRole::Learn, _) => {
+                None
+            }
         }
     }
 
     pub(crate) fn render(self, family: Family, config: &Config) -> ChainWithRules {
-        let mut rules = match (self.job, self.placement) {
-            (Job::External, _) => vec![mark(config)],
-            (Job::Cluster, _) => mark_cluster(family, config).into_iter().collect(),
-            (Job::Balance, Placement::Sticky) => {
-                affinity::return_to_endpoint(family, self.keyed, self.room, 0)
+        let mut rules = match (self.role, self.placement) {
+            (ChainRole::External, _) => vec![mark(config)],
+            (ChainRole::Cluster, _) => mark_cluster(family, config).into_iter().collect(),
+            (ChainRole::Balance, Placement::Sticky) => {
+                affinity::return_to_endpoint(family, self.keyed, self.affinity_map, 0)
             }
-            (Job::Local, Placement::Sticky) => {
-                affinity::return_to_endpoint(family, self.keyed, self.room, LOCAL_SLOTS)
+            (ChainRole::Local, Placement::Sticky) => {
+                affinity::return_to_endpoint(family, self.keyed, self.affinity_map, LOCAL_SLOTS)
             }
-            (Job::Balance, Placement::Anew) => self.choose(family, 0),
-            (Job::Local, Placement::Anew) => self.choose(family, LOCAL_SLOTS),
-            (Job::Learn, _) => {
+            (ChainRole::Balance, Placement::Anew) => self.choose(family, 0),
+            (ChainRole::Local, Placement::Anew) => self.choose(family, LOCAL_SLOTS),
+            (ChainRole::Learn, _) => {
                 let timeout = Duration::from_secs(self.number.into());
-                affinity::remember(family, self.keyed, self.room, timeout)
+                affinity::remember(family, self.keyed, self.affinity_map, timeout)
             }
         };
         rules.extend(self.next().map(|next| verdict(Verdict::Goto(next.name()))));
@@ -185,9 +194,9 @@ impl NumberedChain {
     /// nf_tables reads the current generation at each lookup, not once per packet. Without the
     /// second rule such a packet would leave for the cluster IP itself.
     fn choose(self, family: Family, offset: u32) -> Vec<Rule> {
-        let choice = |modulus, draw: Draw| {
+        let choice = |modulus, slot_choice: SlotChoice| {
             let (mut expressions, end) = load_frontend(family, self.keyed);
-            expressions.extend(draw.load(family, modulus, offset, end));
+            expressions.extend(slot_choice.load(family, modulus, offset, end));
             expressions.extend([
                 Expression::LookupValue {
                     set: layout::name(self.keyed.endpoints().as_str()),
@@ -203,30 +212,30 @@ impl NumberedChain {
             ]);
             rule(expressions)
         };
-        let mut rules = vec![choice(self.number, self.draw)];
+        let mut rules = vec![choice(self.number, self.slot_choice)];
         if self.number > 1 {
-            rules.push(choice(1, Draw::Random));
+            rules.push(choice(1, SlotChoice::Random));
         }
         rules
     }
 }
 
-// === impl Draw ===
+// === impl SlotChoice ===
 
-impl Draw {
+impl SlotChoice {
     /// Splits off the draw at the start of a chain's name. Returns it with the rest of the name.
-    fn split(name: &str) -> Option<(Draw, &str)> {
+    fn split(name: &str) -> Option<(SlotChoice, &str)> {
         if let Some(rest) = name.strip_prefix("source-") {
-            return Some((Draw::Source, rest));
+            return Some((SlotChoice::Source, rest));
         }
         let Some(rest) = name.strip_prefix("turns-") else {
-            return Some((Draw::Random, name));
+            return Some((SlotChoice::Random, name));
         };
         let numbered = rest.split_once('-').and_then(|(number, rest)| {
             let counter = Counter::own(number.parse().ok()?)?;
-            Some((Draw::Turns(counter), rest))
+            Some((SlotChoice::RoundRobin(counter), rest))
         });
-        Some(numbered.unwrap_or((Draw::Turns(Counter::Shared), rest)))
+        Some(numbered.unwrap_or((SlotChoice::RoundRobin(Counter::Shared), rest)))
     }
 
     /// Loads a number below `modulus`, plus `offset`, into `to`. Overwrites the registers after
@@ -241,9 +250,9 @@ impl Draw {
             }]
         };
         match self {
-            Draw::Random => count(NumberGenerator::Random),
-            Draw::Turns(_) => count(NumberGenerator::Incremental),
-            Draw::Source => {
+            SlotChoice::Random => count(NumberGenerator::Random),
+            SlotChoice::RoundRobin(_) => count(NumberGenerator::Incremental),
+            SlotChoice::Source => {
                 let source = after(to, 4);
                 let length = match family {
                     Family::Ipv4 => 4,
@@ -265,14 +274,14 @@ impl Draw {
     }
 }
 
-impl fmt::Display for Draw {
+impl fmt::Display for SlotChoice {
     /// Prints the part of a chain's name that follows the placement.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Draw::Random => Ok(()),
-            Draw::Turns(Counter::Shared) => f.write_str("turns-"),
-            Draw::Turns(Counter::Own(number)) => write!(f, "turns-{number}-"),
-            Draw::Source => f.write_str("source-"),
+            SlotChoice::Random => Ok(()),
+            SlotChoice::RoundRobin(Counter::Shared) => f.write_str("turns-"),
+            SlotChoice::RoundRobin(Counter::Own(number)) => write!(f, "turns-{number}-"),
+            SlotChoice::Source => f.write_str("source-"),
         }
     }
 }
@@ -293,25 +302,25 @@ impl Counter {
     }
 }
 
-// === impl Job ===
+// === impl ChainRole ===
 
-impl Job {
-    pub(super) const ALL: [Job; 5] = [
-        Job::Balance,
-        Job::Cluster,
-        Job::External,
-        Job::Local,
-        Job::Learn,
+impl ChainRole {
+    pub(super) const ALL: [ChainRole; 5] = [
+        ChainRole::Balance,
+        ChainRole::Cluster,
+        ChainRole::External,
+        ChainRole::Local,
+        ChainRole::Learn,
     ];
 
     /// The part of the names of chains with this job.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Job::Balance => "lb",
-            Job::Cluster => "cluster",
-            Job::External => "external",
-            Job::Local => "local",
-            Job::Learn => "learn",
+            ChainRole::Balance => "lb",
+            ChainRole::Cluster => "cluster",
+            ChainRole::External => "external",
+            ChainRole::Local => "local",
+            ChainRole::Learn => "learn",
         }
     }
 }

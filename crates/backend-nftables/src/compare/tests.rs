@@ -42,12 +42,12 @@ fn lines(pieces: Vec<Piece>) -> Vec<String> {
 
 #[test]
 fn an_element_that_is_gone_is_missing() {
-    let wanted = table(&["10.0.1.5:8080", "10.0.1.7:8080"]);
-    let mut found = wanted.clone();
+    let desired = table(&["10.0.1.5:8080", "10.0.1.7:8080"]);
+    let mut found = desired.clone();
     let slot = layout::slot(layout::frontend(&key()), 1);
     assert!(found.remove_element(SetName::Endpoints, &slot));
     assert_eq!(
-        lines(wanted.compare_elements(&found, &key())),
+        lines(desired.compare_elements(&found, &key())),
         [
             "services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 } # cluster-2: Present",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000000 : 10.0.1.5 . 8080 }: Present",
@@ -58,12 +58,12 @@ fn an_element_that_is_gone_is_missing() {
 
 #[test]
 fn an_element_that_leads_elsewhere_and_one_too_many_are_named() {
-    let (wanted, found) = (
+    let (desired, found) = (
         table(&["10.0.1.5:8080"]),
         table(&["10.0.1.5:8080", "10.0.1.7:8080"]),
     );
     assert_eq!(
-        lines(wanted.compare_elements(&found, &key())),
+        lines(desired.compare_elements(&found, &key())),
         [
             "services { 10.96.0.10 . tcp . 80 : 1 . 0x03000001 } # cluster-1: Different \
              { found: [\"services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 } # cluster-2\"] }",
@@ -75,12 +75,12 @@ fn an_element_that_leads_elsewhere_and_one_too_many_are_named() {
 
 #[test]
 fn a_shared_element_is_missing_or_one_too_many_like_any_other() {
-    let wanted = table(&["10.0.1.5:8080"]);
-    let mut found = wanted.clone();
+    let desired = table(&["10.0.1.5:8080"]);
+    let mut found = desired.clone();
     let address = |last| Bytes::new().with(&[10, 96, 0, last]);
     found.set_element(SetName::ClusterIps, address(99), ElementData::None);
     assert!(found.remove_element(SetName::ClusterIps, &address(11)));
-    let mut lines = lines(wanted.compare_memberships(&found));
+    let mut lines = lines(desired.compare_memberships(&found));
     lines.retain(|line| line.starts_with("cluster-ips"));
     assert_eq!(
         lines,
@@ -94,37 +94,37 @@ fn a_shared_element_is_missing_or_one_too_many_like_any_other() {
 
 #[test]
 fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
-    let wanted = table(&["10.0.1.5:8080"]);
-    let chains = wanted.chains_of(&key());
+    let desired = table(&["10.0.1.5:8080"]);
+    let chains = desired.chains_of(&key());
     let chains: Vec<&str> = chains.iter().map(|name| &**name).collect();
     assert_eq!(chains, ["cluster-1", "lb-1"]);
 
-    let mut found = wanted.clone();
+    let mut found = desired.clone();
     let chains = Arc::make_mut(&mut found.chains);
     let lb = chains.get_mut("lb-1").expect("it is there");
     Arc::make_mut(lb).rules.clear();
-    let compared = wanted.compare_chains(&found);
+    let compared = desired.compare_chains(&found);
     assert_eq!(
         compared["lb-1"].standing,
-        Standing::Different { found: vec![] }
+        PieceState::Different { found: vec![] }
     );
-    assert_eq!(compared["cluster-1"].standing, Standing::Present);
+    assert_eq!(compared["cluster-1"].standing, PieceState::Present);
 
     let nothing = Table::default();
-    let missing = |pieces: Vec<Piece>| pieces.iter().all(|p| p.standing == Standing::Missing);
-    assert!(missing(wanted.compare_elements(&nothing, &key())));
-    assert!(missing(wanted.compare_memberships(&nothing)));
-    assert!(missing(wanted.compare_sets(&nothing)));
+    let missing = |pieces: Vec<Piece>| pieces.iter().all(|p| p.standing == PieceState::Missing);
+    assert!(missing(desired.compare_elements(&nothing, &key())));
+    assert!(missing(desired.compare_memberships(&nothing)));
+    assert!(missing(desired.compare_sets(&nothing)));
 }
 
 /// The state after an agent was killed while it replaced a table of another form.
 #[test]
 fn a_table_beside_is_shown_and_unwanted() {
-    let wanted = table(&["10.0.1.5:8080"]);
-    let mut found = wanted.clone();
-    found.next = Some(Arc::new(wanted.clone()));
-    let unwanted = |piece: &Piece| piece.standing == Standing::Leftover;
-    let pieces = wanted.compare_sets(&found).into_iter().filter(unwanted);
+    let desired = table(&["10.0.1.5:8080"]);
+    let mut found = desired.clone();
+    found.next = Some(Arc::new(desired.clone()));
+    let undesired = |piece: &Piece| piece.standing == PieceState::Leftover;
+    let pieces = desired.compare_sets(&found).into_iter().filter(undesired);
     let texts: Vec<String> = pieces.map(|piece| piece.text).collect();
     assert_eq!(texts, ["table signpost-next"]);
 }

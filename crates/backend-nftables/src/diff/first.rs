@@ -13,7 +13,7 @@ use crate::table::Table;
 
 /// Finds the elements that come first.
 pub(super) struct First<'a> {
-    wanted: &'a Table,
+    desired: &'a Table,
     /// The addresses of frontends that come first. All frontends at such an address come first: it
     /// becomes a cluster IP with them.
     addresses: BTreeSet<IpAddr>,
@@ -29,17 +29,17 @@ pub(super) struct First<'a> {
 // === impl First ===
 
 impl<'a> First<'a> {
-    pub(super) fn of(wanted: &'a Table) -> First<'a> {
-        let addresses = wanted.first.iter().filter_map(|key| match key {
+    pub(super) fn of(desired: &'a Table) -> First<'a> {
+        let addresses = desired.first.iter().filter_map(|key| match key {
             FrontendKey::Address { address, .. } => Some(*address),
             FrontendKey::NodePort { .. } => None,
         });
-        let node_ports = wanted.first.iter().filter_map(|key| match key {
+        let node_ports = desired.first.iter().filter_map(|key| match key {
             FrontendKey::Address { .. } => None,
             FrontendKey::NodePort { protocol, port, .. } => Some((*protocol, *port)),
         });
         First {
-            wanted,
+            desired,
             addresses: addresses.collect(),
             node_ports: node_ports.collect(),
             hairpins: OnceCell::new(),
@@ -52,7 +52,7 @@ impl<'a> First<'a> {
                 let number = (frontend.protocol(), frontend.port());
                 turn(self.addresses.contains(address) || self.node_ports.contains(&number))
             }
-            FrontendKey::NodePort { .. } => turn(self.wanted.first.contains(frontend)),
+            FrontendKey::NodePort { .. } => turn(self.desired.first.contains(frontend)),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'a> First<'a> {
     }
 
     pub(super) fn turn_of_hairpin(&self, key: &Bytes) -> Precedence {
-        let hairpins = self.hairpins.get_or_init(|| hairpins(self.wanted));
+        let hairpins = self.hairpins.get_or_init(|| hairpins(self.desired));
         turn(hairpins.contains(key))
     }
 }
@@ -74,9 +74,9 @@ fn turn(is_first: bool) -> Precedence {
 }
 
 /// The keys of the hairpins that endpoints of the first frontends may have.
-fn hairpins(wanted: &Table) -> BTreeSet<Bytes> {
-    let keys = wanted.first.iter().flat_map(|key| {
-        wanted.targets(key).into_iter().map(|target| {
+fn hairpins(desired: &Table) -> BTreeSet<Bytes> {
+    let keys = desired.first.iter().flat_map(|key| {
+        desired.targets(key).into_iter().map(|target| {
             let hairpin = Hairpin {
                 address: target.address,
                 protocol: key.protocol(),

@@ -21,16 +21,16 @@ fn render(family: Family, dataplane: &Dataplane, from: &Rendered<Table>) -> Tabl
     Nftables::detached(family).render(dataplane, from)
 }
 
-/// The tables that each prefix of the transactions from `believed` to `wanted` leaves in the
+/// The tables that each prefix of the transactions from `observed` to `desired` leaves in the
 /// kernel.
-fn prefixes(family: Family, believed: &Table, wanted: &Table) -> Vec<Table> {
-    let mut held = believed.clone();
+fn prefixes(family: Family, observed: &Table, desired: &Table) -> Vec<Table> {
+    let mut held = observed.clone();
     let mut prefixes = Vec::new();
-    for transaction in diff_in_parts(family, believed, wanted, ONE_BY_ONE).transactions() {
+    for transaction in diff_in_parts(family, observed, desired, ONE_BY_ONE).transactions() {
         held.replay(transaction).expect("the kernel takes it");
         prefixes.push(held.clone());
     }
-    assert_eq!(&held, wanted, "the change does not arrive");
+    assert_eq!(&held, desired, "the change does not arrive");
     prefixes
 }
 
@@ -86,14 +86,14 @@ fn of_family(family: Family, packets: &[Packet]) -> Vec<Packet> {
 fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
     let node = mk_node(1).build();
     let config = mk_config().node_ports_anywhere().build();
-    let mut wanted = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    let mut desired = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     let api = mk_service("default/kubernetes").cluster_ip("10.96.0.1");
     let api = api.port("", 443).node_port(30_080).first().build();
     let shop = mk_service("shop/web").cluster_ip("10.96.0.10");
     let shop = shop.load_balancer_ip("192.168.0.1").port("", 30_080);
     for (service, endpoint) in [(api, "10.0.1.5:6443"), (shop.build(), "10.0.1.6:8080")] {
         let endpoints = mk_endpoints().tcp("").ready(endpoint, "node-1").build();
-        wanted.set(compile(&service, &endpoints, &node, &config).into());
+        desired.set(compile(&service, &endpoints, &node, &config).into());
     }
     let packet = Packet {
         origin: Origin::Outside {
@@ -104,11 +104,11 @@ fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
         protocol: Protocol::Tcp,
         port: port(30_080),
     };
-    let rules = render(Family::Ipv4, &wanted, &Rendered::default());
+    let rules = render(Family::Ipv4, &desired, &Rendered::default());
     for held in prefixes(Family::Ipv4, &Table::default(), &rules) {
         never_misleads(
             &held,
-            [&Dataplane::default(), &wanted],
+            [&Dataplane::default(), &desired],
             std::slice::from_ref(&packet),
         );
     }
@@ -121,12 +121,12 @@ proptest! {
     /// that it is going to serve.
     #[test]
     fn t42_a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
-        let (nothing, wanted) = (Dataplane::default(), cluster.compile());
+        let (nothing, desired) = (Dataplane::default(), cluster.compile());
         for family in Family::ALL {
             let packets = of_family(family, &packets);
-            let rules = render(family, &wanted, &Rendered::default());
+            let rules = render(family, &desired, &Rendered::default());
             for held in prefixes(family, &Table::default(), &rules) {
-                never_misleads(&held, [&nothing, &wanted], &packets);
+                never_misleads(&held, [&nothing, &desired], &packets);
             }
         }
     }
@@ -146,9 +146,9 @@ proptest! {
                 let packets = of_family(family, &packets);
                 let rules = render(family, before, &Rendered::default());
                 let dataplane = if read_back { Dataplane::default() } else { before.clone() };
-                let believed = Rendered { dataplane, rules };
-                let rules = render(family, after, &believed);
-                for held in prefixes(family, &believed.rules, &rules) {
+                let observed = Rendered { dataplane, rules };
+                let rules = render(family, after, &observed);
+                for held in prefixes(family, &observed.rules, &rules) {
                     never_misleads(&held, [before, after], &packets);
                 }
             }
@@ -176,21 +176,21 @@ proptest! {
             packets.truncate(3);
             let found = in_another_form(&render(family, &before, &Rendered::default()));
             let from = |rules| Rendered { dataplane: Dataplane::default(), rules };
-            let wanted = render(family, &after, &from(found.clone()));
-            let prefixes = prefixes(family, &found, &wanted);
+            let desired = render(family, &after, &from(found.clone()));
+            let prefixes = prefixes(family, &found, &desired);
             for held in &prefixes {
                 never_misleads(held, [&before, &after], &packets);
             }
 
             let mut held = found;
             for _ in 0..=prefixes.len() {
-                let wanted = render(family, &after, &from(held.clone()));
-                let change = diff_in_parts(family, &held, &wanted, ONE_BY_ONE);
+                let desired = render(family, &after, &from(held.clone()));
+                let change = diff_in_parts(family, &held, &desired, ONE_BY_ONE);
                 let Some(first) = change.transactions().first() else { break };
                 held.replay(first).expect("the kernel takes it");
                 never_misleads(&held, [&before, &after], &packets);
             }
-            prop_assert_eq!(held.canonical(family), wanted.canonical(family));
+            prop_assert_eq!(held.canonical(family), desired.canonical(family));
         }
     }
 }

@@ -23,12 +23,12 @@ pub(super) struct Step<'a> {
 
 /// Every element that differs, in the order of writing. The elements of a group are adjacent. After
 /// each group, packets to frontends that are still to come pass unchanged.
-pub(super) fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
+pub(super) fn steps<'a>(family: Family, observed: &'a Table, desired: &'a Table) -> Vec<Step<'a>> {
     static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
     let mut steps = Vec::new();
-    let first = First::of(wanted);
-    for (name, set) in &wanted.sets {
-        let old = believed.sets.get(name);
+    let first = First::of(desired);
+    for (name, set) in &desired.sets {
+        let old = observed.sets.get(name);
         let old = old.map_or(&NOTHING, |old| &old.elements);
         let differences = old.differences(&set.elements);
         if differences.is_empty() {

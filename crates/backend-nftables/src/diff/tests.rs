@@ -13,7 +13,7 @@ use proptest::sample::Index;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Nftables;
-use crate::chains::Lead;
+use crate::chains::ChainId;
 use crate::table::{Elements, SetWithElements};
 
 /// The table of so many Services with five endpoints each.
@@ -44,8 +44,8 @@ fn table_with(services: u16, endpoints: u16) -> Table {
 /// later.
 #[test]
 fn no_transaction_leaves_a_number_without_its_chain() {
-    let wanted = table(3_000);
-    let change = diff(Family::Ipv4, &Table::default(), &wanted);
+    let desired = table(3_000);
+    let change = diff(Family::Ipv4, &Table::default(), &desired);
     assert!(change.transactions().len() > 1, "too few Services to tell");
     let mut held = Table::default();
     for transaction in change.transactions() {
@@ -53,22 +53,22 @@ fn no_transaction_leaves_a_number_without_its_chain() {
         for (name, set) in &held.sets {
             let set_name = SetName::parse(name).expect("one of ours");
             let leads = set.elements.iter();
-            for lead in leads.filter_map(|(_, data)| Lead::of(set_name, data)) {
-                let found = held.element(lead.map(), &lead.key());
-                assert!(found.is_some(), "{lead} has no chain yet");
+            for chain_id in leads.filter_map(|(_, data)| ChainId::of(set_name, data)) {
+                let found = held.element(chain_id.map(), &chain_id.key());
+                assert!(found.is_some(), "{chain_id} has no chain yet");
             }
         }
     }
-    assert_eq!(held, wanted);
+    assert_eq!(held, desired);
 }
 
 /// Otherwise a refusal of the second transaction would be taken for a kernel that differs from the
 /// observed state.
 #[test]
 fn a_first_use_of_a_number_is_one_transaction() {
-    let (believed, wanted) = (table(1), table_with(2, 4));
-    assert_ne!(believed.chains, wanted.chains);
-    let change = diff(Family::Ipv4, &believed, &wanted);
+    let (observed, desired) = (table(1), table_with(2, 4));
+    assert_ne!(observed.chains, desired.chains);
+    let change = diff(Family::Ipv4, &observed, &desired);
     let transactions = change.transactions().iter();
     // Undesired objects are removed after it.
     let written = transactions.filter(|transaction| transaction.elements() > 0);
@@ -78,14 +78,14 @@ fn a_first_use_of_a_number_is_one_transaction() {
 /// Failure story T71: other programs wait for the nf_tables lock as long as a transaction takes.
 #[test]
 fn what_is_no_frontends_is_cut_where_a_transaction_ends() {
-    let believed = table(1);
-    let mut wanted = believed.clone();
+    let observed = table(1);
+    let mut desired = observed.clone();
     let most = u32::try_from(ELEMENTS_A_TRANSACTION).expect("it is small");
     for number in 0..=most {
         let address = layout::address(Ipv4Addr::from_bits(number).into());
-        wanted.set_element(SetName::ClusterIps, address, ElementData::None);
+        desired.set_element(SetName::ClusterIps, address, ElementData::None);
     }
-    let change = diff(Family::Ipv4, &believed, &wanted);
+    let change = diff(Family::Ipv4, &observed, &desired);
     let elements = change.transactions().iter().map(Transaction::elements);
     assert_eq!(elements.collect::<Vec<_>>(), [ELEMENTS_A_TRANSACTION, 1]);
 }
@@ -157,22 +157,22 @@ proptest! {
             false => IpAddr::from(Ipv4Addr::from_bits((bits >> 96) as u32)),
         };
         let bits = if v6 { 128 } else { 32 };
-        let mut wanted = Table { exists: true, ..Table::default() };
+        let mut desired = Table { exists: true, ..Table::default() };
         for name in [SetName::Endpoints, SetName::Sources(bits)] {
             let set = SetWithElements { set: Arc::new(name.set(family)), elements: Elements::new() };
-            wanted.sets.insert(Arc::clone(&set.set.name), set);
+            desired.sets.insert(Arc::clone(&set.set.name), set);
         }
         for slot in slots {
             let key = layout::slot(frontend.clone(), slot);
-            wanted.set_element(SetName::Endpoints, key, ElementData::None);
+            desired.set_element(SetName::Endpoints, key, ElementData::None);
         }
         for bits_of_range in ranges {
             let key = layout::source(frontend.clone(), &IpNet::from(range(bits_of_range)));
-            wanted.set_element(SetName::Sources(bits), key, ElementData::None);
+            desired.set_element(SetName::Sources(bits), key, ElementData::None);
         }
         let nothing = Table::default();
-        let found = steps(family, &nothing, &wanted);
-        prop_assert_eq!(found.len(), wanted.elements());
+        let found = steps(family, &nothing, &desired);
+        prop_assert_eq!(found.len(), desired.elements());
         prop_assert!(found.is_sorted_by_key(|step| (step.set, step.key.clone())));
     }
 

@@ -20,7 +20,7 @@ pub(super) fn commit_in_parts(
     while let Some(next) = rest.pop() {
         match commit(&next) {
             Ok(()) => done += 1,
-            Err(error) if lacks_room(&error) => match halves(family, &next) {
+            Err(error) if lacks_affinity_map(&error) => match halves(family, &next) {
                 Some([first, second]) => rest.extend([second, first]),
                 None => return (done, Err(error)),
             },
@@ -31,7 +31,7 @@ pub(super) fn commit_in_parts(
 }
 
 /// Whether a smaller transaction may succeed.
-fn lacks_room(error: &CommitError) -> bool {
+fn lacks_affinity_map(error: &CommitError) -> bool {
     let CommitError::Refused { source, .. } = error else {
         return false;
     };

@@ -27,7 +27,7 @@ pub(super) enum Support {
 /// A kernel feature that every Signpost table needs and the kernel lacks.
 #[derive(Debug, thiserror::Error)]
 #[error("this kernel lacks {what}")]
-pub(super) struct Lacking {
+pub(super) struct MissingFeature {
     what: String,
     source: CommitError,
 }
@@ -49,12 +49,12 @@ fn probe(family: Family) -> Transaction {
     probe
 }
 
-// === impl Lacking ===
+// === impl MissingFeature ===
 
-impl Lacking {
+impl MissingFeature {
     /// Derives the missing feature from the `error` of a check. Returns `None` if the kernel is
     /// busy or the process lacks the permission.
-    pub(super) fn of(family: Family, error: CommitError) -> Option<Lacking> {
+    pub(super) fn of(family: Family, error: CommitError) -> Option<MissingFeature> {
         let CommitError::Refused { at, source } = &error else {
             return None;
         };
@@ -75,7 +75,7 @@ impl Lacking {
                 .and_then(|number| probe.operations.get(number.checked_sub(1)?)),
             Refusal::Commit | Refusal::Length => None,
         };
-        Some(Lacking {
+        Some(MissingFeature {
             what: format!("{} for {family}", describe(family, operation)),
             source: error,
         })

@@ -21,17 +21,19 @@ static SOURCES: LazyLock<Vec<String>> =
 /// The names of the affinity maps of single Services, by number.
 static ROOMS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
     ["clients", "nodeport-clients"].map(|clients| {
-        let rooms = 0..=Room::RESERVED;
-        rooms.map(|room| format!("{clients}-{room}")).collect()
+        let affinity_maps = 0..=AffinityMap::RESERVED;
+        affinity_maps
+            .map(|affinity_map| format!("{clients}-{affinity_map}"))
+            .collect()
     })
 });
 
 /// The affinity map that holds a frontend's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Room {
+pub(crate) enum AffinityMap {
     /// The map that all frontends share.
     Shared,
-    /// A map for one Service, by its number: 1 to [`Room::RESERVED`]. Clients that find it full go
+    /// A map for one Service, by its number: 1 to [`AffinityMap::RESERVED`]. Clients that find it full go
     /// to the shared one.
     Reserved(u8),
 }
@@ -66,7 +68,7 @@ pub(crate) enum SetName {
     /// Like `Clients`, for the Service that has the affinity map of this number.
     ClientsIn(u8),
     /// Frontends that recently had no free entry for a new client. Written by packets.
-    Crowded,
+    FullAffinityMaps,
     /// Address, protocol, port of frontends with source ranges.
     Restrictions,
     /// Address, protocol, port, allowed source prefix of this length.
@@ -89,7 +91,7 @@ pub(crate) enum SetName {
     NodePortClients,
     /// Like `ClientsIn`, for node ports.
     NodePortClientsIn(u8),
-    /// Like `Crowded`, for node ports.
+    /// Like `FullAffinityMaps`, for node ports.
     NodePortCrowded,
     /// Maps the numbers in `Services` to chains.
     ServiceChains,
@@ -126,7 +128,7 @@ impl SetName {
         SetName::Rejects,
         SetName::Affinities,
         SetName::Clients,
-        SetName::Crowded,
+        SetName::FullAffinityMaps,
         SetName::Restrictions,
         SetName::NodePorts,
         SetName::NodePortShortCircuits,
@@ -155,8 +157,8 @@ impl SetName {
             SetName::Rejects => "rejects",
             SetName::Affinities => "affinities",
             SetName::Clients => "clients",
-            SetName::ClientsIn(room) => room_name(Keyed::Address, room),
-            SetName::Crowded => "crowded",
+            SetName::ClientsIn(affinity_map) => affinity_map_name(Keyed::Address, affinity_map),
+            SetName::FullAffinityMaps => "crowded",
             SetName::Restrictions => "restrictions",
             SetName::Sources(bits) => SOURCES
                 .get(usize::from(bits))
@@ -169,7 +171,9 @@ impl SetName {
             SetName::NodePortRejects => "nodeport-rejects",
             SetName::NodePortAffinities => "nodeport-affinities",
             SetName::NodePortClients => "nodeport-clients",
-            SetName::NodePortClientsIn(room) => room_name(Keyed::NodePort, room),
+            SetName::NodePortClientsIn(affinity_map) => {
+                affinity_map_name(Keyed::NodePort, affinity_map)
+            }
             SetName::NodePortCrowded => "nodeport-crowded",
             SetName::ServiceChains => "service-chains",
             SetName::LocalChains => "local-chains",
@@ -182,14 +186,15 @@ impl SetName {
             let bits = SOURCES.iter().position(|sources| sources == name)?;
             u8::try_from(bits).ok().map(SetName::Sources)
         };
-        let rooms = || {
-            let rooms = (1..=Room::RESERVED).map(Room::Reserved);
-            let mut sets = rooms.flat_map(|room| Keyed::ALL.map(|keyed| keyed.clients(room)));
+        let affinity_maps = || {
+            let affinity_maps = (1..=AffinityMap::RESERVED).map(AffinityMap::Reserved);
+            let mut sets = affinity_maps
+                .flat_map(|affinity_map| Keyed::ALL.map(|keyed| keyed.clients(affinity_map)));
             sets.find(|set| set.as_str() == name)
         };
         let mut fixed = SetName::FIXED.into_iter();
         let fixed = fixed.find(|set| set.as_str() == name);
-        fixed.or_else(sources).or_else(rooms)
+        fixed.or_else(sources).or_else(affinity_maps)
     }
 
     /// How frontends are looked up in this set. Returns `None` for sets without frontends.
@@ -200,7 +205,7 @@ impl SetName {
             | SetName::Hairpins
             | SetName::Clients
             | SetName::ClientsIn(_)
-            | SetName::Crowded
+            | SetName::FullAffinityMaps
             | SetName::NodePortClients
             | SetName::NodePortClientsIn(_)
             | SetName::NodePortCrowded
@@ -247,7 +252,9 @@ impl SetName {
             }
             None if matches!(
                 self,
-                SetName::NodePortClients | SetName::NodePortClientsIn(_) | SetName::Crowded
+                SetName::NodePortClients
+                    | SetName::NodePortClientsIn(_)
+                    | SetName::FullAffinityMaps
             ) =>
             {
                 vec![address, DataType::Protocol, DataType::Service]
@@ -277,7 +284,7 @@ impl SetName {
             | SetName::Affinities
             | SetName::Clients
             | SetName::ClientsIn(_)
-            | SetName::Crowded
+            | SetName::FullAffinityMaps
             | SetName::NodePorts
             | SetName::NodePortShortCircuits
             | SetName::NodePortLocals
@@ -306,7 +313,7 @@ impl SetName {
                 SetName::ClientsIn(_) | SetName::NodePortClientsIn(_) => {
                     SetWriter::Packets { capacity: RESERVED }
                 }
-                SetName::Crowded | SetName::NodePortCrowded => {
+                SetName::FullAffinityMaps | SetName::NodePortCrowded => {
                     SetWriter::Packets { capacity: TOLD }
                 }
                 _ => SetWriter::Transactions,
@@ -315,35 +322,37 @@ impl SetName {
     }
 }
 
-// === impl Room ===
+// === impl AffinityMap ===
 
-impl Room {
+impl AffinityMap {
     /// How many affinity maps for single Services there are in each family.
     pub(crate) const RESERVED: u8 = 31;
 
     /// The affinity map of this number; 0 is the shared one.
-    pub(crate) fn of(number: u8) -> Room {
+    pub(crate) fn of(number: u8) -> AffinityMap {
         match number {
-            1..=Room::RESERVED => Room::Reserved(number),
-            _ => Room::Shared,
+            1..=AffinityMap::RESERVED => AffinityMap::Reserved(number),
+            _ => AffinityMap::Shared,
         }
     }
 
     pub(crate) fn number(self) -> u8 {
         match self {
-            Room::Shared => 0,
-            Room::Reserved(number) => number,
+            AffinityMap::Shared => 0,
+            AffinityMap::Reserved(number) => number,
         }
     }
 }
 
-fn room_name(keyed: Keyed, room: u8) -> &'static str {
+fn affinity_map_name(keyed: Keyed, affinity_map: u8) -> &'static str {
     let [addresses, node_ports] = &*ROOMS;
     let (names, shared) = match keyed {
         Keyed::Address => (addresses, "clients"),
         Keyed::NodePort => (node_ports, "nodeport-clients"),
     };
-    names.get(usize::from(room)).map_or(shared, String::as_str)
+    names
+        .get(usize::from(affinity_map))
+        .map_or(shared, String::as_str)
 }
 
 // === impl Keyed ===
@@ -414,18 +423,22 @@ impl Keyed {
         }
     }
 
-    pub(crate) fn clients(self, room: Room) -> SetName {
-        match (self, room) {
-            (Keyed::Address, Room::Shared) => SetName::Clients,
-            (Keyed::Address, Room::Reserved(room)) => SetName::ClientsIn(room),
-            (Keyed::NodePort, Room::Shared) => SetName::NodePortClients,
-            (Keyed::NodePort, Room::Reserved(room)) => SetName::NodePortClientsIn(room),
+    pub(crate) fn clients(self, affinity_map: AffinityMap) -> SetName {
+        match (self, affinity_map) {
+            (Keyed::Address, AffinityMap::Shared) => SetName::Clients,
+            (Keyed::Address, AffinityMap::Reserved(affinity_map)) => {
+                SetName::ClientsIn(affinity_map)
+            }
+            (Keyed::NodePort, AffinityMap::Shared) => SetName::NodePortClients,
+            (Keyed::NodePort, AffinityMap::Reserved(affinity_map)) => {
+                SetName::NodePortClientsIn(affinity_map)
+            }
         }
     }
 
-    pub(crate) fn crowded(self) -> SetName {
+    pub(crate) fn full_affinity_maps(self) -> SetName {
         match self {
-            Keyed::Address => SetName::Crowded,
+            Keyed::Address => SetName::FullAffinityMaps,
             Keyed::NodePort => SetName::NodePortCrowded,
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use dataplane::{Affinity, Frontend, FrontendKind, Scheduler, Target, TrafficPolicy};
 
-use crate::chains::{Counter, Draw, Job, Lead, NumberedChain, Placement};
-use crate::layout::{Keyed, Room};
+use crate::chains::{ChainId, ChainRole, Counter, NumberedChain, Placement, SlotChoice};
+use crate::layout::{AffinityMap, Keyed};
 use crate::slots;
 
 /// The numbered chains that frontends need.
@@ -23,35 +23,37 @@ pub(super) enum Refusal {
 /// The elements of one frontend, before its endpoints are assigned to slots.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
-    pub(super) service: Option<Lead>,
-    pub(super) short_circuit: Option<Lead>,
-    pub(super) local: Option<Lead>,
+    pub(super) service: Option<ChainId>,
+    pub(super) short_circuit: Option<ChainId>,
+    pub(super) local: Option<ChainId>,
     pub(super) refusal: Option<Refusal>,
-    pub(super) affinity: Option<Lead>,
+    pub(super) affinity: Option<ChainId>,
     pub(super) targets: &'a [Target],
     pub(super) local_targets: &'a [Target],
     pub(super) scheduler: Scheduler,
 }
 
 /// How one of `number` slots is chosen.
-fn draw_of(scheduler: Scheduler, counter: Counter, number: u32) -> Draw {
+fn draw_of(scheduler: Scheduler, counter: Counter, number: u32) -> SlotChoice {
     match scheduler {
-        Scheduler::RoundRobin if number > Counter::MOST_ENDPOINTS => Draw::Turns(Counter::Shared),
-        Scheduler::RoundRobin => Draw::Turns(counter),
-        Scheduler::SourceHash | Scheduler::Maglev => Draw::Source,
-        _ => Draw::Random,
+        Scheduler::RoundRobin if number > Counter::MOST_ENDPOINTS => {
+            SlotChoice::RoundRobin(Counter::Shared)
+        }
+        Scheduler::RoundRobin => SlotChoice::RoundRobin(counter),
+        Scheduler::SourceHash | Scheduler::Maglev => SlotChoice::Source,
+        _ => SlotChoice::Random,
     }
 }
 
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// Plans `frontend` and adds the chains it needs to `chains`. With affinity, `room` holds its
+    /// Plans `frontend` and adds the chains it needs to `chains`. With affinity, `affinity_map` holds its
     /// clients; with round robin, `counter` counts.
     pub(super) fn of(
         keyed: Keyed,
         frontend: &'a Frontend,
-        room: Room,
+        affinity_map: AffinityMap,
         counter: Counter,
         chains: &mut NeededChains,
     ) -> Plan<'a> {
@@ -62,38 +64,43 @@ impl<'a> Plan<'a> {
             })
         };
         // A packet to an address that refuses must not be looked up as a node port afterwards.
-        let ends_here = (keyed == Keyed::Address).then_some(Lead::Accept);
-        let mut goto_numbered = |placement, draw, job, number| {
+        let ends_here = (keyed == Keyed::Address).then_some(ChainId::Accept);
+        let mut goto_numbered = |placement, slot_choice, role, number| {
             (number > 0).then(|| {
                 let chain = NumberedChain {
                     keyed,
                     placement,
-                    job,
-                    draw,
+                    role,
+                    slot_choice,
                     number,
-                    room: match (job, placement) {
-                        (Job::Learn, _) | (_, Placement::Sticky) => room,
-                        (_, Placement::Anew) => Room::Shared,
+                    affinity_map: match (role, placement) {
+                        (ChainRole::Learn, _) | (_, Placement::Sticky) => affinity_map,
+                        (_, Placement::Anew) => AffinityMap::Shared,
                     },
                 };
                 chains.insert(chain);
-                Lead::Numbered(chain)
+                ChainId::Numbered(chain)
             })
         };
         let (placement, affinity) = match frontend.affinity {
             Affinity::None => (Placement::Anew, None),
             Affinity::ClientIp { timeout } => {
                 let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
-                let learn = goto_numbered(Placement::Anew, Draw::Random, Job::Learn, seconds);
+                let learn = goto_numbered(
+                    Placement::Anew,
+                    SlotChoice::Random,
+                    ChainRole::Learn,
+                    seconds,
+                );
                 (Placement::Sticky, learn)
             }
         };
-        let mut goto = |job, targets: &[Target]| {
+        let mut goto = |role, targets: &[Target]| {
             let number = slots::count(frontend.scheduler, targets.len());
             goto_numbered(
                 placement,
                 draw_of(frontend.scheduler, counter, number),
-                job,
+                role,
                 number,
             )
         };
@@ -104,22 +111,22 @@ impl<'a> Plan<'a> {
                     TrafficPolicy::Local => &*frontend.local,
                 };
                 Plan {
-                    service: goto(Job::Cluster, targets),
+                    service: goto(ChainRole::Cluster, targets),
                     targets,
                     ..Plan::default()
                 }
             }
             (_, TrafficPolicy::Cluster) => Plan {
-                service: goto(Job::External, &frontend.cluster),
+                service: goto(ChainRole::External, &frontend.cluster),
                 targets: &frontend.cluster,
                 ..Plan::default()
             },
             (_, TrafficPolicy::Local) => {
-                let short_circuit = goto(Job::Balance, &frontend.cluster);
-                let local = goto(Job::Local, &frontend.local);
+                let short_circuit = goto(ChainRole::Balance, &frontend.cluster);
+                let local = goto(ChainRole::Local, &frontend.local);
                 let any = short_circuit.is_some() || local.is_some();
                 Plan {
-                    service: any.then_some(Lead::ExternalLocal(keyed)),
+                    service: any.then_some(ChainId::ExternalLocal(keyed)),
                     short_circuit,
                     local,
                     targets: &frontend.cluster,

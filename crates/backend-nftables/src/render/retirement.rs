@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::chains::{Lead, NumberedChain};
+use crate::chains::{ChainId, NumberedChain};
 use crate::layout::SetName;
 use crate::table::Table;
 
@@ -70,8 +70,8 @@ pub(super) fn retire(before: &Table, table: &mut Table) {
         retirement.used = table.chains.len() - forget(table);
         forget(before);
         for chain in unused {
-            let lead = Lead::Numbered(chain);
-            table.remove_element(lead.map(), &lead.key());
+            let chain_id = ChainId::Numbered(chain);
+            table.remove_element(chain_id.map(), &chain_id.key());
             retirement.retired.insert(chain.name());
         }
     }
@@ -86,12 +86,12 @@ fn led_to(table: &Table) -> BTreeSet<NumberedChain> {
     });
     let leads = sets.flat_map(|(set, elements)| {
         let leads = elements.iter();
-        leads.filter_map(move |(_, data)| Lead::of(set, data))
+        leads.filter_map(move |(_, data)| ChainId::of(set, data))
     });
     leads
-        .filter_map(|lead| match lead {
-            Lead::Numbered(chain) => Some(chain),
-            Lead::Accept | Lead::ExternalLocal(_) => None,
+        .filter_map(|chain_id| match chain_id {
+            ChainId::Numbered(chain) => Some(chain),
+            ChainId::Accept | ChainId::ExternalLocal(_) => None,
         })
         .collect()
 }

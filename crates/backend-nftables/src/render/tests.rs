@@ -6,7 +6,7 @@ use dataplane::{Dataplane, Family, compile};
 use proptest::prelude::*;
 use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service};
 
-use crate::chains::Lead;
+use crate::chains::ChainId;
 use crate::layout::{self, Keyed, SetName};
 use crate::{Nftables, Table};
 
@@ -133,11 +133,14 @@ fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
 
 /// Another program may remove an affinity map after flushing the chains that use it.
 #[test]
-fn a_chain_whose_room_is_gone_gets_it_back() {
+fn a_chain_whose_affinity_map_is_gone_gets_it_back() {
     let backend = Nftables::detached(Family::Ipv4);
     let mut found = backend.render(&sticky([600]), &Rendered::default());
-    let room = "clients-1";
-    found.sets.remove(room).expect("the Service has a room");
+    let affinity_map = "clients-1";
+    found
+        .sets
+        .remove(affinity_map)
+        .expect("the Service has a room");
     for chain in Arc::make_mut(&mut found.chains).values_mut() {
         if chain.chain.name.ends_with("-room-1") {
             Arc::make_mut(chain).rules.clear();
@@ -148,11 +151,11 @@ fn a_chain_whose_room_is_gone_gets_it_back() {
         rules: found.clone(),
     };
     // The Service has been removed meanwhile; its chains stay for a while.
-    let wanted = backend.render(&cluster(&["10.0.2.7:8080"]), &from);
-    for transaction in backend.diff(&found, &wanted).transactions() {
+    let desired = backend.render(&cluster(&["10.0.2.7:8080"]), &from);
+    for transaction in backend.diff(&found, &desired).transactions() {
         found.replay(transaction).expect("the kernel takes it");
     }
-    assert_eq!(found, wanted);
+    assert_eq!(found, desired);
 }
 
 proptest! {
@@ -244,9 +247,9 @@ proptest! {
             prop_assert_eq!(&kernel, &rules);
             for (name, set) in &kernel.sets {
                 let name = SetName::parse(name).expect("one of ours");
-                for lead in set.elements.iter().filter_map(|(_, data)| Lead::of(name, data)) {
-                    let found = kernel.element(lead.map(), &lead.key());
-                    prop_assert!(found.is_some(), "{} has no chain", lead);
+                for chain_id in set.elements.iter().filter_map(|(_, data)| ChainId::of(name, data)) {
+                    let found = kernel.element(chain_id.map(), &chain_id.key());
+                    prop_assert!(found.is_some(), "{} has no chain", chain_id);
                 }
             }
             // A start does not know which chains were about to be removed, and searches again.

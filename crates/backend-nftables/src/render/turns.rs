@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use dataplane::{Dataplane, Family, Frontend, FrontendKey, Scheduler};
 
-use crate::chains::{Counter, Draw, Lead};
+use crate::chains::{ChainId, Counter, SlotChoice};
 use crate::layout::{self, Keyed};
 use crate::table::Table;
 
 /// The frontends of one family that have a separate counter, with its number.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Turns(Arc<BTreeMap<FrontendKey, u16>>);
+pub(crate) struct RoundRobinCounters(Arc<BTreeMap<FrontendKey, u16>>);
 
-impl Turns {
+impl RoundRobinCounters {
     /// Reads the counters that the elements in `rules` lead to, for frontends that still use round
     /// robin. The cost is proportional to all frontends.
-    pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Turns {
+    pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> RoundRobinCounters {
         let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
         for (key, counter) in rules.counters(family) {
             let claims = desired.frontends().get(&key);
@@ -30,7 +30,7 @@ impl Turns {
                 held.insert(key, counter);
             }
         }
-        Turns(Arc::new(held))
+        RoundRobinCounters(Arc::new(held))
     }
 
     /// Returns the counter of the frontend at `key`: the one it has, or a free one. A frontend that
@@ -76,10 +76,10 @@ impl Table {
             let elements = self.sets.get(set.as_str()).into_iter();
             let elements = elements.flat_map(|set| set.elements.sorted());
             elements.filter_map(move |(key, data)| {
-                let Some(Lead::Numbered(chain)) = Lead::of(set, data) else {
+                let Some(ChainId::Numbered(chain)) = ChainId::of(set, data) else {
                     return None;
                 };
-                let Draw::Turns(Counter::Own(counter)) = chain.draw else {
+                let SlotChoice::RoundRobin(Counter::Own(counter)) = chain.slot_choice else {
                     return None;
                 };
                 let key = layout::parse_frontend(family, keyed, key.as_slice())?;

@@ -198,11 +198,15 @@ fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
     let new = go("203.0.113.3".into(), cart, 1);
     assert_eq!(go("203.0.113.3".into(), cart, 0), new);
     assert_ne!(new, before, "it was placed by another number");
-    let told: Vec<_> = memory.keys(SetName::Crowded.as_str()).collect();
+    let reported: Vec<_> = memory.keys(SetName::FullAffinityMaps.as_str()).collect();
     let lobby = layout::frontend(&FrontendKey::Address {
         address: "10.96.0.11".parse().expect("an address"),
         protocol: Protocol::Tcp,
         port: Port::new(80).expect("is not 0"),
     });
-    assert_eq!(told, [&lobby], "the one that had no room for all is told");
+    assert_eq!(
+        reported,
+        [&lobby],
+        "the one that had no room for all is told"
+    );
 }

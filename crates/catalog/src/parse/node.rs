@@ -10,7 +10,7 @@ use super::{Parsed, address};
 use crate::object::field::quoted;
 use crate::object::{self, Object, TO_BE_DELETED, ZONE};
 use crate::shared_names::SharedNames;
-use crate::{LastGiven, NodeStanding, OwnNode};
+use crate::{LastKnownAddresses, NodeLifecycle, OwnNode};
 
 #[cfg(test)]
 mod tests;
@@ -30,14 +30,14 @@ pub(crate) fn parse_node(
     let labels = &object.metadata.labels;
     let zone = labels.get(ZONE).filter(|zone| !zone.is_empty());
     let (ipv4, ipv6) = addresses(object, &mut findings);
-    let last = before.map_or_else(LastGiven::default, |before| before.last_given);
+    let last = before.map_or_else(LastKnownAddresses::default, |before| before.last_given);
     let node = OwnNode {
         name: names.share(&key.name),
         labels: labels.clone(),
         zone: zone.map(|zone| names.share(zone)),
         ipv4,
         ipv6,
-        last_given: LastGiven {
+        last_given: LastKnownAddresses {
             ipv4: ipv4.or(last.ipv4),
             ipv6: ipv6.or(last.ipv6),
         },
@@ -139,13 +139,13 @@ fn pod_cidrs(object: &object::Node, findings: &mut Findings<'_>) -> Vec<IpNet> {
     cidrs
 }
 
-fn standing(object: &object::Node) -> NodeStanding {
+fn standing(object: &object::Node) -> NodeLifecycle {
     let marked = |taint: &object::Taint| taint.key.given().is_some_and(|key| key == TO_BE_DELETED);
     if object.metadata.deletion_timestamp.is_some() {
-        NodeStanding::BeingDeleted
+        NodeLifecycle::BeingDeleted
     } else if object.spec.taints.iter().any(marked) {
-        NodeStanding::MarkedByAutoscaler
+        NodeLifecycle::MarkedByAutoscaler
     } else {
-        NodeStanding::Staying
+        NodeLifecycle::Staying
     }
 }

@@ -3,7 +3,7 @@ use std::mem::size_of_val;
 use dataplane::Protocol;
 
 use super::*;
-use crate::shelf::Shelf;
+use crate::object_store::ObjectStore;
 
 const READY: Readiness = Readiness::READY;
 const NOT_READY: Readiness = Readiness {
@@ -94,7 +94,7 @@ fn of_two_versions_of_an_endpoint_the_better_one_counts_in_either_order() {
 }
 
 #[test]
-fn equally_good_versions_are_told_apart_by_content_and_not_by_order() {
+fn equally_good_versions_are_reported_apart_by_content_and_not_by_order() {
     let one = slice(8080, vec![endpoint(5, READY, "node-1")]);
     let other = slice(8080, vec![endpoint(5, READY, "node-2")]);
     assert_eq!(merged(&[&one, &other]), merged(&[&other, &one]));
@@ -175,7 +175,7 @@ fn a_slice_of_five_endpoints_takes_less_than_400_bytes() {
     let name_on_heap = key.name.len() + 2 * size_of::<usize>();
     let kept = size_of_val(&key)
         + name_on_heap
-        + Shelf::<Box<Slice>>::ENTRY
+        + ObjectStore::<Box<Slice>>::ENTRY
         + size_of_val(&slice)
         + size_of_val(&*slice.endpoints);
     // In the index: the key of the Service, its list, and the slice's name in it.

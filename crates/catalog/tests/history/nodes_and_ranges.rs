@@ -1,7 +1,7 @@
 //! The two kinds that do not belong to a Service: the agent's own Node and the ServiceCIDRs.
 
 use catalog::object::{Node, Object, ServiceCidr, ZONE};
-use catalog::{Event, NodeStanding};
+use catalog::{Event, NodeLifecycle};
 use dataplane::Family;
 use serde_json::json;
 
@@ -61,7 +61,7 @@ fn our_node_as_it_last_was_outlives_its_object() {
         leave(&mut catalog);
         assert!(catalog.take_dirty().node);
         let own = catalog.node().expect("kept");
-        assert_eq!(own.standing, NodeStanding::Gone);
+        assert_eq!(own.standing, NodeLifecycle::Gone);
         assert_eq!(own.pod_cidrs.len(), 2);
 
         leave(&mut catalog);
@@ -70,7 +70,7 @@ fn our_node_as_it_last_was_outlives_its_object() {
         assert!(catalog.take_dirty().node);
         assert_eq!(
             catalog.node().map(|own| own.standing),
-            Some(NodeStanding::Staying)
+            Some(NodeLifecycle::Staying)
         );
     }
 }

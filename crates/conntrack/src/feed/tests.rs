@@ -13,21 +13,23 @@ fn steps(feed: &Feed, family: Family) -> Vec<String> {
     steps.map(|step| text(&step)).collect()
 }
 
-fn text(knowledge: &Knowledge) -> String {
+fn text(knowledge: &ProgrammedState) -> String {
     match knowledge {
-        Knowledge::Programmed(dataplane) => dataplane.node().local_addresses.len().to_string(),
-        Knowledge::Unknown => "?".to_owned(),
+        ProgrammedState::Programmed(dataplane) => {
+            dataplane.node().local_addresses.len().to_string()
+        }
+        ProgrammedState::Unknown => "?".to_owned(),
     }
 }
 
-fn step(number: usize) -> Knowledge {
+fn step(number: usize) -> ProgrammedState {
     let node = dataplane::Node {
         local_addresses: (0..number)
             .map(|address| std::net::Ipv6Addr::from_bits(address as u128).into())
             .collect(),
         ..dataplane::Node::default()
     };
-    Knowledge::Programmed(Dataplane::new(node.into(), Arc::default()))
+    ProgrammedState::Programmed(Dataplane::new(node.into(), Arc::default()))
 }
 
 #[test]
@@ -35,7 +37,7 @@ fn a_step_that_is_followed_by_another_before_anybody_has_looked_is_not_lost() {
     let feed = Feed::default();
     feed.post(Family::Ipv4, step(1));
     feed.post(Family::Ipv6, step(7));
-    feed.post(Family::Ipv4, Knowledge::Unknown);
+    feed.post(Family::Ipv4, ProgrammedState::Unknown);
     feed.post(Family::Ipv4, step(2));
     let newest = feed.newest(Family::Ipv4).map(|newest| text(&newest));
     assert_eq!(newest.as_deref(), Some("2"));
@@ -53,8 +55,8 @@ fn what_was_said_last_is_no_step() {
     assert_eq!(steps(&feed, Family::Ipv4), ["2"]);
     feed.post(Family::Ipv4, two.clone());
     assert_eq!(steps(&feed, Family::Ipv4), [""; 0]);
-    feed.post(Family::Ipv4, Knowledge::Unknown);
-    feed.post(Family::Ipv4, Knowledge::Unknown);
+    feed.post(Family::Ipv4, ProgrammedState::Unknown);
+    feed.post(Family::Ipv4, ProgrammedState::Unknown);
     feed.post(Family::Ipv4, two);
     assert_eq!(steps(&feed, Family::Ipv4), ["?", "2"]);
 }
@@ -72,7 +74,7 @@ fn what_changes_for_flows_alone_is_a_step() {
         let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
         let rules = compile(&service, endpoints, &node, &config);
         dataplane.set(Arc::new(rules));
-        Knowledge::Programmed(dataplane)
+        ProgrammedState::Programmed(dataplane)
     };
     let feed = Feed::default();
     let drains = drains.build();

@@ -11,7 +11,7 @@ fn defaults() -> Profile {
         min: 131_072,
         tcp_established: Duration::from_secs(86_400),
         tcp_close_wait: Duration::from_secs(3_600),
-        tcp_window: TcpWindow::AsItIs,
+        tcp_window: TcpWindow::Unchanged,
         udp: Duration::ZERO,
         udp_stream: Duration::ZERO,
     }

@@ -7,7 +7,7 @@ use dataplane::{Config, Dataplane, Node, compile};
 use netlink::conntrack::{Protocol, Status, Tuple};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-use crate::Doubts;
+use crate::StaleCandidates;
 
 /// A table whose flows are generated one at a time, without storing them.
 struct Generated {
@@ -17,7 +17,7 @@ struct Generated {
 
 /// A fake conntrack table that deletes the flows it is asked to delete, except some.
 #[derive(Default)]
-struct Ledger {
+struct ForeignGenerations {
     deleted: u64,
     offloaded: BTreeSet<u32>,
 }
@@ -60,7 +60,7 @@ impl FlowTable for Generated {
     }
 }
 
-impl Forget for Ledger {
+impl FlowDeleter for ForeignGenerations {
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError> {
         if self.offloaded.contains(&flow.id) {
             return Err(PassError::Delete(DeleteError::Refused {
@@ -74,16 +74,16 @@ impl Forget for Ledger {
 }
 
 /// A watchlist for which every generated flow is stale: it was redirected from a Service's address.
-fn watchlist() -> Watchlist {
+fn stale_flows() -> StaleFlows {
     let config = Config {
         service_cidrs: ["10.96.0.0/16".parse().expect("a range")].into(),
         ..Config::default()
     };
     let programmed = Dataplane::new(Node::default().into(), config.into());
-    Watchlist::compile(&Doubts::everything(Family::Ipv4), &programmed)
+    StaleFlows::compile(&StaleCandidates::everything(Family::Ipv4), &programmed)
 }
 
-fn nothing_new() -> Option<Knowledge> {
+fn nothing_new() -> Option<ProgrammedState> {
     None
 }
 
@@ -107,11 +107,23 @@ fn a_pass_deletes_no_more_than_its_budget_and_says_so() {
         flows: 1000,
         refuses: false,
     };
-    let mut ledger = Ledger::default();
-    let pass = Pass::commit(&watchlist(), nothing_new, &mut table, &mut ledger, 100);
+    let mut foreign_generations = ForeignGenerations::default();
+    let pass = Pass::commit(
+        &stale_flows(),
+        nothing_new,
+        &mut table,
+        &mut foreign_generations,
+        100,
+    );
     assert!(matches!(pass.outcome, Outcome::BudgetSpent));
-    assert_eq!((pass.deleted, ledger.deleted), (100, 100));
-    let pass = Pass::commit(&watchlist(), nothing_new, &mut table, &mut ledger, 1000);
+    assert_eq!((pass.deleted, foreign_generations.deleted), (100, 100));
+    let pass = Pass::commit(
+        &stale_flows(),
+        nothing_new,
+        &mut table,
+        &mut foreign_generations,
+        1000,
+    );
     assert!(matches!(pass.outcome, Outcome::Complete));
     assert_eq!((pass.deleted, pass.listed), (1000, 1000));
 }
@@ -122,12 +134,18 @@ fn a_flow_the_kernel_does_not_let_go_keeps_no_other() {
         flows: 10,
         refuses: false,
     };
-    let mut ledger = Ledger {
+    let mut foreign_generations = ForeignGenerations {
         offloaded: [3].into(),
-        ..Ledger::default()
+        ..ForeignGenerations::default()
     };
-    let pass = Pass::commit(&watchlist(), nothing_new, &mut table, &mut ledger, 100);
-    assert_eq!(ledger.deleted, 9);
+    let pass = Pass::commit(
+        &stale_flows(),
+        nothing_new,
+        &mut table,
+        &mut foreign_generations,
+        100,
+    );
+    assert_eq!(foreign_generations.deleted, 9);
     let Outcome::Failed(PassError::Delete(error)) = pass.outcome else {
         panic!("it is not said: {:?}", pass.outcome);
     };
@@ -145,10 +163,16 @@ fn a_flow_that_is_good_by_now_is_kept_by_a_pass_that_began_before() {
         flows: 10,
         refuses: false,
     };
-    let mut ledger = Ledger::default();
-    let newest = || Some(Knowledge::Programmed(with_its_service()));
-    let pass = Pass::commit(&watchlist(), newest, &mut table, &mut ledger, 100);
-    assert_eq!(ledger.deleted, 0);
+    let mut foreign_generations = ForeignGenerations::default();
+    let newest = || Some(ProgrammedState::Programmed(with_its_service()));
+    let pass = Pass::commit(
+        &stale_flows(),
+        newest,
+        &mut table,
+        &mut foreign_generations,
+        100,
+    );
+    assert_eq!(foreign_generations.deleted, 0);
     assert!(matches!(pass.outcome, Outcome::Complete));
     assert_eq!(pass.listed, 10);
 }
@@ -159,10 +183,16 @@ fn a_pass_deletes_nothing_more_once_it_is_not_known_what_is_programmed() {
         flows: 10,
         refuses: false,
     };
-    let mut ledger = Ledger::default();
-    let newest = || Some(Knowledge::Unknown);
-    let pass = Pass::commit(&watchlist(), newest, &mut table, &mut ledger, 100);
-    assert_eq!(ledger.deleted, 0);
+    let mut foreign_generations = ForeignGenerations::default();
+    let newest = || Some(ProgrammedState::Unknown);
+    let pass = Pass::commit(
+        &stale_flows(),
+        newest,
+        &mut table,
+        &mut foreign_generations,
+        100,
+    );
+    assert_eq!(foreign_generations.deleted, 0);
     assert!(matches!(pass.outcome, Outcome::Overtaken));
 }
 
@@ -172,12 +202,18 @@ fn a_spent_budget_does_not_hide_that_a_flow_was_refused() {
         flows: 10,
         refuses: false,
     };
-    let mut ledger = Ledger {
+    let mut foreign_generations = ForeignGenerations {
         offloaded: [3].into(),
-        ..Ledger::default()
+        ..ForeignGenerations::default()
     };
-    let pass = Pass::commit(&watchlist(), nothing_new, &mut table, &mut ledger, 5);
-    assert_eq!(ledger.deleted, 5);
+    let pass = Pass::commit(
+        &stale_flows(),
+        nothing_new,
+        &mut table,
+        &mut foreign_generations,
+        5,
+    );
+    assert_eq!(foreign_generations.deleted, 5);
     assert!(matches!(
         pass.outcome,
         Outcome::Failed(PassError::Delete(_))
@@ -191,10 +227,10 @@ fn a_list_without_an_end_is_a_failure() {
         refuses: true,
     };
     let pass = Pass::commit(
-        &watchlist(),
+        &stale_flows(),
         nothing_new,
         &mut table,
-        &mut Ledger::default(),
+        &mut ForeignGenerations::default(),
         100,
     );
     assert!(matches!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    EndpointPort, Endpoints, Frontend, FrontendKey, LeftOut, Service, ServicePort, Target,
+    EndpointPort, Endpoints, Frontend, FrontendKey, Omitted, Service, ServicePort, Target,
 };
 
 /// The most elements that the frontends of one Service may take in one family: one for each
@@ -14,10 +14,10 @@ pub const MOST_ELEMENTS: usize = 1 << 18;
 
 /// The room left for the frontends of one family.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     left: usize,
     /// The first frontend that did not fit, and the number of those that did not.
-    crowded: Option<(FrontendKey, usize)>,
+    full_affinity_maps: Option<(FrontendKey, usize)>,
 }
 
 /// The approximate number of set elements, or rules in chains, that `frontend` takes.
@@ -33,7 +33,7 @@ pub(super) fn elements(frontend: &Frontend) -> usize {
 
 /// Messages about what is missing in the `endpoints` of `service`, each with the field concerned.
 pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'static str, String)> {
-    let LeftOut { slices, ports } = &endpoints.left_out;
+    let Omitted { slices, ports } = &endpoints.left_out;
     let mut said = Vec::new();
     if *slices > 0 {
         let message = format!(
@@ -61,13 +61,13 @@ pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'stati
     said
 }
 
-// === impl Room ===
+// === impl Capacity ===
 
-impl Room {
-    pub(super) fn new() -> Room {
-        Room {
+impl Capacity {
+    pub(super) fn new() -> Capacity {
+        Capacity {
             left: MOST_ELEMENTS,
-            crowded: None,
+            full_affinity_maps: None,
         }
     }
 
@@ -82,14 +82,14 @@ impl Room {
         let rest = self.left.checked_sub(elements);
         self.left = rest.unwrap_or_default();
         if rest.is_none() {
-            self.crowded.get_or_insert((key, 0)).1 += 1;
+            self.full_affinity_maps.get_or_insert((key, 0)).1 += 1;
         }
         rest.is_some()
     }
 
     /// The message about the frontends that did not fit.
-    pub(super) fn crowded(self) -> Option<String> {
-        let (first, number) = self.crowded?;
+    pub(super) fn full_affinity_maps(self) -> Option<String> {
+        let (first, number) = self.full_affinity_maps?;
         Some(format!(
             "{first} and what follows it, {number} uses of addresses and node ports in all, are not \
              served: a Service may take {MOST_ELEMENTS} elements a family, for its addresses and node \

@@ -9,9 +9,9 @@ use super::{Difference, PersistentMap, is_shared, unshared};
 
 /// A key whose hash equals that of every fourth one, so that leaves fill up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Crowded(u8);
+struct FullAffinityMaps(u8);
 
-impl Hash for Crowded {
+impl Hash for FullAffinityMaps {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.0 % 4).hash(state);
     }
@@ -19,13 +19,13 @@ impl Hash for Crowded {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Insert(Crowded, u8),
-    Ensure(Crowded, u8),
-    Remove(Crowded),
+    Insert(FullAffinityMaps, u8),
+    Ensure(FullAffinityMaps, u8),
+    Remove(FullAffinityMaps),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let key = || (0..24u8).prop_map(Crowded);
+    let key = || (0..24u8).prop_map(FullAffinityMaps);
     let insert = (key(), 0..4u8).prop_map(|(key, value)| Step::Insert(key, value));
     let ensure = (key(), 0..4u8).prop_map(|(key, value)| Step::Ensure(key, value));
     vec(
@@ -34,7 +34,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-fn take(steps: &[Step], map: &mut PersistentMap<Crowded, u8>, model: &mut BTreeMap<Crowded, u8>) {
+fn take(
+    steps: &[Step],
+    map: &mut PersistentMap<FullAffinityMaps, u8>,
+    model: &mut BTreeMap<FullAffinityMaps, u8>,
+) {
     for step in steps {
         match step {
             Step::Insert(key, value) => {
@@ -49,19 +53,19 @@ fn take(steps: &[Step], map: &mut PersistentMap<Crowded, u8>, model: &mut BTreeM
     }
 }
 
-fn assert_same(map: &PersistentMap<Crowded, u8>, model: &BTreeMap<Crowded, u8>) {
+fn assert_same(map: &PersistentMap<FullAffinityMaps, u8>, model: &BTreeMap<FullAffinityMaps, u8>) {
     assert_eq!(map.len(), model.len());
     assert_eq!(map.is_empty(), model.is_empty());
     assert_eq!(map.sorted(), model.iter().collect::<Vec<_>>());
-    for key in (0..24).map(Crowded) {
+    for key in (0..24).map(FullAffinityMaps) {
         assert_eq!(map.get(&key), model.get(&key));
     }
 }
 
 fn naive_differences<'a>(
-    before: &'a BTreeMap<Crowded, u8>,
-    after: &'a BTreeMap<Crowded, u8>,
-) -> Vec<Difference<'a, Crowded, u8>> {
+    before: &'a BTreeMap<FullAffinityMaps, u8>,
+    after: &'a BTreeMap<FullAffinityMaps, u8>,
+) -> Vec<Difference<'a, FullAffinityMaps, u8>> {
     let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -108,7 +112,7 @@ proptest! {
 
     #[test]
     fn made_at_once_it_is_as_if_made_one_by_one(
-        entries in vec(((0..24u8).prop_map(Crowded), 0..4u8), 0..60), then in steps(),
+        entries in vec(((0..24u8).prop_map(FullAffinityMaps), 0..4u8), 0..60), then in steps(),
     ) {
         let (mut one_by_one, mut model) = (PersistentMap::default(), BTreeMap::new());
         for (key, value) in &entries {
@@ -125,7 +129,7 @@ proptest! {
 
     #[test]
     fn the_order_of_iteration_depends_on_the_keys_alone(
-        (entries, shuffled) in btree_map((0..24u8).prop_map(Crowded), 0..4u8, 0..24)
+        (entries, shuffled) in btree_map((0..24u8).prop_map(FullAffinityMaps), 0..4u8, 0..24)
             .prop_map(Vec::from_iter)
             .prop_flat_map(|entries| (Just(entries.clone()), Just(entries).prop_shuffle())),
     ) {

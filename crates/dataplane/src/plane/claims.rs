@@ -81,9 +81,9 @@ impl<V: Claim + Clone + PartialEq> Claims<V> {
     }
 
     fn find(&self, service: &ServiceKey, value: &V) -> Result<usize, usize> {
-        let wanted = (value.kind(), service);
+        let desired = (value.kind(), service);
         self.0
-            .binary_search_by(|(other, value)| (value.kind(), other).cmp(&wanted))
+            .binary_search_by(|(other, value)| (value.kind(), other).cmp(&desired))
     }
 }
 

@@ -102,16 +102,16 @@ impl Disputes {
     }
 }
 
-fn add<T: Ord>(lines: &mut Lines<T>, service: &ServiceKey, told: T) {
+fn add<T: Ord>(lines: &mut Lines<T>, service: &ServiceKey, reported: T) {
     match lines.get_mut(service) {
         Some(line) => {
             line.more += 1;
-            if told < line.first {
-                line.first = told;
+            if reported < line.first {
+                line.first = reported;
             }
         }
         None => {
-            let (first, more) = (told, 0);
+            let (first, more) = (reported, 0);
             lines.insert(service.clone(), Line { first, more });
         }
     }

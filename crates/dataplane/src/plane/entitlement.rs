@@ -106,10 +106,10 @@ impl Dataplane {
             .collect();
         replace(&mut self.claimants, service, old, new);
         for address in own {
-            self.judge(service, address);
+            self.decide_claim(service, address);
         }
         for address in decided {
-            self.judge_others(address, Some(service));
+            self.decide_other_claims(address, Some(service));
         }
     }
 
@@ -129,18 +129,18 @@ impl Dataplane {
             decided.extend(self.claimants.iter().map(|(address, _)| *address));
         }
         for address in decided {
-            self.judge_others(address, None);
+            self.decide_other_claims(address, None);
         }
     }
 
     /// Decides the claims on `address` again, except those of `except`.
-    fn judge_others(&mut self, address: IpAddr, except: Option<&ServiceKey>) {
+    fn decide_other_claims(&mut self, address: IpAddr, except: Option<&ServiceKey>) {
         let Some(claimants) = self.claimants.get(&address).cloned() else {
             return;
         };
         let others = claimants.iter().map(|(service, _)| service);
         for service in others.filter(|service| Some(*service) != except) {
-            let (was_refused, is_refused) = self.judge(service, address);
+            let (was_refused, is_refused) = self.decide_claim(service, address);
             if was_refused == is_refused {
                 continue;
             }
@@ -158,7 +158,7 @@ impl Dataplane {
 
     /// Records whether `service` may have `address`. Returns whether it was refused before, and
     /// whether it is now.
-    fn judge(&mut self, service: &ServiceKey, address: IpAddr) -> (bool, bool) {
+    fn decide_claim(&mut self, service: &ServiceKey, address: IpAddr) -> (bool, bool) {
         let refused = self.decide(service, address);
         let (key, is_refused) = ((address, service.clone()), refused.is_some());
         let known = &mut self.disputes.refused;

@@ -88,14 +88,14 @@ fn endpoints_are_selected_as_upstream_selects_them() {
             zone: (zone != "-").then(|| zone.trim_matches('"').into()),
             ..Node::default()
         };
-        let wanted = Selection {
+        let desired = Selection {
             cluster: positions(cluster, &endpoints),
             local: positions(local, &endpoints),
             has_endpoints: any == "yes",
         };
         let candidates: Vec<&Endpoint> = endpoints.iter().collect();
         let selected = select(&service, &port, &candidates, &node);
-        assert_eq!(selected, wanted, "case {number}: {what}");
+        assert_eq!(selected, desired, "case {number}: {what}");
     }
 }
 

@@ -104,11 +104,12 @@ fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
     assert!(guarded.iter().all(|(_, f)| f.source_ranges.len() == 20_000));
     assert!(open.iter().all(|(_, f)| f.kind == FrontendKind::ClusterIp));
     let said = rejections(&rules);
-    let crowded = said.iter().find(|text| text.contains("elements a family"));
-    let crowded = crowded.expect("what is not served is named");
+    let full_affinity_maps = said.iter().find(|text| text.contains("elements a family"));
+    let full_affinity_maps = full_affinity_maps.expect("what is not served is named");
     assert!(
-        crowded.starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
-        "{crowded}"
+        full_affinity_maps
+            .starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
+        "{full_affinity_maps}"
     );
 }
 
@@ -280,11 +281,11 @@ fn a_health_check_counts_addresses_that_are_ready_here_over_all_ports() {
         .ready("[fd00:10:0:1::8]:8443", "node-1")
         .build();
     let check = |service: Service| compiled(&service, &endpoints).health_check;
-    let wanted = HealthCheck {
+    let desired = HealthCheck {
         port: port(32000),
         local_endpoints: LocalEndpoints { ipv4: 2, ipv6: 1 },
     };
-    assert_eq!(check(service().external_local().build()), Some(wanted));
+    assert_eq!(check(service().external_local().build()), Some(desired));
     assert_eq!(check(service().build()), None, "policy Cluster");
     let node_port = service().external_local().kind(ServiceKind::NodePort);
     assert_eq!(check(node_port.build()), None, "type NodePort");

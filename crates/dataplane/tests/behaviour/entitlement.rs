@@ -53,15 +53,15 @@ fn in_any_order(services: &[(Service, Endpoints)], check: impl Fn(&Dataplane)) {
     }
 }
 
-fn told(dataplane: &Dataplane) -> Vec<String> {
-    let mut told: Vec<String> = dataplane
+fn reported(dataplane: &Dataplane) -> Vec<String> {
+    let mut reported: Vec<String> = dataplane
         .disputes()
         .rejections()
         .iter()
         .map(ToString::to_string)
         .collect();
-    told.sort();
-    told
+    reported.sort();
+    reported
 }
 
 /// With an unknown range of cluster IPs, only the claims show which Service has an address.
@@ -109,7 +109,7 @@ fn t76_a_cluster_ip_is_not_taken_by_another_service_at_any_port() {
                      10.96.0.10 too; it stays with this Service"
                         .to_owned(),
                 ];
-                assert_eq!(told(&dataplane), expected);
+                assert_eq!(reported(&dataplane), expected);
             }
         });
     }
@@ -140,7 +140,7 @@ fn an_address_goes_to_its_owner_when_that_comes_and_is_free_when_it_goes() {
     assert_eq!(differences.len(), 2);
     dataplane.remove(&dns().0.key);
     assert_packets(&dataplane, taken);
-    assert_eq!(told(&dataplane), Vec::<String>::new());
+    assert_eq!(reported(&dataplane), Vec::<String>::new());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_load_balancer_ip_comes_before_an_external_ip() {
             "Service shop/b: status.loadBalancer.ingress: Service shop/a claims 192.0.2.1:80/tcp \
              too; it stays with this Service",
         ];
-        assert_eq!(told(dataplane), expected);
+        assert_eq!(reported(dataplane), expected);
     });
 }
 
@@ -235,7 +235,7 @@ fn an_external_ip_of_the_node_or_of_a_service_range_is_refused() {
         let expected = "Service aaa/thief: spec.externalIPs: 10.96.0.77 is not served, because it is \
                         inside 10.96.0.0/16, where cluster IPs come from: name an address outside \
                         of it; 2 more addresses of this Service are not served";
-        assert_eq!(told(dataplane), [expected]);
+        assert_eq!(reported(dataplane), [expected]);
     });
 }
 
@@ -256,7 +256,7 @@ fn an_address_that_comes_to_the_node_is_the_nodes_until_it_goes() {
     );
     dataplane.set_node(mk_node(1).build(), config);
     assert_packets(&dataplane, served);
-    assert_eq!(told(&dataplane), Vec::<String>::new());
+    assert_eq!(reported(&dataplane), Vec::<String>::new());
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn nobody_takes_the_address_of_the_api_server() {
         );
         let expected = "Service aaa/thief: spec.externalIPs: 192.168.0.200 is not served, because it is \
                         an address of the API server: name another address";
-        assert_eq!(told(dataplane), [expected]);
+        assert_eq!(reported(dataplane), [expected]);
     });
     let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
     dataplane.set(rules(&services[0]));
@@ -307,7 +307,7 @@ fn an_external_ip_of_the_nodes_own_pods_is_refused() {
         let expected = "Service aaa/thief: spec.externalIPs: 10.0.1.2 is not served, because it is \
                         inside 10.0.1.0/24, where pods have their addresses: name an address \
                         outside of it";
-        assert_eq!(told(dataplane), [expected]);
+        assert_eq!(reported(dataplane), [expected]);
     });
     let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
     dataplane.set(rules(&services[1]));
@@ -342,7 +342,7 @@ fn a_load_balancer_ip_of_the_node_is_served_and_comes_before_a_node_port() {
 }
 
 #[test]
-fn ten_thousand_claims_are_told_of_in_one_line_for_each_service() {
+fn ten_thousand_claims_are_reported_of_in_one_line_for_each_service() {
     let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
     dataplane.set(rules(&dns()));
     let thief = |n: u16| {
@@ -354,9 +354,9 @@ fn ten_thousand_claims_are_told_of_in_one_line_for_each_service() {
     for n in 1..=200 {
         dataplane.set(rules(&thief(n)));
     }
-    let told = told(&dataplane);
-    assert_eq!(told.len(), 201);
-    let last = told.last().expect("there are 201");
+    let reported = reported(&dataplane);
+    assert_eq!(reported.len(), 201);
+    let last = reported.last().expect("there are 201");
     let of_victim = "Service kube-system/kube-dns: spec.clusterIPs: Service aaa/thief-001 claims \
                      10.96.0.10 too; it stays with this Service; 199 more such claims have no \
                      effect";

@@ -11,14 +11,14 @@ use testkit::address_plan as plan;
 pub(crate) fn assert_packets(dataplane: &Dataplane, lines: &str) {
     let lines = lines.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let (mut wanted, mut seen) = (String::new(), String::new());
+    let (mut desired, mut seen) = (String::new(), String::new());
     for line in lines {
         let (packet, verdict) = line.split_once(" = ").expect("a line is packet = verdict");
-        wanted += &format!("{packet} = {verdict}\n");
+        desired += &format!("{packet} = {verdict}\n");
         seen += &format!("{packet} = {}\n", dataplane.verdict(&parse_packet(packet)));
     }
-    assert!(!wanted.is_empty(), "there are packets to look at");
-    assert_eq!(seen, wanted, "left is what happens, right is what should");
+    assert!(!desired.is_empty(), "there are packets to look at");
+    assert_eq!(seen, desired, "left is what happens, right is what should");
 }
 
 /// Parses a printed packet. Without `via`, pods of this node arrive through the bridge and all

@@ -147,7 +147,7 @@ proptest! {
         past in clusters(),
         node_first: bool,
     ) {
-        let wanted = cluster.compile();
+        let desired = cluster.compile();
         let mut dataplane = dataplane_of(&past.node, &past.config, &past.services);
         if node_first {
             dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
@@ -157,12 +157,12 @@ proptest! {
             dataplane.set(Arc::new(rules));
         }
         for (service, _) in &past.services {
-            if wanted.services().get(&service.key).is_none() {
+            if desired.services().get(&service.key).is_none() {
                 prop_assert!(dataplane.remove(&service.key));
             }
         }
         dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
-        assert_same(&dataplane, &wanted);
+        assert_same(&dataplane, &desired);
     }
 
     #[test]
@@ -173,10 +173,10 @@ proptest! {
         }),
         seed: u64,
     ) {
-        let judge = |dataplane: &Dataplane, packets: &[dataplane::Packet]| -> Vec<Verdict> {
+        let decide_claim = |dataplane: &Dataplane, packets: &[dataplane::Packet]| -> Vec<Verdict> {
             packets.iter().map(|packet| dataplane.verdict(packet)).collect()
         };
-        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
+        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, decide_claim);
     }
 
     /// The same after a change of the node's addresses and of the ranges.
@@ -185,7 +185,7 @@ proptest! {
         (cluster, tenants) in clusters_with_tenants(), past in clusters(), seed: u64,
     ) {
         let mut services = [&cluster.services[..], &tenants].concat();
-        let wanted = dataplane_of(&cluster.node, &cluster.config, &services);
+        let desired = dataplane_of(&cluster.node, &cluster.config, &services);
         testkit::Seeded::new(seed).shuffle(&mut services);
         let mut dataplane = dataplane_of(&past.node, &past.config, &[]);
         for (service, endpoints) in services {
@@ -193,8 +193,8 @@ proptest! {
             dataplane.set(Arc::new(rules));
         }
         dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
-        assert_same(&dataplane, &wanted);
-        prop_assert_eq!(dataplane.disputes().rejections(), wanted.disputes().rejections());
+        assert_same(&dataplane, &desired);
+        prop_assert_eq!(dataplane.disputes().rejections(), desired.disputes().rejections());
         for (service, _) in &tenants {
             dataplane.remove(&service.key);
         }

@@ -184,10 +184,10 @@ impl IpvsSocket {
             scheduler: scheduler.clone(),
             flags: VirtualServerFlags::default(),
         };
-        let has_errno = |error: &CommitError, wanted| match error {
+        let has_errno = |error: &CommitError, desired| match error {
             CommitError::Refused { refused, .. } => refused
                 .iter()
-                .all(|refused| Errno::from_io_error(&refused.source) == Some(wanted)),
+                .all(|refused| Errno::from_io_error(&refused.source) == Some(desired)),
             _ => false,
         };
         // An interrupted check may have left one.

@@ -149,7 +149,7 @@ pub enum Expression {
         /// The map.
         set: Arc<str>,
         /// The operation.
-        how: Learning,
+        how: MapUpdate,
         /// The first register of the key.
         key: Register,
         /// The first register of the value. The kernel requires one even if it does not read it.
@@ -251,7 +251,7 @@ pub enum SettableCtKey {
 
 /// The change of a map element by a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Learning {
+pub enum MapUpdate {
     /// Adds the element or renews its timeout: the value of an existing element stays.
     Update {
         /// The new timeout, in whole milliseconds.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
     Bytes, CONNECTION_LABELS, Chain, ChainKind, CtKey, DataType, Direction, ElementData,
-    Expression, Family, FibField, Hook, HookPoint, Learning, MetaKey, NumberGenerator, Operation,
+    Expression, Family, FibField, Hook, HookPoint, MapUpdate, MetaKey, NumberGenerator, Operation,
     Operator, PayloadBase, Register, RejectKind, Rule, Set, SetContent, SetWriter, SettableCtKey,
     Transaction, Verdict,
 };
@@ -290,11 +290,11 @@ impl Registers {
                 let value = self.key(*value);
                 let key = self.key(*key);
                 Some(match how {
-                    Learning::Update { timeout } => {
+                    MapUpdate::Update { timeout } => {
                         let seconds = timeout.as_secs();
                         format!("update @{set} {{ {key} timeout {seconds}s : {value} }}")
                     }
-                    Learning::Delete => format!("delete @{set} {{ {key} : {value} }}"),
+                    MapUpdate::Delete => format!("delete @{set} {{ {key} : {value} }}"),
                 })
             }
             Expression::FibType { field, to } => {

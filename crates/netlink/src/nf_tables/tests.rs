@@ -165,11 +165,11 @@ fn modules() -> impl Strategy<Value = Module> {
     })
 }
 
-fn learning() -> impl Strategy<Value = Learning> {
+fn learning() -> impl Strategy<Value = MapUpdate> {
     let timeouts = any::<u32>().prop_map(|milliseconds| Duration::from_millis(milliseconds.into()));
     prop_oneof![
-        timeouts.prop_map(|timeout| Learning::Update { timeout }),
-        Just(Learning::Delete),
+        timeouts.prop_map(|timeout| MapUpdate::Update { timeout }),
+        Just(MapUpdate::Delete),
     ]
 }
 

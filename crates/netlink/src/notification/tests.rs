@@ -8,8 +8,8 @@ const NEW_TABLE: u16 = SUBSYSTEM << 8;
 /// `NFT_MSG_NEWSETELEM`.
 const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
 
-fn hearing() -> Hearing {
-    Hearing::new(
+fn hearing() -> NotificationCollector {
+    NotificationCollector::new(
         Watched::Tables(&["signpost"]),
         vec![Arc::new(AtomicU32::new(OWN))],
     )
@@ -39,9 +39,9 @@ fn end(port: u32, generation: u32) -> Vec<u8> {
     })
 }
 
-fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Heard {
+fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Notification {
     let touched = touched.into();
-    Heard::Transaction(ForeignTransaction {
+    Notification::Transaction(ForeignTransaction {
         near: touched.clone(),
         touched,
         generation,
@@ -53,7 +53,7 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Heard {
 }
 
 #[test]
-fn a_transaction_of_others_is_told_from_ours() {
+fn a_transaction_of_others_is_reported_from_ours() {
     let mut hearing = hearing();
     let ours = [
         change(OWN, NEW_ELEMENT, Family::Ipv4, "signpost"),
@@ -95,7 +95,7 @@ fn what_was_lost_may_have_been_ours() {
     hearing.overrun();
     // Queued before the loss, and complete.
     assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft([], 8)]);
-    assert_eq!(hearing.quiet(), Some(Heard::Missed));
+    assert_eq!(hearing.quiet(), Some(Notification::Missed));
     assert_eq!(hearing.quiet(), None);
     // Its first notifications may be among the lost ones.
     assert_eq!(hearing.take(&end(OTHER, 10)), [by_nft(FAMILIES, 10)]);
@@ -124,19 +124,20 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
         tables: &["nat", "filter"],
         prefix: "SIGNPOST-",
     };
-    let mut hearing = Hearing::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
-    let touched = |kind, table: &str, attribute, chain: &str, hearing: &mut Hearing| {
-        let change = message(OTHER, kind, Family::Ipv4.number(), |writer| {
-            writer.string(TABLE, table);
-            writer.string(attribute, chain);
-        });
-        let heard = hearing.take(&[change, end(OTHER, 8)].concat());
-        let [Heard::Transaction(transaction)] = &heard[..] else {
-            panic!("one transaction is heard, not {heard:?}");
+    let mut hearing = NotificationCollector::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
+    let touched =
+        |kind, table: &str, attribute, chain: &str, hearing: &mut NotificationCollector| {
+            let change = message(OTHER, kind, Family::Ipv4.number(), |writer| {
+                writer.string(TABLE, table);
+                writer.string(attribute, chain);
+            });
+            let heard = hearing.take(&[change, end(OTHER, 8)].concat());
+            let [Notification::Transaction(transaction)] = &heard[..] else {
+                panic!("one transaction is heard, not {heard:?}");
+            };
+            let of = |families: &BTreeSet<Family>| *families == BTreeSet::from([Family::Ipv4]);
+            (of(&transaction.touched), of(&transaction.near))
         };
-        let of = |families: &BTreeSet<Family>| *families == BTreeSet::from([Family::Ipv4]);
-        (of(&transaction.touched), of(&transaction.near))
-    };
     for (kind, table, attribute, chain, ours) in [
         (NEW_RULE, "nat", CHAIN_OF_RULE, "SIGNPOST-SERVICES", true),
         (DELETE_RULE, "filter", CHAIN_OF_RULE, "SIGNPOST-INPUT", true),

@@ -16,7 +16,7 @@ fn asks_and_is_answered(socket: &mut Socket) -> bool {
 
 /// Otherwise replies to an abandoned request would be taken for replies to the next one.
 #[test]
-fn a_socket_that_failed_is_opened_anew_and_told_by_its_new_port() {
+fn a_socket_that_failed_is_opened_anew_and_reported_by_its_new_port() {
     let mut socket = Socket::open().expect("anybody may open one");
     assert!(asks_and_is_answered(&mut socket));
     let (port, before) = (socket.port(), socket.port().load(Ordering::Relaxed));

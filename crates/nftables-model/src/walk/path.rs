@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backend::{Event, Way};
+use backend::{Event, PacketPath};
 use dataplane::{Node, Packet};
 use netlink::nf_tables::{Bytes, Chain, ElementData, Set};
 
@@ -20,14 +20,14 @@ pub fn ways(
     node: &Node,
     packet: &Packet,
     run: impl Fn(&mut Walk<'_>) -> End,
-) -> Vec<Way> {
+) -> Vec<PacketPath> {
     let mut ways = Vec::new();
     for number in 0.. {
         let mut memory = Memory::default();
         let mut walk = Walk::new(view, node, packet, &mut memory, number);
         walk.path = Path(Some(Vec::new()));
         let end = run(&mut walk);
-        ways.push(Way {
+        ways.push(PacketPath {
             outcome: walk.outcome(end),
             events: walk.path.0.take().unwrap_or_default(),
         });

@@ -4,9 +4,9 @@ use backend::{Backend, Change, Effect, Recovery, Rendered};
 use dataplane::{Chunk, Dataplane, Turn};
 
 use super::Domain;
-use super::doubt::{Cause, Doubt};
 use super::progress::{Phase, Progress};
 use super::stage::Stage;
+use super::unverified_rules::{Cause, UnverifiedRules};
 use crate::Failure;
 use crate::error_chain::error_chain;
 
@@ -29,57 +29,63 @@ pub(super) enum Rest {
 // === impl Domain ===
 
 impl<B: Backend> Domain<B> {
-    /// Programs `wanted` completely, starting from the last known state.
+    /// Programs `admitted` completely, starting from the last known state.
     pub(super) fn attempt_whole(
         &mut self,
-        wanted: &Dataplane,
+        admitted: &Dataplane,
         progress: &mut Progress<'_>,
     ) -> Result<(), Failure> {
-        self.attempt(wanted, Extent::Whole, progress).map(drop)
+        self.attempt(admitted, Extent::Whole, progress).map(drop)
     }
 
-    /// Programs `wanted`, or a part of it, starting from the last known state. Reads the rules back
+    /// Programs `admitted`, or a part of it, starting from the last known state. Reads the rules back
     /// first if that state is not known.
     pub(super) fn attempt(
         &mut self,
-        wanted: &Dataplane,
+        admitted: &Dataplane,
         extent: Extent,
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
         loop {
-            let believed = match self.believed.take() {
-                Some(believed) => believed,
+            let observed = match self.observed.take() {
+                Some(observed) => observed,
                 None => {
                     let rules = self.observe(progress)?;
                     self.resolve_doubt(&rules, progress);
                     as_observed(rules)
                 }
             };
-            let (backend, stride) = (&mut self.backend, &self.stride);
-            let journey = Journey::between(&believed, wanted, self.stage);
-            let chunk = progress.measure(Phase::Render, || match (extent, journey) {
-                (Extent::Chunk, Journey::Services | Journey::Rebuilding) => {
+            let (backend, part_size) = (&mut self.backend, &self.part_size);
+            let transition = Transition::between(&observed, admitted, self.stage);
+            let chunk = progress.measure(Phase::Render, || match (extent, transition) {
+                (Extent::Chunk, Transition::Services | Transition::Rebuilding) => {
                     let rebuilds =
-                        journey == Journey::Rebuilding || self.stage == Stage::Rebuilding;
+                        transition == Transition::Rebuilding || self.stage == Stage::Rebuilding;
                     let size = match rebuilds {
-                        true => backend.rebuild_size(wanted.config()),
-                        false => backend.chunk_size(wanted.config()),
+                        true => backend.rebuild_size(admitted.config()),
+                        false => backend.chunk_size(admitted.config()),
                     };
-                    let (family, size) = (backend.family(), stride.size(size));
-                    Chunk::next(family, &believed.dataplane, wanted, size, stride.turn())
+                    let (family, size) = (backend.family(), part_size.size(size));
+                    Chunk::next(
+                        family,
+                        &observed.dataplane,
+                        admitted,
+                        size,
+                        part_size.turn(),
+                    )
                 }
-                (Extent::Whole, _) | (_, Journey::AtOnce) => Chunk::Last,
+                (Extent::Whole, _) | (_, Transition::AtOnce) => Chunk::Last,
             });
             let (next, rest) = match &chunk {
-                Chunk::Last => (wanted, Rest::Nothing),
+                Chunk::Last => (admitted, Rest::Nothing),
                 Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
                 Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
             };
-            if rest != Rest::Nothing && journey == Journey::Rebuilding {
+            if rest != Rest::Nothing && transition == Transition::Rebuilding {
                 self.stage = Stage::Rebuilding;
             }
-            let rules = progress.measure(Phase::Render, || backend.render(next, &believed));
-            let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
+            let rules = progress.measure(Phase::Render, || backend.render(next, &observed));
+            let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
                 self.advance(next, rules, rest);
@@ -95,18 +101,19 @@ impl<B: Backend> Domain<B> {
                 Err(error) => {
                     match error.recovery {
                         // Both promise that nothing was changed.
-                        Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
+                        Recovery::Retry | Recovery::Isolate => self.observed = Some(observed),
                         // The process may have lost its privileges halfway.
                         Recovery::Observe | Recovery::Halt => {
                             // After a partial commit, differences come from that commit, not from
                             // another program.
-                            self.doubt = (error.effect == Effect::None).then_some(Doubt {
-                                rules: believed.rules,
-                                cause: Cause::Refused,
-                            });
+                            self.unverified_rules =
+                                (error.effect == Effect::None).then_some(UnverifiedRules {
+                                    rules: observed.rules,
+                                    cause: Cause::Refused,
+                                });
                         }
                     }
-                    if error.recovery == Recovery::Observe && progress.take_second_look() {
+                    if error.recovery == Recovery::Observe && progress.take_reread() {
                         continue;
                     }
                     return Err(Failure {
@@ -120,56 +127,58 @@ impl<B: Backend> Domain<B> {
 
     /// Compares the rules just read with what the kernel was left with, if a doubt is recorded.
     fn resolve_doubt(&mut self, rules: &B::Rules, progress: &Progress<'_>) {
-        let Some(doubt) = self.doubt.take() else {
+        let Some(unverified_rules) = self.unverified_rules.take() else {
             return;
         };
-        let heard = self.damages.take_heard();
-        let size = self.backend.diff(rules, &doubt.rules).size();
-        match doubt.cause {
-            Cause::Unread if !size.is_empty() => self.damages.find(size, heard, progress),
-            Cause::Refused if !size.is_empty() => self.damages.stumble(size, heard, progress),
-            Cause::Unread | Cause::Refused => self.damages.accuse(heard, progress),
+        let heard = self.repaired_drifts.take_heard();
+        let size = self.backend.diff(rules, &unverified_rules.rules).size();
+        match unverified_rules.cause {
+            Cause::Unread if !size.is_empty() => self.repaired_drifts.find(size, heard, progress),
+            Cause::Refused if !size.is_empty() => {
+                self.repaired_drifts.commit_failed(size, heard, progress)
+            }
+            Cause::Unread | Cause::Refused => self.repaired_drifts.attribute(heard, progress),
         }
     }
 }
 
 /// How to get from the last known state to the desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Journey {
+enum Transition {
     /// In parts: only Services differ.
     Services,
     /// In parts: the kernel holds no rules, or rules of another configuration.
     Rebuilding,
-    /// In one round.
+    /// In one sync.
     AtOnce,
 }
 
-// === impl Journey ===
+// === impl Transition ===
 
-impl Journey {
+impl Transition {
     /// Rules that were read back are replaced at once, because they do not show which dataplane
     /// they implement. Rules of another mechanism are replaced at once, too: the active rules must
     /// stay complete until their successors are. A kernel that is emptied while it is being filled
     /// is filled at once; in parts, a program that keeps emptying it would never be recognised as
     /// doing so.
     fn between<R: Default + PartialEq>(
-        believed: &Rendered<R>,
-        wanted: &Dataplane,
+        observed: &Rendered<R>,
+        admitted: &Dataplane,
         stage: Stage,
-    ) -> Journey {
-        let programmed = &believed.dataplane;
+    ) -> Transition {
+        let programmed = &observed.dataplane;
         if programmed.services().is_empty() {
-            let holds_nothing = believed.rules == R::default();
+            let holds_nothing = observed.rules == R::default();
             return match stage {
-                Stage::Complete if holds_nothing => Journey::Rebuilding,
-                Stage::Complete | Stage::Rebuilding => Journey::AtOnce,
+                Stage::Complete if holds_nothing => Transition::Rebuilding,
+                Stage::Complete | Stage::Rebuilding => Transition::AtOnce,
             };
         }
-        let (before, after) = (programmed.config(), wanted.config());
+        let (before, after) = (programmed.config(), admitted.config());
         match before == after {
-            true => Journey::Services,
-            false if before.mechanism == after.mechanism => Journey::Rebuilding,
-            false => Journey::AtOnce,
+            true => Transition::Services,
+            false if before.mechanism == after.mechanism => Transition::Rebuilding,
+            false => Transition::AtOnce,
         }
     }
 }

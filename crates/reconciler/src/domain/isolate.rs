@@ -10,7 +10,7 @@ use super::progress::{Phase, Progress};
 use super::quarantine::{copy_service, hold_back, keep_addresses};
 use crate::Failure;
 
-/// The number of groups of Services that one round tries separately. Enough to find 20 among
+/// The number of groups of Services that one sync tries separately. Enough to find 20 among
 /// 10,000. A kernel that refuses more Services refuses them for a shared reason, and each refusal
 /// can make later transactions slower.
 const GROUPS_PER_ROUND: usize = 512;
@@ -19,39 +19,39 @@ const GROUPS_PER_ROUND: usize = 512;
 struct Search<'a> {
     desired: &'a Dataplane,
     /// What the kernel has accepted so far.
-    wanted: Dataplane,
+    admitted: Dataplane,
     groups: usize,
 }
 
 impl<B: Backend> Domain<B> {
-    /// Holds back every Service that is part of the refused change to `wanted`, commits the rest,
+    /// Holds back every Service that is part of the refused change to `admitted`, commits the rest,
     /// and adds the Services again by bisection until each refused Service is isolated.
     ///
     /// A failure of another kind ends the search. The Services found so far stay in quarantine, and
-    /// a later round continues with the rest.
+    /// a later sync continues with the rest.
     pub(super) fn isolate(
         &mut self,
         desired: &Dataplane,
-        mut wanted: Dataplane,
+        mut admitted: Dataplane,
         refusal: Failure,
         progress: &mut Progress<'_>,
     ) -> Result<(), Failure> {
-        let suspects = self.find_suspects(&wanted, progress);
-        hold_back(&mut wanted, &suspects, self.programmed.as_ref());
-        keep_addresses(&mut wanted, desired, self.programmed.as_ref());
-        match self.attempt_whole(&wanted, progress) {
+        let suspects = self.find_suspects(&admitted, progress);
+        hold_back(&mut admitted, &suspects, self.programmed.as_ref());
+        keep_addresses(&mut admitted, desired, self.programmed.as_ref());
+        match self.attempt_whole(&admitted, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
                 // If another program emptied the kernel, the rules that it accepted for them
                 // earlier may be refused now: program all other Services without them.
-                hold_back(&mut wanted, &suspects, None);
-                keep_addresses(&mut wanted, desired, self.programmed.as_ref());
-                self.attempt_whole(&wanted, progress)?;
+                hold_back(&mut admitted, &suspects, None);
+                keep_addresses(&mut admitted, desired, self.programmed.as_ref());
+                self.attempt_whole(&admitted, progress)?;
             }
             result => result?,
         }
         let mut search = Search {
             desired,
-            wanted,
+            admitted,
             groups: 0,
         };
         let suspects: Vec<ServiceKey> = suspects
@@ -61,23 +61,23 @@ impl<B: Backend> Domain<B> {
         self.add_again(&mut search, &suspects, Some(refusal.error), progress)
     }
 
-    /// The Services that the change to `wanted` involves: those that the backend names, those that
+    /// The Services that the change to `admitted` involves: those that the backend names, those that
     /// differ from what was programmed (a Service that loses something need not appear in the
     /// change), and those that were removed.
     fn find_suspects(
         &self,
-        wanted: &Dataplane,
+        admitted: &Dataplane,
         progress: &mut Progress<'_>,
     ) -> BTreeSet<ServiceKey> {
         let mut suspects = BTreeSet::new();
-        if let Some(believed) = &self.believed {
+        if let Some(observed) = &self.observed {
             let backend = &self.backend;
-            let rules = progress.measure(Phase::Render, || backend.render(wanted, believed));
-            let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
-            suspects = backend.suspects(&change, wanted);
+            let rules = progress.measure(Phase::Render, || backend.render(admitted, observed));
+            let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
+            suspects = backend.suspects(&change, admitted);
         }
         if let Some(programmed) = &self.programmed {
-            let differences = programmed.services().differences(wanted.services());
+            let differences = programmed.services().differences(admitted.services());
             suspects.extend(
                 differences
                     .into_iter()
@@ -102,15 +102,15 @@ impl<B: Backend> Domain<B> {
         let error = match refused {
             Some(error) => error,
             None => {
-                let mut wanted = search.wanted.clone();
+                let mut admitted = search.admitted.clone();
                 for service in group {
-                    copy_service(&mut wanted, service, Some(search.desired));
+                    copy_service(&mut admitted, service, Some(search.desired));
                 }
-                keep_addresses(&mut wanted, search.desired, self.programmed.as_ref());
+                keep_addresses(&mut admitted, search.desired, self.programmed.as_ref());
                 search.groups += 1;
-                match self.attempt_whole(&wanted, progress) {
+                match self.attempt_whole(&admitted, progress) {
                     Ok(()) => {
-                        search.wanted = wanted;
+                        search.admitted = admitted;
                         return Ok(());
                     }
                     Err(failure) if failure.recovery == Recovery::Isolate => failure.error,

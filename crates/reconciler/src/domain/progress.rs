@@ -1,4 +1,4 @@
-//! The progress of one round.
+//! The progress of one sync.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,7 @@ use backend::{Receipt, Size};
 
 use crate::{Clock, Phases, Reason};
 
-/// A running round: its reason and its cost so far.
+/// A running sync: its reason and its cost so far.
 pub(crate) struct Progress<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) reason: Reason,
@@ -15,19 +15,19 @@ pub(crate) struct Progress<'a> {
     pub(crate) phases: Phases,
     pub(crate) size: Size,
     pub(crate) transactions: usize,
-    pub(crate) second_look: SecondLook,
+    pub(crate) reread: Reread,
 }
 
 /// Whether a commit with unknown effect may be followed at once by reading the rules back and
-/// another attempt. One such attempt per round is enough to answer a concurrent change by another
+/// another attempt. One such attempt per sync is enough to answer a concurrent change by another
 /// program; a kernel that fails this way again is likely to keep failing for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SecondLook {
+pub(crate) enum Reread {
     Allowed,
     Taken,
 }
 
-/// A part of a round that is timed separately.
+/// A part of a sync that is timed separately.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Phase {
     Observe,
@@ -46,7 +46,7 @@ impl<'a> Progress<'a> {
             phases: Phases::default(),
             size: Size::default(),
             transactions: 0,
-            second_look: SecondLook::Allowed,
+            reread: Reread::Allowed,
         }
     }
 
@@ -73,8 +73,8 @@ impl<'a> Progress<'a> {
     }
 
     /// Returns `true` the first time, `false` after that.
-    pub(crate) fn take_second_look(&mut self) -> bool {
-        std::mem::replace(&mut self.second_look, SecondLook::Taken) == SecondLook::Allowed
+    pub(crate) fn take_reread(&mut self) -> bool {
+        std::mem::replace(&mut self.reread, Reread::Taken) == Reread::Allowed
     }
 
     pub(crate) fn took(&self) -> Duration {

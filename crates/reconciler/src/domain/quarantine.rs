@@ -65,12 +65,12 @@ impl Quarantine {
 
     /// Returns `desired` without what the kernel refuses.
     pub(crate) fn apply(&self, desired: &Dataplane, programmed: Option<&Dataplane>) -> Dataplane {
-        let mut wanted = desired.clone();
+        let mut admitted = desired.clone();
         if !self.held.is_empty() {
-            hold_back(&mut wanted, self.held.keys(), programmed);
-            keep_addresses(&mut wanted, desired, programmed);
+            hold_back(&mut admitted, self.held.keys(), programmed);
+            keep_addresses(&mut admitted, desired, programmed);
         }
-        wanted
+        admitted
     }
 
     pub(crate) fn contains(&self, service: &ServiceKey) -> bool {
@@ -91,32 +91,32 @@ impl Quarantine {
     }
 }
 
-/// Sets `services` in `wanted` to their rules in `programmed`, or removes them if it has none.
+/// Sets `services` in `admitted` to their rules in `programmed`, or removes them if it has none.
 pub(crate) fn hold_back<'a>(
-    wanted: &mut Dataplane,
+    admitted: &mut Dataplane,
     services: impl IntoIterator<Item = &'a ServiceKey>,
     programmed: Option<&Dataplane>,
 ) {
     for service in services {
-        copy_service(wanted, service, programmed);
+        copy_service(admitted, service, programmed);
     }
 }
 
-/// Removes from `wanted` each address and port that a Service gets there only because another
+/// Removes from `admitted` each address and port that a Service gets there only because another
 /// Service is held back. If `desired` gives the frontend to the Service held back, or to none, it
 /// stays unanswered. Otherwise one refused change would hand the address of a Service to its next
 /// claimant, possibly of another tenant. A Service keeps what `programmed` already gives it.
 ///
-/// The cost is proportional to the difference between `desired` and `wanted`.
+/// The cost is proportional to the difference between `desired` and `admitted`.
 pub(crate) fn keep_addresses(
-    wanted: &mut Dataplane,
+    admitted: &mut Dataplane,
     desired: &Dataplane,
     programmed: Option<&Dataplane>,
 ) {
     // Removing one claimant can expose the next one.
     loop {
         let mut gains: BTreeMap<ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
-        for difference in desired.frontends().differences(wanted.frontends()) {
+        for difference in desired.frontends().differences(admitted.frontends()) {
             let Some(gainer) = winner(difference.after) else {
                 continue;
             };
@@ -130,10 +130,10 @@ pub(crate) fn keep_addresses(
             return;
         }
         for (service, gained) in gains {
-            if let Some(rules) = wanted.services().get(&service) {
+            if let Some(rules) = admitted.services().get(&service) {
                 let mut rules = ServiceRules::clone(rules);
                 rules.frontends.retain(|(key, _)| !gained.contains(key));
-                wanted.set(rules.into());
+                admitted.set(rules.into());
             }
         }
     }
@@ -143,10 +143,14 @@ fn winner(claims: Option<&Claims<Arc<Frontend>>>) -> Option<&ServiceKey> {
     claims.map(|claims| claims.winner().0)
 }
 
-/// Makes `service` in `wanted` equal to `service` in `from`.
-pub(crate) fn copy_service(wanted: &mut Dataplane, service: &ServiceKey, from: Option<&Dataplane>) {
+/// Makes `service` in `admitted` equal to `service` in `from`.
+pub(crate) fn copy_service(
+    admitted: &mut Dataplane,
+    service: &ServiceKey,
+    from: Option<&Dataplane>,
+) {
     match from.and_then(|from| from.services().get(service)) {
-        Some(rules) => wanted.set(Arc::clone(rules)),
-        None => wanted.remove(service),
+        Some(rules) => admitted.set(Arc::clone(rules)),
+        None => admitted.remove(service),
     };
 }

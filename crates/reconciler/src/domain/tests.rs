@@ -6,16 +6,16 @@ use backend::{Backend, Recovery};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
-    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, Seeded, cases, histories, mk_config,
-    mk_endpoints, mk_node, mk_service,
+    Call, CallOutcome, FakeBackend, FakeKernel, FakeRules, Faulty, Seeded, cases, histories,
+    mk_config, mk_endpoints, mk_node, mk_service,
 };
 
 use crate::fake_clock::FakeClock;
-use crate::{Clock, Domain, Outcome, Pace, Reason, Reconciler, Sequel, Standing};
+use crate::{Clock, Domain, FamilyCondition, FollowUp, Outcome, Pace, Reason, Reconciler};
 
 mod chunks;
-mod damage;
 mod isolation;
+mod repaired_drift;
 
 const IPV4: Family = Family::Ipv4;
 
@@ -62,7 +62,11 @@ fn assert_held(kernel: &FakeKernel, desired: &Dataplane) {
 }
 
 /// A backend that fails the commits with these numbers, counted from 0, in this way.
-fn failing(kernel: &FakeKernel, fate: Fate, commits: &'static [usize]) -> Faulty<FakeBackend> {
+fn failing(
+    kernel: &FakeKernel,
+    fate: CallOutcome,
+    commits: &'static [usize],
+) -> Faulty<FakeBackend> {
     let mut number = 0;
     Faulty::new(kernel.backend(IPV4), move |call| match call {
         Call::Commit { .. } => {
@@ -70,10 +74,10 @@ fn failing(kernel: &FakeKernel, fate: Fate, commits: &'static [usize]) -> Faulty
             if commits.contains(&(number - 1)) {
                 fate
             } else {
-                Fate::Pass
+                CallOutcome::Pass
             }
         }
-        Call::Observe | Call::Removal => Fate::Pass,
+        Call::Observe | Call::Removal => CallOutcome::Pass,
     })
 }
 
@@ -83,28 +87,28 @@ fn t42_a_restart_with_nothing_changed_writes_nothing() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let desired = web_and_cart();
     let mut before = Domain::new(kernel.backend(IPV4));
-    before.round(&desired, Reason::Startup, &clock);
+    before.sync(&desired, Reason::Startup, &clock);
     let operations = kernel.operations();
     assert!(operations > 0);
 
     let mut after = Domain::new(kernel.backend(IPV4));
-    let round = after.round(&desired, Reason::Startup, &clock);
+    let sync = after.sync(&desired, Reason::Startup, &clock);
 
-    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!((kernel.commits(), kernel.operations()), (1, operations));
-    assert_eq!(after.status().standing(), Standing::Programmed);
+    assert_eq!(after.status().standing(), FamilyCondition::Programmed);
 }
 
 #[test]
 fn a_restart_removes_what_ended_meanwhile_and_nothing_else() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    Domain::new(kernel.backend(IPV4)).round(&web_and_cart(), Reason::Startup, &clock);
+    Domain::new(kernel.backend(IPV4)).sync(&web_and_cart(), Reason::Startup, &clock);
     let desired = dataplane(&[service("shop/web", 10, &[8080, 8081])]);
 
     let mut after = Domain::new(kernel.backend(IPV4));
-    let round = after.round(&desired, Reason::Startup, &clock);
+    let sync = after.sync(&desired, Reason::Startup, &clock);
 
-    assert_eq!(round.size.elements, 2, "the frontend and its cluster IP");
+    assert_eq!(sync.size.elements, 2, "the frontend and its cluster IP");
     assert_held(&kernel, &desired);
 }
 
@@ -113,112 +117,110 @@ fn a_restart_removes_what_ended_meanwhile_and_nothing_else() {
 #[test]
 fn t19_a_commit_that_fails_once_is_retried_in_full() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let backend = failing(&kernel, Fate::Refuse(Recovery::Retry), &[1]);
+    let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Retry), &[1]);
     let mut families = Reconciler::new(vec![backend]);
     let (before, after) = (
         web_and_cart(),
         dataplane(&[service("shop/web", 10, &[8081])]),
     );
-    families.round(&before, Reason::Startup, &clock);
+    families.sync(&before, Reason::Startup, &clock);
 
-    let failed = families.round(&after, Reason::Changed, &clock);
+    let failed = families.sync(&after, Reason::Changed, &clock);
 
     let text = failed[0].to_string();
     assert!(
         text.contains("failed to commit IPv4 rules: a fault was injected"),
         "{text}"
     );
-    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+    assert_eq!(families.follow_up(), FollowUp::Retry { retries: 0 });
     assert_held(&kernel, &before);
     let status = &families.status()[0];
-    assert_eq!(status.standing(), Standing::Failing);
+    assert_eq!(status.standing(), FamilyCondition::Failing);
     assert_eq!(
         status.programmed.as_ref().map(Dataplane::to_string),
         Some(before.to_string()),
         "what went away is found by comparing with what is still programmed"
     );
 
-    let retried = families.round(&after, Reason::Retry, &clock);
+    let retried = families.sync(&after, Reason::Retry, &clock);
 
     assert_eq!(retried[0].outcome, Outcome::Committed);
-    assert_eq!(families.sequel(), Sequel::Settled);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
     assert_held(&kernel, &after);
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
 #[test]
-fn a_lost_answer_is_followed_by_a_look_and_another_try_in_the_same_round() {
+fn a_lost_answer_is_followed_by_a_look_and_another_try_in_the_same_sync() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(failing(&kernel, Fate::LoseAnswer, &[0]));
+    let mut domain = Domain::new(failing(&kernel, CallOutcome::LoseAnswer, &[0]));
 
-    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
 
-    assert_eq!(
-        round.outcome,
-        Outcome::Unchanged,
-        "it had arrived all along"
-    );
+    assert_eq!(sync.outcome, Outcome::Unchanged, "it had arrived all along");
     assert_eq!(kernel.observations(), 2);
     assert_held(&kernel, &web_and_cart());
 }
 
 #[test]
-fn a_commit_cut_short_is_completed_in_the_same_round() {
+fn a_commit_cut_short_is_completed_in_the_same_sync() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
     kernel.cut_after(3);
 
-    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
 
-    assert_eq!(round.outcome, Outcome::Committed);
+    assert_eq!(sync.outcome, Outcome::Committed);
     assert_held(&kernel, &web_and_cart());
 }
 
 #[test]
-fn an_answer_lost_twice_ends_the_round_and_the_next_one_looks_first() {
+fn an_answer_lost_twice_ends_the_sync_and_the_next_one_looks_first() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let refused = Fate::Refuse(Recovery::Observe);
+    let refused = CallOutcome::Refuse(Recovery::Observe);
     let mut domain = Domain::new(failing(&kernel, refused, &[0, 1]));
 
-    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
-    assert!(!round.succeeded());
-    assert!(domain.believed().is_none());
+    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    assert!(!sync.succeeded());
+    assert!(domain.observed().is_none());
 
-    let round = domain.round(&web_and_cart(), Reason::Retry, &clock);
-    assert_eq!(round.outcome, Outcome::Committed);
+    let sync = domain.sync(&web_and_cart(), Reason::Retry, &clock);
+    assert_eq!(sync.outcome, Outcome::Committed);
     assert_eq!(kernel.observations(), 3);
 }
 
 #[test]
 fn a_kernel_that_takes_nothing_is_asked_again_only_by_the_timer() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let backend = failing(&kernel, Fate::Refuse(Recovery::Halt), &[0]);
+    let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Halt), &[0]);
     let mut families = Reconciler::new(vec![backend]);
-    families.round(&web_and_cart(), Reason::Startup, &clock);
+    families.sync(&web_and_cart(), Reason::Startup, &clock);
 
-    assert_eq!(families.sequel(), Sequel::Settled);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
     for reason in [Reason::Changed, Reason::Retry, Reason::Drift] {
-        let rounds = families.round(&web_and_cart(), reason, &clock);
-        assert!(rounds.is_empty(), "{reason}");
+        let syncs = families.sync(&web_and_cart(), reason, &clock);
+        assert!(syncs.is_empty(), "{reason}");
     }
-    let rounds = families.round(&web_and_cart(), Reason::Timer, &clock);
-    assert_eq!(rounds[0].outcome, Outcome::Committed);
+    let syncs = families.sync(&web_and_cart(), Reason::Timer, &clock);
+    assert_eq!(syncs[0].outcome, Outcome::Committed);
 }
 
 /// A kernel without nf_tables answers the first read with an error that no retry fixes.
 #[test]
 fn a_kernel_that_cannot_be_read_is_asked_again_only_by_the_timer() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let unreadable = Faulty::new(kernel.backend(IPV4), |_| Fate::Refuse(Recovery::Halt));
+    let unreadable = Faulty::new(kernel.backend(IPV4), |_| {
+        CallOutcome::Refuse(Recovery::Halt)
+    });
     let mut families = Reconciler::new(vec![unreadable]);
-    let rounds = families.round(&web_and_cart(), Reason::Startup, &clock);
-    let failed = rounds[0].to_string();
+    let syncs = families.sync(&web_and_cart(), Reason::Startup, &clock);
+    let failed = syncs[0].to_string();
     assert!(
         failed.contains("failed to read the IPv4 rules back from the kernel")
             && failed.contains("retrying only at the periodic check"),
         "{failed}"
     );
-    assert_eq!(families.sequel(), Sequel::Settled);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
 }
 
 /// T58 (k/k#133694): a broken family leaves the other fully served.
@@ -227,22 +229,28 @@ fn t58_a_broken_family_leaves_the_other_served() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backends = Family::ALL.map(|family| {
         Faulty::new(kernel.backend(family), move |_| match family {
-            Family::Ipv4 => Fate::Refuse(Recovery::Retry),
-            Family::Ipv6 => Fate::Pass,
+            Family::Ipv4 => CallOutcome::Refuse(Recovery::Retry),
+            Family::Ipv6 => CallOutcome::Pass,
         })
     });
     let mut families = Reconciler::new(Vec::from(backends));
     let desired = web_and_cart();
-    families.round(&desired, Reason::Startup, &clock);
+    families.sync(&desired, Reason::Startup, &clock);
 
-    let standings: Vec<Standing> = families.status().iter().map(|s| s.standing()).collect();
-    assert_eq!(standings, [Standing::NeverProgrammed, Standing::Programmed]);
+    let standings: Vec<FamilyCondition> = families.status().iter().map(|s| s.standing()).collect();
+    assert_eq!(
+        standings,
+        [
+            FamilyCondition::NeverProgrammed,
+            FamilyCondition::Programmed
+        ]
+    );
     assert_eq!(
         kernel.rules(Family::Ipv6),
         FakeRules::render(&desired, Family::Ipv6)
     );
-    let retried = families.round(&desired, Reason::Retry, &clock);
-    let retried: Vec<Family> = retried.iter().map(|round| round.family).collect();
+    let retried = families.sync(&desired, Reason::Retry, &clock);
+    let retried: Vec<Family> = retried.iter().map(|sync| sync.family).collect();
     assert_eq!(retried, [IPV4], "only what failed is tried again");
 }
 
@@ -254,45 +262,49 @@ fn a_family_that_has_failed_for_long_does_not_slow_down_another() {
         let busy = Arc::clone(&ipv6_busy);
         Faulty::new(kernel.backend(family), move |_| {
             if family == IPV4 || busy.load(Ordering::Relaxed) {
-                Fate::Refuse(Recovery::Retry)
+                CallOutcome::Refuse(Recovery::Retry)
             } else {
-                Fate::Pass
+                CallOutcome::Pass
             }
         })
     });
     let mut families = Reconciler::new(Vec::from(backends));
-    families.round(&Dataplane::default(), Reason::Startup, &clock);
+    families.sync(&Dataplane::default(), Reason::Startup, &clock);
     for _ in 0..8 {
-        families.round(&Dataplane::default(), Reason::Retry, &clock);
+        families.sync(&Dataplane::default(), Reason::Retry, &clock);
     }
-    assert_eq!(families.sequel(), Sequel::Retry { retries: 8 });
+    assert_eq!(families.follow_up(), FollowUp::Retry { retries: 8 });
 
     ipv6_busy.store(true, Ordering::Relaxed);
-    families.round(&web_and_cart(), Reason::Changed, &clock);
+    families.sync(&web_and_cart(), Reason::Changed, &clock);
 
-    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+    assert_eq!(families.follow_up(), FollowUp::Retry { retries: 0 });
 }
 
 /// T56 (k/k#83263): a proxy that has never synced since it started is not ready.
 #[test]
 fn t56_never_synced_since_start_is_not_ready() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(failing(&kernel, Fate::Refuse(Recovery::Retry), &[0, 1]));
-    assert_eq!(domain.status().standing(), Standing::NeverProgrammed);
+    let mut domain = Domain::new(failing(
+        &kernel,
+        CallOutcome::Refuse(Recovery::Retry),
+        &[0, 1],
+    ));
+    assert_eq!(domain.status().standing(), FamilyCondition::NeverProgrammed);
     let began = clock.wall_time();
     for reason in [Reason::Startup, Reason::Retry] {
-        domain.round(&web_and_cart(), reason, &clock);
+        domain.sync(&web_and_cart(), reason, &clock);
         clock.advance(Duration::from_millis(50));
     }
     let status = domain.status();
-    assert_eq!(status.standing(), Standing::NeverProgrammed);
-    let failing = status.failing.expect("two rounds have failed");
-    assert_eq!((failing.since, failing.rounds), (began, 2));
+    assert_eq!(status.standing(), FamilyCondition::NeverProgrammed);
+    let failing = status.failing.expect("two syncs have failed");
+    assert_eq!((failing.since, failing.syncs), (began, 2));
 
-    domain.round(&web_and_cart(), Reason::Retry, &clock);
+    domain.sync(&web_and_cart(), Reason::Retry, &clock);
 
     let status = domain.status();
-    assert_eq!(status.standing(), Standing::Programmed);
+    assert_eq!(status.standing(), FamilyCondition::Programmed);
     assert_eq!(status.programmed_since, Some(clock.wall_time()));
     assert_eq!(status.last_receipt, Some(clock.wall_time()));
 }
@@ -310,19 +322,19 @@ fn t57_a_sync_that_takes_five_minutes_is_slow_and_succeeds() {
                 script_clock.advance(Duration::from_secs(60));
             }
         }
-        Fate::Pass
+        CallOutcome::Pass
     });
     let mut domain = Domain::new(backend);
-    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
 
     let took = Duration::from_secs(300);
-    assert_eq!((round.took, round.phases.commit), (took, took));
-    assert_eq!(round.outcome, Outcome::Committed);
-    assert_eq!(domain.status().standing(), Standing::Programmed);
+    assert_eq!((sync.took, sync.phases.commit), (took, took));
+    assert_eq!(sync.outcome, Outcome::Committed);
+    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
     assert_eq!(domain.status().pace, Pace::Slow { took });
 
     minutes.store(0, Ordering::Relaxed);
-    domain.round(&dataplane(&[]), Reason::Changed, &clock);
+    domain.sync(&dataplane(&[]), Reason::Changed, &clock);
     assert_eq!(domain.status().pace, Pace::Ordinary);
 }
 
@@ -330,10 +342,10 @@ fn t57_a_sync_that_takes_five_minutes_is_slow_and_succeeds() {
 fn drift_is_found_by_the_timer_and_repaired() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    domain.sync(&web_and_cart(), Reason::Startup, &clock);
     let looks = kernel.observations();
 
-    let quiet = domain.round(&web_and_cart(), Reason::Timer, &clock);
+    let quiet = domain.sync(&web_and_cart(), Reason::Timer, &clock);
     assert_eq!(
         (quiet.reason, &quiet.outcome),
         (Reason::Timer, &Outcome::Unchanged)
@@ -341,7 +353,7 @@ fn drift_is_found_by_the_timer_and_repaired() {
     assert_eq!(kernel.observations(), looks, "nothing had happened");
 
     kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
-    let repair = domain.round(&web_and_cart(), Reason::Timer, &clock);
+    let repair = domain.sync(&web_and_cart(), Reason::Timer, &clock);
 
     assert_eq!(
         (repair.reason, &repair.outcome),
@@ -355,12 +367,12 @@ fn drift_is_found_by_the_timer_and_repaired() {
 fn somebody_elses_change_to_somebody_elses_rules_is_no_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    domain.sync(&web_and_cart(), Reason::Startup, &clock);
 
     kernel.tamper(Family::Ipv6, |rules| *rules = FakeRules::default());
-    let round = domain.round(&web_and_cart(), Reason::Drift, &clock);
+    let sync = domain.sync(&web_and_cart(), Reason::Drift, &clock);
 
-    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!(domain.status().drifts, 0);
     assert_eq!(kernel.commits(), 1);
 }
@@ -369,19 +381,19 @@ fn somebody_elses_change_to_somebody_elses_rules_is_no_drift() {
 fn a_request_looks_whatever_the_kernel_says_about_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    domain.sync(&web_and_cart(), Reason::Startup, &clock);
     let looks = kernel.observations();
-    let round = domain.round(&web_and_cart(), Reason::Requested, &clock);
-    assert_eq!(round.outcome, Outcome::Unchanged);
+    let sync = domain.sync(&web_and_cart(), Reason::Requested, &clock);
+    assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!(kernel.observations(), looks + 1);
 }
 
 #[test]
-fn removal_leaves_nothing_and_the_next_round_programs_everything_again() {
+fn removal_leaves_nothing_and_the_next_sync_programs_everything_again() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backends = Family::ALL.map(|family| kernel.backend(family));
     let mut families = Reconciler::new(Vec::from(backends));
-    families.round(&web_and_cart(), Reason::Startup, &clock);
+    families.sync(&web_and_cart(), Reason::Startup, &clock);
 
     families
         .commit_removal(&clock)
@@ -390,13 +402,16 @@ fn removal_leaves_nothing_and_the_next_round_programs_everything_again() {
     for family in Family::ALL {
         assert_eq!(kernel.rules(family), FakeRules::default());
     }
-    assert_eq!(families.status()[0].standing(), Standing::NeverProgrammed);
-    families.round(&web_and_cart(), Reason::Requested, &clock);
+    assert_eq!(
+        families.status()[0].standing(),
+        FamilyCondition::NeverProgrammed
+    );
+    families.sync(&web_and_cart(), Reason::Requested, &clock);
     assert_held(&kernel, &web_and_cart());
 }
 
 #[test]
-fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
+fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -407,12 +422,16 @@ fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
     let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
     let sticky = compile(&sticky.build(), &endpoints.build(), &node, &config);
     let mut desired = web_and_cart();
-    domain.round(&desired, Reason::Startup, &clock);
-    assert!(domain.status().shortcomings.is_empty());
+    domain.sync(&desired, Reason::Startup, &clock);
+    assert!(domain.status().unsupported_fields.is_empty());
 
     desired.set(Arc::new(sticky));
-    let round = domain.round(&desired, Reason::Changed, &clock);
-    let texts: Vec<String> = round.shortcomings.iter().map(ToString::to_string).collect();
+    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    let texts: Vec<String> = sync
+        .unsupported_fields
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         texts,
         [
@@ -422,25 +441,35 @@ fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
     );
 
     desired.remove(&ServiceKey::new("shop", "web"));
-    let round = domain.round(&desired, Reason::Changed, &clock);
-    assert_eq!(round.shortcomings.len(), 1, "another Service has changed");
+    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    assert_eq!(
+        sync.unsupported_fields.len(),
+        1,
+        "another Service has changed"
+    );
 
     let mut restarted = Domain::new(kernel.backend(IPV4));
-    let again = restarted.round(&desired, Reason::Startup, &clock);
-    assert_eq!(again.shortcomings, round.shortcomings, "to a restart");
+    let again = restarted.sync(&desired, Reason::Startup, &clock);
+    assert_eq!(
+        again.unsupported_fields, sync.unsupported_fields,
+        "to a restart"
+    );
     desired.set_node(mk_node(2).build(), config);
-    let again = domain.round(&desired, Reason::Changed, &clock);
-    assert_eq!(again.shortcomings, round.shortcomings, "on another node");
+    let again = domain.sync(&desired, Reason::Changed, &clock);
+    assert_eq!(
+        again.unsupported_fields, sync.unsupported_fields,
+        "on another node"
+    );
 
     desired.remove(&ServiceKey::new("shop", "sticky"));
-    let round = domain.round(&desired, Reason::Changed, &clock);
-    assert!(round.shortcomings.is_empty());
+    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    assert!(sync.unsupported_fields.is_empty());
 }
 
 /// Of several Services that claim the same address, the first by name gets it, in whatever order
 /// they arrive.
 #[test]
-fn what_a_backend_cannot_do_is_told_of_the_service_that_has_the_address() {
+fn what_a_backend_cannot_do_is_reported_of_the_service_that_has_the_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -456,48 +485,51 @@ fn what_a_backend_cannot_do_is_told_of_the_service_that_has_the_address() {
     };
     let minute = Some(Duration::from_secs(60));
     let mut desired = web_and_cart();
-    let mut told = |desired: &Dataplane| {
-        let round = domain.round(desired, Reason::Changed, &clock);
-        let services = round.shortcomings.iter().map(|s| s.service.to_string());
+    let mut reported = |desired: &Dataplane| {
+        let sync = domain.sync(desired, Reason::Changed, &clock);
+        let services = sync
+            .unsupported_fields
+            .iter()
+            .map(|s| s.service.to_string());
         services.collect::<Vec<_>>()
     };
 
     desired.set(rules("shop/b", minute));
-    assert_eq!(told(&desired), ["shop/b"]);
+    assert_eq!(reported(&desired), ["shop/b"]);
     desired.set(rules("shop/a", None));
-    assert!(told(&desired).is_empty(), "shop/a has it now");
+    assert!(reported(&desired).is_empty(), "shop/a has it now");
     desired.set(rules("shop/b", minute.map(|minute| 2 * minute)));
     assert!(
-        told(&desired).is_empty(),
+        reported(&desired).is_empty(),
         "shop/b has changed, and has it not"
     );
     desired.set(rules("shop/a", minute));
-    assert_eq!(told(&desired), ["shop/a"]);
+    assert_eq!(reported(&desired), ["shop/a"]);
     desired.remove(&ServiceKey::new("shop", "a"));
     assert_eq!(
-        told(&desired),
+        reported(&desired),
         ["shop/b"],
         "nobody has it before it any more"
     );
 }
 
 #[test]
-fn the_last_ten_rounds_are_kept_and_print_in_a_line_each() {
+fn the_last_ten_syncs_are_kept_and_print_in_a_line_each() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.round(&web_and_cart(), Reason::Startup, &clock);
-    let first = domain.status().rounds.to_string();
+    domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let first = domain.status().syncs.to_string();
     assert_eq!(
         first,
-        "IPv4 round 1 at 2023-11-14T22:13:20.000Z (Startup): committed, \
+        "IPv4 sync 1 at 2023-11-14T22:13:20.000Z (Startup): committed, \
          wrote 6 elements and 1 objects in 1 transaction, \
          took 0ns (observe 0ns, render 0ns, diff 0ns, commit 0ns)\n"
     );
     for _ in 0..12 {
-        domain.round(&web_and_cart(), Reason::Timer, &clock);
+        domain.sync(&web_and_cart(), Reason::Timer, &clock);
     }
-    let rounds = domain.status().rounds;
-    let numbers: Vec<u64> = rounds.iter().map(|round| round.number).collect();
+    let syncs = domain.status().syncs;
+    let numbers: Vec<u64> = syncs.iter().map(|sync| sync.number).collect();
     assert_eq!(numbers, (4..=13).collect::<Vec<u64>>());
 }
 
@@ -511,11 +543,11 @@ proptest! {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
         let mut seeded = Seeded::new(seed);
         let faults = [
-            Fate::Refuse(Recovery::Retry),
-            Fate::Refuse(Recovery::Observe),
-            Fate::Refuse(Recovery::Isolate),
-            Fate::Refuse(Recovery::Halt),
-            Fate::LoseAnswer,
+            CallOutcome::Refuse(Recovery::Retry),
+            CallOutcome::Refuse(Recovery::Observe),
+            CallOutcome::Refuse(Recovery::Isolate),
+            CallOutcome::Refuse(Recovery::Halt),
+            CallOutcome::LoseAnswer,
         ];
         let start = |seed| Domain::new(Faulty::seeded(kernel.backend(IPV4), seed, &faults));
         let mut domain = start(seed);
@@ -528,16 +560,16 @@ proptest! {
                 if seeded.below(3) == 0 {
                     kernel.cut_after(seeded.below(20));
                 }
-                domain.round(desired, reasons[seeded.below(reasons.len())], &clock);
-                if let Some(believed) = domain.believed() {
-                    prop_assert_eq!(&believed.rules, &kernel.rules(IPV4));
+                domain.sync(desired, reasons[seeded.below(reasons.len())], &clock);
+                if let Some(observed) = domain.observed() {
+                    prop_assert_eq!(&observed.rules, &kernel.rules(IPV4));
                 }
             }
         }
         let last = history.last().expect("a history has states");
         let arrived = (0..50).any(|_| {
-            let round = domain.round(last, Reason::Timer, &clock);
-            round.succeeded() && round.quarantined.is_empty()
+            let sync = domain.sync(last, Reason::Timer, &clock);
+            sync.succeeded() && sync.quarantined.is_empty()
         });
         prop_assert!(arrived);
         prop_assert_eq!(kernel.rules(IPV4), FakeRules::render(last, IPV4));

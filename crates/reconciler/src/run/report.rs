@@ -5,22 +5,22 @@ use std::time::SystemTime;
 
 use backend::Backend;
 
-use crate::{Contest, Domain, FamilyStatus, Latency, Reason, Round};
+use crate::{Domain, FamilyStatus, FamilySync, Latency, Reason, RepairBackoff};
 
 /// An event of the loop.
 #[derive(Debug)]
-pub enum News<'a, B: Backend> {
-    /// A round begins. Carries no status, because nothing has changed yet and the kernel is
+pub enum LoopEvent<'a, B: Backend> {
+    /// A sync begins. Carries no status, because nothing has changed yet and the kernel is
     /// waiting.
-    Began(UnderWay),
-    /// A round has ended, or the status has changed. Includes the domains, for callers that need
+    Began(RunningSync),
+    /// A sync has ended, or the status has changed. Includes the domains, for callers that need
     /// their rules.
     Report(Report, &'a [Domain<B>]),
 }
 
-/// A running round. It can take minutes on a slow machine and still succeed.
+/// A running sync. It can take minutes on a slow machine and still succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnderWay {
+pub struct RunningSync {
     /// Why it runs.
     pub reason: Reason,
     /// When it began.
@@ -31,20 +31,20 @@ pub struct UnderWay {
 /// their latencies: to find what changed between two reports, compare their `programmed` states.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What the loop does between rounds.
+    /// What the loop does between syncs.
     pub activity: Activity,
     /// The status of each family, in the order in which they are programmed.
     pub families: Vec<FamilyStatus>,
     /// Set while another program keeps changing Signpost's rules, so that repairs are delayed.
-    pub contest: Option<Contest>,
-    /// The rounds that ended since the last report.
-    pub finished: Vec<Arc<Round>>,
-    /// The latencies of the changes that these rounds programmed. Changes that waited for a family
+    pub contest: Option<RepairBackoff>,
+    /// The syncs that ended since the last report.
+    pub finished: Vec<Arc<FamilySync>>,
+    /// The latencies of the changes that these syncs programmed. Changes that waited for a family
     /// to be programmed for the first time are left out.
     pub latencies: Vec<Latency>,
 }
 
-/// What the loop does while no round runs.
+/// What the loop does while no sync runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// It waits for work.

@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use backend::{Culprit, Disturbance, Recovery};
+use backend::{Actor, ExternalChange, Recovery};
 use dataplane::{Dataplane, Family, ServiceKey, compile};
 use testkit::{
-    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, mk_config, mk_endpoints, mk_node,
-    mk_service,
+    Call, CallOutcome, FakeBackend, FakeKernel, FakeRules, Faulty, mk_config, mk_endpoints,
+    mk_node, mk_service,
 };
 
 use super::{
-    Activity, Command, Desired, Inbox, News, Permission, Received, Reply, Resync, Settings,
-    UnderWay, mailbox,
+    Activity, Command, CommandSource, Desired, LoopEvent, Permission, Received, Reply, Resync,
+    RunningSync, Settings, command_receiver,
 };
 use crate::fake_clock::FakeClock;
-use crate::{Clock, Periods, Reason, Reconciler, Report, Stamps, Standing, run};
+use crate::{Clock, FamilyCondition, Periods, Reason, Reconciler, Report, Stamps, run};
 
 /// Commands and the milliseconds at which they arrive. Waiting for a command advances the clock.
 struct Script {
@@ -24,7 +24,7 @@ struct Script {
     commands: VecDeque<(u64, Command)>,
 }
 
-impl Inbox for Script {
+impl CommandSource for Script {
     fn receive(&mut self, wait: Option<Duration>) -> Received {
         let now = self.clock.elapsed();
         let next = self
@@ -110,14 +110,14 @@ impl Story {
 
     /// Runs the loop and stops it at this millisecond.
     fn until(self, end: u64) -> Vec<Report> {
-        let backend = Faulty::new(self.kernel.backend(Family::Ipv4), |_| Fate::Pass);
+        let backend = Faulty::new(self.kernel.backend(Family::Ipv4), |_| CallOutcome::Pass);
         self.until_with(end, backend)
     }
 
     fn until_with(self, end: u64, backend: Faulty<FakeBackend>) -> Vec<Report> {
         let story = self.at(end, Command::Stop);
         let mut reports = Vec::new();
-        let mut inbox = Script {
+        let mut command_source = Script {
             clock: story.clock.clone(),
             commands: story.commands,
         };
@@ -125,10 +125,10 @@ impl Story {
         run(
             &mut families,
             story.settings,
-            &mut inbox,
+            &mut command_source,
             &story.clock,
             |news| {
-                if let News::Report(report, _) = news {
+                if let LoopEvent::Report(report, _) = news {
                     reports.push(report);
                 }
             },
@@ -137,20 +137,20 @@ impl Story {
     }
 }
 
-/// When each round began, in milliseconds, and why.
-fn rounds(reports: &[Report]) -> Vec<(u64, Reason)> {
+/// When each sync began, in milliseconds, and why.
+fn syncs(reports: &[Report]) -> Vec<(u64, Reason)> {
     let zero = FakeClock::new().wall_time();
     let finished = reports.iter().flat_map(|report| &report.finished);
     finished
-        .map(|round| {
-            let since = round.started.duration_since(zero).expect("time goes on");
+        .map(|sync| {
+            let since = sync.started.duration_since(zero).expect("time goes on");
             let since = u64::try_from(since.as_millis()).expect("a test is short");
-            (since, round.reason)
+            (since, sync.reason)
         })
         .collect()
 }
 
-/// T73 (kind#1707, k/k#138073): a hundred updates at once make two rounds, and an endpoint removed
+/// T73 (kind#1707, k/k#138073): a hundred updates at once make two syncs, and an endpoint removed
 /// by them is gone without delay.
 #[test]
 fn t73_a_burst_is_coalesced_and_the_first_removal_is_immediate() {
@@ -165,7 +165,7 @@ fn t73_a_burst_is_coalesced_and_the_first_removal_is_immediate() {
     let reports = story.until(6000);
 
     assert_eq!(
-        rounds(&reports),
+        syncs(&reports),
         [
             (0, Reason::Startup),
             (5000, Reason::Changed),
@@ -184,7 +184,7 @@ fn additions_in_a_burst_wait_for_min_sync_period() {
         story = story.wants(5000 + u64::from(added), web(8000..8001 + added));
     }
     assert_eq!(
-        rounds(&story.until(6000)),
+        syncs(&story.until(6000)),
         [
             (0, Reason::Startup),
             (5001, Reason::Changed),
@@ -201,13 +201,13 @@ fn a_failure_is_retried_without_another_change() {
     let busy = Faulty::new(kernel.backend(Family::Ipv4), move |call| match call {
         Call::Commit { .. } if left > 0 => {
             left -= 1;
-            Fate::Refuse(Recovery::Retry)
+            CallOutcome::Refuse(Recovery::Retry)
         }
-        _ => Fate::Pass,
+        _ => CallOutcome::Pass,
     });
     let reports = story.until_with(5000, busy);
     assert_eq!(
-        rounds(&reports),
+        syncs(&reports),
         [
             (0, Reason::Startup),
             (100, Reason::Retry),
@@ -215,8 +215,8 @@ fn a_failure_is_retried_without_another_change() {
             (400, Reason::Retry),
         ]
     );
-    let last = reports.last().expect("there were rounds");
-    assert_eq!(last.families[0].standing(), Standing::Programmed);
+    let last = reports.last().expect("there were syncs");
+    assert_eq!(last.families[0].standing(), FamilyCondition::Programmed);
 }
 
 #[test]
@@ -272,10 +272,10 @@ fn a_paused_loop_keeps_what_is_programmed_and_says_so() {
         .wants(0, web([8080]))
         .at(1000, Command::Settings(PAUSED))
         .wants(2000, web([8081]))
-        .at(3000, Command::Drifted(Disturbance::possible()));
+        .at(3000, Command::Drifted(ExternalChange::possible()));
     let kernel = story.kernel.clone();
     let reports = story.until(600_000);
-    assert_eq!(rounds(&reports), [(0, Reason::Startup)]);
+    assert_eq!(syncs(&reports), [(0, Reason::Startup)]);
     let last = reports.last().expect("the pause was reported");
     assert_eq!(last.activity, Activity::Paused);
     let held = kernel.rules(Family::Ipv4);
@@ -293,7 +293,7 @@ fn a_resumed_loop_programs_what_is_wanted_by_then_at_once() {
     let kernel = story.kernel.clone();
     let reports = story.until(5000);
     assert_eq!(
-        rounds(&reports),
+        syncs(&reports),
         [(0, Reason::Startup), (4000, Reason::Changed)]
     );
     let held = kernel.rules(Family::Ipv4);
@@ -328,10 +328,10 @@ fn a_resync_is_answered_with_what_it_found() {
         .at(50, Command::Resync(reply));
     story.until(1000);
     let answer = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(Resync::Done(rounds)) = answer else {
+    let Some(Resync::Done(syncs)) = answer else {
         panic!("no answer: {answer:?}");
     };
-    assert_eq!(rounds[0].reason, Reason::Requested);
+    assert_eq!(syncs[0].reason, Reason::Requested);
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_resync_of_a_paused_loop_is_answered_with_no() {
 fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
     let story = Story::new()
         .wants(0, web([8080]))
-        .at(7000, Command::Drifted(Disturbance::possible()));
+        .at(7000, Command::Drifted(ExternalChange::possible()));
     let kernel = story.kernel.clone();
     let mut tampered = false;
     let script_kernel = kernel.clone();
@@ -363,16 +363,16 @@ fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
             tampered = true;
             script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
         }
-        Fate::Pass
+        CallOutcome::Pass
     });
     let reports = story.until_with(8000, backend);
     assert_eq!(
-        rounds(&reports),
+        syncs(&reports),
         [(0, Reason::Startup), (7000, Reason::Drift)]
     );
     let held = kernel.rules(Family::Ipv4);
     assert_eq!(held, FakeRules::render(&web([8080]), Family::Ipv4));
-    let last = reports.last().expect("there were rounds");
+    let last = reports.last().expect("there were syncs");
     assert_eq!(last.families[0].drifts, 1);
 }
 
@@ -381,16 +381,16 @@ fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
 #[test]
 fn t38_a_contest_is_reported_while_it_lasts() {
     let mut story = Story::new().wants(0, web([8080]));
-    let culprit = Culprit {
+    let actor = Actor {
         program: "firewalld".to_owned(),
         process: 815,
     };
     for flush in 0..50 {
-        let disturbance = Disturbance {
+        let external_change = ExternalChange {
             families: Family::ALL.into(),
-            culprit: Some(culprit.clone()),
+            actor: Some(actor.clone()),
         };
-        story = story.at(1000 + 200 * flush, Command::Drifted(disturbance));
+        story = story.at(1000 + 200 * flush, Command::Drifted(external_change));
     }
     let kernel = story.kernel.clone();
     let script_kernel = kernel.clone();
@@ -398,7 +398,7 @@ fn t38_a_contest_is_reported_while_it_lasts() {
         if matches!(call, Call::Observe) && script_kernel.commits() > 0 {
             script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
         }
-        Fate::Pass
+        CallOutcome::Pass
     });
     let reports = story.until_with(29_000, backend);
 
@@ -409,16 +409,16 @@ fn t38_a_contest_is_reported_while_it_lasts() {
     let [None, Some(contest), None] = contests[..] else {
         panic!("{contests:?}");
     };
-    assert_eq!((contest.repairs, &contest.culprit), (6, &Some(culprit)));
+    assert_eq!((contest.repairs, &contest.actor), (6, &Some(actor)));
 }
 
 /// A program flushed once, long ago. Lost notifications since then, again and again, do not mean
 /// that a program keeps changing the rules.
 #[test]
 fn nobody_is_said_to_contest_what_nobody_has_changed() {
-    let flush = Disturbance {
+    let flush = ExternalChange {
         families: Family::ALL.into(),
-        culprit: Some(Culprit {
+        actor: Some(Actor {
             program: "firewalld".to_owned(),
             process: 815,
         }),
@@ -427,7 +427,7 @@ fn nobody_is_said_to_contest_what_nobody_has_changed() {
         .wants(0, web([8080]))
         .at(1000, Command::Drifted(flush));
     for missed in 0..20 {
-        let command = Command::Drifted(Disturbance::possible());
+        let command = Command::Drifted(ExternalChange::possible());
         story = story.at(100_000 + 1000 * missed, command);
     }
     let (kernel, clock) = (story.kernel.clone(), story.clock.clone());
@@ -440,12 +440,12 @@ fn nobody_is_said_to_contest_what_nobody_has_changed() {
             Call::Observe => kernel.tamper(Family::Ipv4, |_| ()),
             Call::Commit { .. } | Call::Removal => {}
         }
-        Fate::Pass
+        CallOutcome::Pass
     });
     let reports = story.until_with(120_000, backend);
-    let last = reports.last().expect("there were rounds");
+    let last = reports.last().expect("there were syncs");
     assert_eq!(last.families[0].drifts, 1);
-    let looks = rounds(&reports);
+    let looks = syncs(&reports);
     let looks = looks.iter().filter(|(_, reason)| *reason == Reason::Drift);
     assert_eq!(looks.count(), 21);
     assert!(reports.iter().all(|report| report.contest.is_none()));
@@ -456,7 +456,7 @@ fn nobody_is_said_to_contest_what_nobody_has_changed() {
 fn a_contest_ends_with_a_pause() {
     let mut story = Story::new().wants(0, web([8080]));
     for flush in 0..50 {
-        let command = Command::Drifted(Disturbance::possible());
+        let command = Command::Drifted(ExternalChange::possible());
         story = story.at(1000 + 200 * flush, command);
     }
     story = story.at(11_000, Command::Settings(PAUSED));
@@ -465,41 +465,47 @@ fn a_contest_ends_with_a_pause() {
         if matches!(call, Call::Observe) && script_kernel.commits() > 0 {
             script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
         }
-        Fate::Pass
+        CallOutcome::Pass
     });
     let reports = story.until_with(600_000, backend);
-    let (last, before) = reports.split_last().expect("there were rounds");
-    let before = before.last().expect("there were rounds");
+    let (last, before) = reports.split_last().expect("there were syncs");
+    let before = before.last().expect("there were syncs");
     assert!(before.contest.is_some());
     assert_eq!((last.activity, &last.contest), (Activity::Paused, &None));
 }
 
 #[test]
-fn a_round_is_told_of_before_the_kernel_is_asked_anything_and_again_when_it_has_ended() {
+fn a_sync_is_reported_of_before_the_kernel_is_asked_anything_and_again_when_it_has_ended() {
     let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
     let story = Story::new().wants(0, web([8080])).at(1000, Command::Stop);
-    let mut inbox = Script {
+    let mut command_source = Script {
         clock: clock.clone(),
         commands: story.commands,
     };
     let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
-    let mut told = Vec::new();
-    run(&mut families, SETTINGS, &mut inbox, &clock, |news| {
-        told.push(match news {
-            News::Began(under_way) => (Some(under_way), kernel.observations()),
-            News::Report(..) => (None, kernel.observations()),
-        });
-    });
-    let began = UnderWay {
+    let mut reported = Vec::new();
+    run(
+        &mut families,
+        SETTINGS,
+        &mut command_source,
+        &clock,
+        |news| {
+            reported.push(match news {
+                LoopEvent::Began(running_sync) => (Some(running_sync), kernel.observations()),
+                LoopEvent::Report(..) => (None, kernel.observations()),
+            });
+        },
+    );
+    let began = RunningSync {
         reason: Reason::Startup,
         since: FakeClock::new().wall_time(),
     };
-    assert_eq!(told, [(Some(began), 0), (None, 1)]);
+    assert_eq!(reported, [(Some(began), 0), (None, 1)]);
 }
 
 #[test]
 fn nothing_is_written_before_anything_is_wanted() {
-    let story = Story::new().at(10, Command::Drifted(Disturbance::possible()));
+    let story = Story::new().at(10, Command::Drifted(ExternalChange::possible()));
     let kernel = story.kernel.clone();
     assert!(story.until(100_000).is_empty());
     assert_eq!((kernel.commits(), kernel.observations()), (0, 0));
@@ -508,7 +514,7 @@ fn nothing_is_written_before_anything_is_wanted() {
 #[test]
 fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
     let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
-    let (sender, mut receiver) = mailbox();
+    let (sender, mut receiver) = command_receiver();
     let stamps = Stamps {
         received_at: clock.now(),
         compile: Duration::ZERO,
@@ -520,13 +526,13 @@ fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
     let mut sender = Some(sender);
     let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
     run(&mut families, SETTINGS, &mut receiver, &clock, |news| {
-        if let News::Report(report, _) = news
+        if let LoopEvent::Report(report, _) = news
             && !report.finished.is_empty()
         {
             sender = None;
         }
     });
-    assert_eq!(families.status()[0].standing(), Standing::Programmed);
+    assert_eq!(families.status()[0].standing(), FamilyCondition::Programmed);
     let service = ServiceKey::new("shop", "web");
     let programmed = families.status()[0].programmed.clone();
     assert!(programmed.is_some_and(|plane| plane.services().get(&service).is_some()));

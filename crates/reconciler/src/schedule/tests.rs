@@ -1,16 +1,16 @@
 use std::time::{Duration, Instant};
 
-use backend::{Culprit, Size};
+use backend::{Actor, Size};
 
-use super::{Periods, Schedule, Sequel, Urgency};
+use super::{FollowUp, Periods, Schedule, Urgency};
 use crate::fake_clock::FakeClock;
-use crate::{Clock, Damage, Reason};
+use crate::{Clock, Reason, RepairedDrift};
 
 const PERIODS: Periods = Periods {
     min_sync_period: Duration::from_millis(100),
     sync_period: Duration::from_secs(30),
 };
-const RETRY: Sequel = Sequel::Retry { retries: 0 };
+const RETRY: FollowUp = FollowUp::Retry { retries: 0 };
 
 /// An event for a schedule; times are in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -20,15 +20,15 @@ enum Event {
     Drifted,
     Requested,
     Starts(Reason),
-    Ends(Sequel),
+    Ends(FollowUp),
     MinSyncPeriod(u64),
     SyncPeriod(u64),
 }
 
-/// The millisecond of an event, the event, and when and why the next round is due after it.
+/// The millisecond of an event, the event, and when and why the next sync is due after it.
 type Line = (u64, Event, Option<(u64, Reason)>);
 
-/// Plays `story`: after each event, checks when and why the next round is due.
+/// Plays `story`: after each event, checks when and why the next sync is due.
 #[track_caller]
 fn play(story: &[Line]) {
     let clock = FakeClock::new();
@@ -47,7 +47,7 @@ fn play(story: &[Line]) {
                 Some(reason),
                 "line {line}: {time} {event:?}"
             ),
-            Event::Ends(sequel) => schedule.finish(now, sequel, &[]),
+            Event::Ends(follow_up) => schedule.finish(now, follow_up, &[]),
             Event::MinSyncPeriod(period) => {
                 periods.min_sync_period = Duration::from_millis(period);
                 schedule.set_periods(periods);
@@ -69,10 +69,10 @@ fn play(story: &[Line]) {
 }
 
 use Event::{Changed, Drifted, Ends, LostEndpoints, MinSyncPeriod, Requested, Starts, SyncPeriod};
+use FollowUp::{Settled, Unfinished};
 use Reason as For;
-use Sequel::{Settled, Unfinished};
 
-/// The first round of a process, from 0 to 10 milliseconds.
+/// The first sync of a process, from 0 to 10 milliseconds.
 const STARTUP: [Line; 3] = [
     (0, Changed, Some((0, For::Startup))),
     (0, Starts(For::Startup), None),
@@ -119,10 +119,10 @@ fn t85_a_large_change_is_gone_on_with_at_once() {
     ]);
 }
 
-/// k/k#138073: measured from start to start, a period shorter than a round would be no pause at
+/// k/k#138073: measured from start to start, a period shorter than a sync would be no pause at
 /// all.
 #[test]
-fn min_sync_period_runs_from_the_end_of_a_round_to_the_start_of_the_next() {
+fn min_sync_period_runs_from_the_end_of_a_sync_to_the_start_of_the_next() {
     play_after_startup(&[
         (5000, Changed, Some((5000, For::Changed))),
         (5000, Starts(For::Changed), None),
@@ -136,7 +136,7 @@ fn min_sync_period_runs_from_the_end_of_a_round_to_the_start_of_the_next() {
 }
 
 #[test]
-fn after_a_round_that_took_long_others_have_the_kernel_for_as_long_but_not_for_ever() {
+fn after_a_sync_that_took_long_others_have_the_kernel_for_as_long_but_not_for_ever() {
     play(&[
         (0, MinSyncPeriod(1), None),
         (0, Changed, Some((0, For::Startup))),
@@ -151,7 +151,7 @@ fn after_a_round_that_took_long_others_have_the_kernel_for_as_long_but_not_for_e
 }
 
 #[test]
-fn a_change_that_arrives_during_a_round_is_not_lost() {
+fn a_change_that_arrives_during_a_sync_is_not_lost() {
     play_after_startup(&[
         (5000, Changed, Some((5000, For::Changed))),
         (5000, Starts(For::Changed), None),
@@ -161,7 +161,7 @@ fn a_change_that_arrives_during_a_round_is_not_lost() {
 }
 
 #[test]
-fn a_failed_round_is_tried_again_ever_more_rarely() {
+fn a_failed_sync_is_tried_again_ever_more_rarely() {
     let mut story = vec![
         (0, MinSyncPeriod(0), None),
         (0, SyncPeriod(3_600_000), None),
@@ -171,7 +171,7 @@ fn a_failed_round_is_tried_again_ever_more_rarely() {
     let mut now = 0;
     for (retries, delay) in (0..).zip([50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800]) {
         let due = (now + delay, For::Retry);
-        story.push((now, Ends(Sequel::Retry { retries }), Some(due)));
+        story.push((now, Ends(FollowUp::Retry { retries }), Some(due)));
         story.push((now + delay, Starts(For::Retry), None));
         now += delay;
     }
@@ -189,13 +189,13 @@ fn attempts_are_never_further_apart_than_sync_period() {
         (900, Starts(For::Changed), None),
         (
             900,
-            Ends(Sequel::Retry { retries: 40 }),
+            Ends(FollowUp::Retry { retries: 40 }),
             Some((1000, For::Timer)),
         ),
         (1000, Starts(For::Timer), None),
         (
             1000,
-            Ends(Sequel::Retry { retries: 40 }),
+            Ends(FollowUp::Retry { retries: 40 }),
             Some((2000, For::Timer)),
         ),
     ]);
@@ -208,7 +208,7 @@ fn a_change_does_not_wait_for_a_retry() {
         (5000, Starts(For::Changed), None),
         (
             5000,
-            Ends(Sequel::Retry { retries: 5 }),
+            Ends(FollowUp::Retry { retries: 5 }),
             Some((6600, For::Retry)),
         ),
         (5050, Changed, Some((5100, For::Changed))),
@@ -284,7 +284,7 @@ fn t85_a_lost_endpoint_does_not_wait_after_the_last_part_of_a_large_change() {
 }
 
 #[test]
-fn one_round_answers_everything_that_is_due() {
+fn one_sync_answers_everything_that_is_due() {
     play_after_startup(&[
         (20, Changed, Some((110, For::Changed))),
         (30, Requested, Some((110, For::Requested))),
@@ -295,7 +295,7 @@ fn one_round_answers_everything_that_is_due() {
 }
 
 #[test]
-fn a_request_is_not_answered_by_a_round_that_does_not_look() {
+fn a_request_is_not_answered_by_a_sync_that_does_not_look() {
     play_after_startup(&[
         (20, LostEndpoints, Some((20, For::Changed))),
         (20, Requested, Some((20, For::Changed))),
@@ -305,10 +305,10 @@ fn a_request_is_not_answered_by_a_round_that_does_not_look() {
 }
 
 /// A change by another program.
-fn damage(culprit: Option<&str>) -> Damage {
-    Damage {
+fn repaired_drift(actor: Option<&str>) -> RepairedDrift {
+    RepairedDrift {
         found: FakeClock::new().wall_time(),
-        culprit: culprit.map(|program| Culprit {
+        actor: actor.map(|program| Actor {
             program: program.to_owned(),
             process: 815,
         }),
@@ -318,7 +318,7 @@ fn damage(culprit: Option<&str>) -> Damage {
 }
 
 /// Simulates a program that changes the kernel every `every` milliseconds, from `from` to `until`,
-/// and rounds of 10 milliseconds; returns when the rounds began.
+/// and syncs of 10 milliseconds; returns when the syncs began.
 fn repairs(
     schedule: &mut Schedule,
     clock: &FakeClock,
@@ -326,17 +326,24 @@ fn repairs(
     from: u64,
     until: u64,
 ) -> Vec<u64> {
-    looks(schedule, clock, every, from, until, &[&damage(None)])
+    looks(
+        schedule,
+        clock,
+        every,
+        from,
+        until,
+        &[&repaired_drift(None)],
+    )
 }
 
-/// The same, with rounds that each find `found`.
+/// The same, with syncs that each find `found`.
 fn looks(
     schedule: &mut Schedule,
     clock: &FakeClock,
     every: u64,
     from: u64,
     until: u64,
-    found: &[&Damage],
+    found: &[&RepairedDrift],
 ) -> Vec<u64> {
     let at = |milliseconds| clock.at(Duration::from_millis(milliseconds));
     let mut repairs = Vec::new();
@@ -428,11 +435,11 @@ fn looks_that_find_nothing_take_a_quarter_of_the_time_at_most() {
 #[test]
 fn a_streak_of_repairs_names_only_whom_it_is_about() {
     let (mut schedule, clock) = started();
-    let (firewalld, nobody) = (damage(Some("firewalld")), damage(None));
+    let (firewalld, nobody) = (repaired_drift(Some("firewalld")), repaired_drift(None));
     looks(&mut schedule, &clock, 200, 100, 200, &[&firewalld]);
     repairs(&mut schedule, &clock, 200, 60_000, 65_000);
     let streak = schedule.held_back().expect("they are held back");
-    assert_eq!(streak.culprit, None, "it was somebody else's turn long ago");
+    assert_eq!(streak.actor, None, "it was somebody else's turn long ago");
     looks(
         &mut schedule,
         &clock,
@@ -443,7 +450,7 @@ fn a_streak_of_repairs_names_only_whom_it_is_about() {
     );
     repairs(&mut schedule, &clock, 200, 70_000, 75_000);
     let streak = schedule.held_back().expect("they are held back");
-    assert_eq!(streak.culprit, firewalld.culprit);
+    assert_eq!(streak.actor, firewalld.actor);
 }
 
 #[test]

@@ -137,16 +137,25 @@ fn ports_that_want_for_room_are_tried_when_there_is_some_and_others_always() {
         source: std::io::ErrorKind::AddrInUse.into(),
     };
     let _ = listeners.follow(Family::Ipv4, Some(&web(&["10.0.2.7:8080"])));
-    assert_eq!(listeners.refused(tcp(), refusal(tcp())), News::Fresh);
-    assert_eq!(listeners.refused(udp, refusal(udp)), News::Fresh);
+    assert_eq!(
+        listeners.refused(tcp(), refusal(tcp())),
+        RefusalChange::Fresh
+    );
+    assert_eq!(listeners.refused(udp, refusal(udp)), RefusalChange::Fresh);
 
     assert_eq!(described(&listeners.retry(0)), [""; 0]);
     let open_tcp = "open 127.0.0.1:30080/tcp: 10.0.2.7:8080";
     let open_udp = "open 127.0.0.1:30080/udp: 10.0.2.7:8443";
     assert_eq!(described(&listeners.retry(1)), [open_tcp]);
-    assert_eq!(listeners.refused(tcp(), in_use(tcp())), News::Fresh);
+    assert_eq!(
+        listeners.refused(tcp(), in_use(tcp())),
+        RefusalChange::Fresh
+    );
     assert_eq!(described(&listeners.retry(1)), [open_tcp, open_udp]);
-    assert_eq!(listeners.refused(tcp(), in_use(tcp())), News::Stale);
+    assert_eq!(
+        listeners.refused(tcp(), in_use(tcp())),
+        RefusalChange::Stale
+    );
     listeners.opened(udp);
     assert_eq!(described(&listeners.retry(1)), [open_tcp]);
 }
@@ -182,8 +191,8 @@ proptest! {
             let mut all = open.clone();
             for refusal in listeners.refusals() {
                 prop_assert!(!open.contains_key(&refusal.port));
-                let wanted = listeners.ports.get(&refusal.port).expect("it is wanted");
-                all.insert(refusal.port, Arc::clone(&wanted.route));
+                let desired = listeners.ports.get(&refusal.port).expect("it is wanted");
+                all.insert(refusal.port, Arc::clone(&desired.route));
             }
             expect_routes_of_own_packets(dataplane, family, &all)?;
         }
@@ -246,7 +255,7 @@ fn expect_routes_of_own_packets(
             protocol: port.transport.protocol(),
             port: port.port,
         };
-        let wanted: Vec<(Target, u32)> = match dataplane.verdict(&packet) {
+        let desired: Vec<(Target, u32)> = match dataplane.verdict(&packet) {
             Verdict::Deliver(choices) => choices.iter().map(weighed).collect(),
             Verdict::Reject | Verdict::Drop | Verdict::Untouched => Vec::new(),
         };
@@ -257,7 +266,7 @@ fn expect_routes_of_own_packets(
         }
         prop_assert_eq!(
             weights.into_iter().collect::<Vec<_>>(),
-            wanted,
+            desired,
             "{}",
             packet
         );

@@ -13,12 +13,12 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::stage::{Stage, limits, promptly, tcp_server, udp_server};
+use crate::stage::{TestBed, limits, promptly, tcp_server, udp_server};
 
 #[tokio::test]
 async fn a_port_that_somebody_has_is_named_and_taken_when_it_is_free() {
     for transport in Transport::ALL {
-        let mut stage = Stage::new(
+        let mut stage = TestBed::new(
             transport,
             Limits {
                 retry: Duration::from_millis(50),
@@ -62,7 +62,7 @@ async fn a_port_that_somebody_has_is_named_and_taken_when_it_is_free() {
 
 #[tokio::test]
 async fn no_more_ports_than_the_limit() {
-    let mut stage = Stage::new(
+    let mut stage = TestBed::new(
         Transport::Tcp,
         Limits {
             listeners: 0,
@@ -92,17 +92,17 @@ impl<S: Subscriber> Layer<S> for Warnings {
 /// An agent with a limit of 256 open files and 201 node ports wrote 137 warnings every five
 /// seconds.
 #[tokio::test(start_paused = true)]
-async fn a_port_that_stays_refused_is_told_of_once_and_tried_less_and_less() {
-    let told = Arc::new(AtomicU64::new(0));
-    let subscriber = tracing_subscriber::registry().with(Warnings(Arc::clone(&told)));
+async fn a_port_that_stays_refused_is_reported_of_once_and_tried_less_and_less() {
+    let reported = Arc::new(AtomicU64::new(0));
+    let subscriber = tracing_subscriber::registry().with(Warnings(Arc::clone(&reported)));
     let _guard = subscriber.set_default();
     for (listeners, tries) in [(100, 5..=25), (0, 1..=1)] {
-        told.store(0, Ordering::Relaxed);
+        reported.store(0, Ordering::Relaxed);
         let limits = Limits {
             listeners,
             ..limits()
         };
-        let mut stage = Stage::new(Transport::Tcp, limits).await;
+        let mut stage = TestBed::new(Transport::Tcp, limits).await;
         let _other = TcpListener::bind((Ipv4Addr::LOCALHOST, stage.port))
             .await
             .expect("a port");
@@ -116,7 +116,7 @@ async fn a_port_that_stays_refused_is_told_of_once_and_tried_less_and_less() {
         .await;
         let refusals = stage.refusals();
         assert_eq!(refusals.len(), 1);
-        assert_eq!(told.load(Ordering::Relaxed), 1, "{refusals:?}");
+        assert_eq!(reported.load(Ordering::Relaxed), 1, "{refusals:?}");
         let failures = stage.counts.creation_failures(Family::Ipv4);
         assert!(tries.contains(&failures), "{failures} times: {refusals:?}");
     }
@@ -124,7 +124,7 @@ async fn a_port_that_stays_refused_is_told_of_once_and_tried_less_and_less() {
 
 #[tokio::test]
 async fn nothing_is_listened_on_once_it_is_switched_off() {
-    let mut stage = Stage::new(Transport::Tcp, limits()).await;
+    let mut stage = TestBed::new(Transport::Tcp, limits()).await;
     stage.endpoints(&[tcp_server(|_| async {}).await]).await;
     assert!(TcpStream::connect(stage.address()).await.is_ok());
     stage.relays.apply(Family::Ipv4, None).await;
@@ -140,7 +140,7 @@ async fn nothing_is_listened_on_once_it_is_switched_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_may_close_and_open_again_at_once() {
     for transport in Transport::ALL {
-        let mut stage = Stage::new(transport, limits()).await;
+        let mut stage = TestBed::new(transport, limits()).await;
         let server = match transport {
             Transport::Tcp => tcp_server(|_| async {}).await,
             Transport::Udp => udp_server("a").await.0,

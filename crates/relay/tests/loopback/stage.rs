@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
 
 /// A node port on loopback, with its relays.
-pub(crate) struct Stage {
+pub(crate) struct TestBed {
     pub(crate) relays: Relays,
     pub(crate) counts: Arc<Counts>,
     pub(crate) port: u16,
@@ -23,13 +23,13 @@ pub(crate) struct Stage {
     affinity: Option<Duration>,
 }
 
-// === impl Stage ===
+// === impl TestBed ===
 
-impl Stage {
+impl TestBed {
     /// Uses a free port, without endpoints.
-    pub(crate) async fn new(transport: Transport, limits: Limits) -> Stage {
+    pub(crate) async fn new(transport: Transport, limits: Limits) -> TestBed {
         let counts = Arc::new(Counts::default());
-        Stage {
+        TestBed {
             relays: Relays::new(limits, Arc::clone(&counts)),
             counts,
             port: free_port(transport).await,
@@ -39,7 +39,7 @@ impl Stage {
     }
 
     /// With session affinity.
-    pub(crate) fn sticky(mut self) -> Stage {
+    pub(crate) fn sticky(mut self) -> TestBed {
         self.affinity = Some(Duration::from_secs(60));
         self
     }

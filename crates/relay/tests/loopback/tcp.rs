@@ -9,10 +9,10 @@ use relay::{Limits, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::stage::{Stage, free_port, limits, promptly, tcp_server};
+use crate::stage::{TestBed, free_port, limits, promptly, tcp_server};
 
-async fn stage(limits: Limits) -> Stage {
-    Stage::new(Transport::Tcp, limits).await
+async fn stage(limits: Limits) -> TestBed {
+    TestBed::new(Transport::Tcp, limits).await
 }
 
 /// A server that sends its name and then echoes what it receives.

@@ -8,7 +8,7 @@ use relay::{Limits, Transport};
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
 
-use crate::stage::{PROMPTLY, Stage, free_port, limits, promptly, udp_server};
+use crate::stage::{PROMPTLY, TestBed, free_port, limits, promptly, udp_server};
 
 /// The time between two attempts of a client without an answer.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ struct Answer {
 // === impl Client ===
 
 impl Client {
-    async fn of(stage: &Stage) -> Client {
+    async fn of(stage: &TestBed) -> Client {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .expect("a port");
@@ -63,8 +63,8 @@ impl Client {
     }
 }
 
-async fn stage(limits: Limits) -> Stage {
-    Stage::new(Transport::Udp, limits).await
+async fn stage(limits: Limits) -> TestBed {
+    TestBed::new(Transport::Udp, limits).await
 }
 
 #[tokio::test]

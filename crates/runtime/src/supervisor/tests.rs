@@ -81,19 +81,19 @@ async fn a_start_that_fails_is_the_end() {
 }
 
 #[tokio::test]
-async fn the_others_are_told_to_stop_when_one_ends() {
-    let (told, was_told) = oneshot::channel();
+async fn the_others_are_reported_to_stop_when_one_ends() {
+    let (reported, was_reported) = oneshot::channel();
     let end = end_of(|supervisor| {
         let stop = supervisor.stop();
         supervisor.spawn("other", async move {
             stop.cancelled().await;
-            let _ = told.send(());
+            let _ = reported.send(());
         });
         supervisor.spawn("first", async { Err::<(), _>(DiskFull) });
     })
     .await;
     assert_ended(&end, "first", "disk full");
-    was_told.await.expect("the other task was told");
+    was_reported.await.expect("the other task was told");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::follow::Recipient;
-use super::freshness::Pulse;
+use super::freshness::WatchHealth;
 use super::wire::Watched;
 use crate::{Assignment, Delivery, EngineGone, deliver};
 
@@ -32,9 +32,9 @@ struct Metadata {
 pub(super) struct Assignments {
     deliveries: mpsc::Sender<Delivery>,
     /// Stale while the object exists but cannot be read.
-    pulse: Pulse,
+    watch_health: WatchHealth,
     /// The last delivered configuration; the outer `None` before the first list ended.
-    told: Option<Option<Assignment>>,
+    reported: Option<Option<Assignment>>,
     /// Whether the current list contains the object.
     listed: Listed,
 }
@@ -56,12 +56,15 @@ impl Watched for OwnNodeProxy {
 // === impl Assignments ===
 
 impl Assignments {
-    pub(super) fn new(deliveries: mpsc::Sender<Delivery>, pulse: Pulse) -> Assignments {
-        pulse.fresh();
+    pub(super) fn new(
+        deliveries: mpsc::Sender<Delivery>,
+        watch_health: WatchHealth,
+    ) -> Assignments {
+        watch_health.fresh();
         Assignments {
             deliveries,
-            pulse,
-            told: None,
+            watch_health,
+            reported: None,
             listed: Listed::NotYet,
         }
     }
@@ -69,11 +72,11 @@ impl Assignments {
     /// Delivers the configuration if it differs from the last one: the agent's own status updates
     /// arrive as changes, too.
     async fn tell(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
-        self.pulse.fresh();
-        if self.told.as_ref() == Some(&assignment) {
+        self.watch_health.fresh();
+        if self.reported.as_ref() == Some(&assignment) {
             return Ok(());
         }
-        self.told = Some(assignment.clone());
+        self.reported = Some(assignment.clone());
         deliver(&self.deliveries, Delivery::Configuration(assignment)).await
     }
 }
@@ -98,7 +101,7 @@ impl Recipient<OwnNodeProxy> for Assignments {
             } => {
                 self.listed = Listed::Seen;
                 let message = format!("{key} cannot be read: {field}: {message}");
-                self.pulse.stale(SystemTime::now(), &message);
+                self.watch_health.stale(SystemTime::now(), &message);
                 Ok(())
             }
         }

@@ -22,7 +22,7 @@ pub(super) struct Collection {
     /// What messages call them.
     pub(super) kind: &'static str,
     /// What it means if the API server does not know the kind.
-    pub(super) absence: Absence,
+    pub(super) absence: UnknownKindPolicy,
     path: String,
     labels: Option<&'static str>,
     fields: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct Collection {
 
 /// What it means if the API server does not know a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Absence {
+pub(super) enum UnknownKindPolicy {
     /// It is an error.
     Fault,
     /// There are no objects of the kind.
@@ -56,7 +56,7 @@ impl Collection {
     pub(super) fn services() -> Collection {
         Collection {
             kind: "Services",
-            absence: Absence::Fault,
+            absence: UnknownKindPolicy::Fault,
             path: "/api/v1/services".to_owned(),
             labels: Some("!service.kubernetes.io/service-proxy-name"),
             fields: Some("spec.clusterIP!=None".to_owned()),
@@ -67,7 +67,7 @@ impl Collection {
     pub(super) fn endpoint_slices() -> Collection {
         Collection {
             kind: "EndpointSlices",
-            absence: Absence::Fault,
+            absence: UnknownKindPolicy::Fault,
             path: "/apis/discovery.k8s.io/v1/endpointslices".to_owned(),
             labels: Some("!service.kubernetes.io/headless"),
             fields: None,
@@ -78,7 +78,7 @@ impl Collection {
     pub(super) fn own_node(node: &str) -> Collection {
         Collection {
             kind: "Nodes",
-            absence: Absence::Fault,
+            absence: UnknownKindPolicy::Fault,
             path: "/api/v1/nodes".to_owned(),
             labels: None,
             fields: Some(format!("metadata.name={node}")),
@@ -91,7 +91,7 @@ impl Collection {
             kind: "ServiceCIDRs",
             // The kind appears with an upgrade of the control plane, and thousands of nodes ask for
             // it.
-            absence: Absence::Empty {
+            absence: UnknownKindPolicy::Empty {
                 look_again: Duration::from_secs(300),
             },
             path: "/apis/networking.k8s.io/v1/servicecidrs".to_owned(),
@@ -105,7 +105,7 @@ impl Collection {
         Collection {
             kind: "NodeProxies",
             // Signpost may be being installed right now.
-            absence: Absence::Empty {
+            absence: UnknownKindPolicy::Empty {
                 look_again: Duration::from_secs(20),
             },
             path: NodeProxy::url_path(&(), None),

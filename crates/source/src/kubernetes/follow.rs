@@ -24,9 +24,9 @@ use tracing::{debug, warn};
 
 use super::answer::ask;
 use super::backoff::{Backoff, jittered};
-use super::collection::{Absence, Collection, Start};
+use super::collection::{Collection, Start, UnknownKindPolicy};
 use super::failure::{Asked, Remedy, WatchError};
-use super::freshness::Pulse;
+use super::freshness::WatchHealth;
 use super::wire::{Decoded, Line, Place, Watched};
 use crate::EngineGone;
 
@@ -46,7 +46,7 @@ pub(super) trait Recipient<T> {
 pub(super) struct Follower<T, R> {
     client: Client,
     collection: Collection,
-    pulse: Pulse,
+    watch_health: WatchHealth,
     recipient: R,
     next: Next,
     backoff: Backoff,
@@ -82,12 +82,12 @@ enum Phase {
 // === impl Follower ===
 
 impl<T: Watched, R: Recipient<T>> Follower<T, R> {
-    pub(super) fn new(watch: (Client, Collection, Pulse), recipient: R) -> Follower<T, R> {
-        let (client, collection, pulse) = watch;
+    pub(super) fn new(watch: (Client, Collection, WatchHealth), recipient: R) -> Follower<T, R> {
+        let (client, collection, watch_health) = watch;
         Follower {
             client,
             collection,
-            pulse,
+            watch_health,
             recipient,
             next: Next::ListStreamed,
             backoff: Backoff::default(),
@@ -131,12 +131,12 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         let message = chain(error).to_string();
         debug!(kind, error = message, "watch ended");
         match (error.remedy(asked), self.collection.absence) {
-            (Remedy::Absent, Absence::Empty { look_again }) => {
+            (Remedy::Absent, UnknownKindPolicy::Empty { look_again }) => {
                 self.next = Next::ListStreamed;
                 self.recipient.deliver(Event::Init).await?;
                 self.recipient.deliver(Event::InitDone).await?;
                 self.heard = SystemTime::now();
-                self.pulse.fresh();
+                self.watch_health.fresh();
                 return Ok(jittered(look_again));
             }
             (Remedy::ListPaged, _) => {
@@ -154,7 +154,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
             (Remedy::Resume, _) => {}
         }
-        self.pulse.stale(self.heard, &message);
+        self.watch_health.stale(self.heard, &message);
         Ok(self.backoff.next())
     }
 
@@ -176,7 +176,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 self.next = Next::ListPaged;
                 self.recipient.deliver(Event::Init).await?;
             }
-            Phase::Watching => self.pulse.fresh(),
+            Phase::Watching => self.watch_health.fresh(),
         }
         let mut lines = answer.lines();
         while let Some(line) = within_silence(lines.next()).await?? {
@@ -200,7 +200,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             } if phase == Phase::Listing => {
                 self.next = Next::ResumeAfter(version);
                 self.recipient.deliver(Event::InitDone).await?;
-                self.pulse.fresh();
+                self.watch_health.fresh();
                 return Ok(Phase::Watching);
             }
             Line::Bookmark { version, .. } => {
@@ -241,7 +241,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             continued = page.continued;
             if continued.is_none() {
                 self.recipient.deliver(Event::InitDone).await?;
-                self.pulse.fresh();
+                self.watch_health.fresh();
                 // Without a version the watch starts with all objects once more, which is correct.
                 self.next = Next::ResumeAfter(page.version.unwrap_or_else(|| "0".to_owned()));
                 return Ok(());

@@ -31,7 +31,7 @@ enum Standing {
 
 /// Sets the state of one watch.
 #[derive(Debug, Clone)]
-pub(super) struct Pulse {
+pub(super) struct WatchHealth {
     freshness: Freshness,
     kind: &'static str,
 }
@@ -46,11 +46,11 @@ impl Default for Freshness {
 
 impl Freshness {
     /// Returns the handle for the watch of `kind`, whose answer is awaited from now on.
-    pub(super) fn pulse(&self, kind: &'static str) -> Pulse {
+    pub(super) fn watch_health(&self, kind: &'static str) -> WatchHealth {
         self.0.send_modify(|standings| {
             standings.insert(kind, Standing::Awaited);
         });
-        Pulse {
+        WatchHealth {
             freshness: self.clone(),
             kind,
         }
@@ -62,11 +62,11 @@ impl Freshness {
         deliveries: &mpsc::Sender<Delivery>,
     ) -> Result<Infallible, EngineGone> {
         let mut changes = self.0.subscribe();
-        let mut told = None;
+        let mut reported = None;
         loop {
             let condition = summary(&changes.borrow_and_update());
-            if condition.is_some() && condition != told {
-                told.clone_from(&condition);
+            if condition.is_some() && condition != reported {
+                reported.clone_from(&condition);
                 if let Some(condition) = condition {
                     log(&condition);
                     deliver(deliveries, Delivery::Condition(condition)).await?;
@@ -118,9 +118,9 @@ fn summary(standings: &Standings) -> Option<SourceCondition> {
         .then_some(SourceCondition::Fresh)
 }
 
-// === impl Pulse ===
+// === impl WatchHealth ===
 
-impl Pulse {
+impl WatchHealth {
     /// Records that the watch receives every change.
     pub(super) fn fresh(&self) {
         self.set(|_| Standing::Fresh);
@@ -162,7 +162,10 @@ mod tests {
     #[test]
     fn fresh_only_once_every_watch_is() {
         let freshness = Freshness::default();
-        let (one, other) = (freshness.pulse("Services"), freshness.pulse("Nodes"));
+        let (one, other) = (
+            freshness.watch_health("Services"),
+            freshness.watch_health("Nodes"),
+        );
         assert_eq!(standings(&freshness), None);
         one.fresh();
         assert_eq!(standings(&freshness), None);
@@ -171,9 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_doubt_counts_and_equal_reasons_are_told_once() {
+    fn the_oldest_doubt_counts_and_equal_reasons_are_reported_once() {
         let freshness = Freshness::default();
-        let (one, other) = (freshness.pulse("Services"), freshness.pulse("Nodes"));
+        let (one, other) = (
+            freshness.watch_health("Services"),
+            freshness.watch_health("Nodes"),
+        );
         let early = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let late = early + Duration::from_secs(60);
         one.stale(late, "refused");

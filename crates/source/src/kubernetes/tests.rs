@@ -45,7 +45,7 @@ fn service(name: &str, version: &str) -> Service {
     serde_json::from_value(service_json(name, version)).expect("a Service")
 }
 
-fn told(event: Event<Service>) -> Delivery {
+fn reported(event: Event<Service>) -> Delivery {
     Delivery::Objects(event.into())
 }
 
@@ -79,12 +79,12 @@ async fn a_list_and_what_happens_after_it_arrive_in_order() {
     watch.send("ADDED", &service_json("till", "9"));
     watch.send("DELETED", &service_json("cart", "10"));
     for expected in [
-        told(Event::Init),
-        told(Event::InitApply(service("cart", "5"))),
-        told(Event::InitDone),
-        told(Event::Apply(service("cart", "8"))),
-        told(Event::Apply(service("till", "9"))),
-        told(Event::Delete(ObjectKey::namespaced("shop", "cart"))),
+        reported(Event::Init),
+        reported(Event::InitApply(service("cart", "5"))),
+        reported(Event::InitDone),
+        reported(Event::Apply(service("cart", "8"))),
+        reported(Event::Apply(service("till", "9"))),
+        reported(Event::Delete(ObjectKey::namespaced("shop", "cart"))),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
@@ -100,9 +100,9 @@ async fn t23_a_watch_resumes_after_the_last_thing_seen() {
     watch.bookmark("30");
     assert_eq!(server.condition().await, SourceCondition::Fresh);
     for expected in [
-        told(Event::Init),
-        told(Event::InitDone),
-        told(Event::Apply(service("cart", "8"))),
+        reported(Event::Init),
+        reported(Event::InitDone),
+        reported(Event::Apply(service("cart", "8"))),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
@@ -121,7 +121,7 @@ async fn t23_a_watch_resumes_after_the_last_thing_seen() {
     // Changed while no watch was open, and not touched again.
     asked.watch().send("DELETED", &service_json("cart", "31"));
     let key = ObjectKey::namespaced("shop", "cart");
-    assert_eq!(server.delivery().await, told(Event::Delete(key)));
+    assert_eq!(server.delivery().await, reported(Event::Delete(key)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,11 +148,11 @@ async fn an_object_that_cannot_be_decoded_is_named_and_holds_up_nothing() {
     watch.send("ADDED", &broken);
     watch.send("ADDED", &service_json("cart", "5"));
     watch.end_list("7");
-    assert_eq!(server.delivery().await, told(Event::Init));
+    assert_eq!(server.delivery().await, reported(Event::Init));
     expected(&server.delivery().await);
-    let good = told(Event::InitApply(service("cart", "5")));
+    let good = reported(Event::InitApply(service("cart", "5")));
     assert_eq!(server.delivery().await, good);
-    assert_eq!(server.delivery().await, told(Event::InitDone));
+    assert_eq!(server.delivery().await, reported(Event::InitDone));
     assert_eq!(server.condition().await, SourceCondition::Fresh);
 
     broken["metadata"]["resourceVersion"] = json!("8");
@@ -163,11 +163,11 @@ async fn an_object_that_cannot_be_decoded_is_named_and_holds_up_nothing() {
     expected(&server.delivery().await);
     assert_eq!(
         server.delivery().await,
-        told(Event::Apply(service("till", "9")))
+        reported(Event::Apply(service("till", "9")))
     );
     watch.send("DELETED", &broken);
     let key = ObjectKey::namespaced("shop", "broken");
-    assert_eq!(server.delivery().await, told(Event::Delete(key)));
+    assert_eq!(server.delivery().await, reported(Event::Delete(key)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,10 +206,10 @@ async fn an_api_server_that_does_not_stream_lists_is_listed_page_by_page() {
         format!("watch=true&{selectors}&allowWatchBookmarks=true&resourceVersion=70")
     );
     for expected in [
-        told(Event::Init),
-        told(Event::InitApply(service("cart", "5"))),
-        told(Event::InitApply(service("till", "6"))),
-        told(Event::InitDone),
+        reported(Event::Init),
+        reported(Event::InitApply(service("cart", "5"))),
+        reported(Event::InitApply(service("till", "6"))),
+        reported(Event::InitDone),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
@@ -222,8 +222,8 @@ async fn an_api_server_that_forgot_its_history_is_listed_again_without_alarm() {
     let watch = server.asked(SERVICES).await.watch();
     watch.end_list("7");
     assert_eq!(server.condition().await, SourceCondition::Fresh);
-    assert_eq!(server.delivery().await, told(Event::Init));
-    assert_eq!(server.delivery().await, told(Event::InitDone));
+    assert_eq!(server.delivery().await, reported(Event::Init));
+    assert_eq!(server.delivery().await, reported(Event::InitDone));
     watch.send(
         "ERROR",
         &json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410,
@@ -235,14 +235,14 @@ async fn an_api_server_that_forgot_its_history_is_listed_again_without_alarm() {
     watch.send("ADDED", &service_json("till", "91"));
     watch.end_list("92");
     for expected in [
-        told(Event::Init),
-        told(Event::InitApply(service("till", "91"))),
-        told(Event::InitDone),
+        reported(Event::Init),
+        reported(Event::InitApply(service("till", "91"))),
+        reported(Event::InitDone),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
-    let told = server.deliveries_within(Duration::from_secs(1)).await;
-    assert_eq!(told, [], "an alarm");
+    let reported = server.deliveries_within(Duration::from_secs(1)).await;
+    assert_eq!(reported, [], "an alarm");
     // Some front ends send this status as the answer to the request itself.
     drop(watch);
     let resumed = server.asked(SERVICES).await;
@@ -282,12 +282,12 @@ async fn a_cut_connection_makes_it_stale_until_it_is_back() {
     );
     let watch = asked.watch();
     server.until_fresh().await;
-    assert_eq!(server.delivery().await, told(Event::Init));
-    assert_eq!(server.delivery().await, told(Event::InitDone));
+    assert_eq!(server.delivery().await, reported(Event::Init));
+    assert_eq!(server.delivery().await, reported(Event::InitDone));
     watch.send("ADDED", &service_json("cart", "8"));
     assert_eq!(
         server.delivery().await,
-        told(Event::Apply(service("cart", "8")))
+        reported(Event::Apply(service("cart", "8")))
     );
 }
 
@@ -330,13 +330,13 @@ async fn t24_bookmarks_are_a_sign_of_life() {
         for watch in &watches {
             watch.bookmark(&format!("{}", 10 + minute));
         }
-        let told = server.deliveries_within(Duration::from_secs(60)).await;
-        assert_eq!(told, [], "minute {minute}");
+        let reported = server.deliveries_within(Duration::from_secs(60)).await;
+        assert_eq!(reported, [], "minute {minute}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_told_in_the_api_servers_words() {
+async fn a_refusal_is_reported_in_the_api_servers_words() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
     let message = "services is forbidden: User \"agent\" cannot watch resource \"services\"";
     server
@@ -367,7 +367,7 @@ async fn a_watch_that_keeps_being_closed_is_not_opened_in_a_storm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_when_told_and_when_nobody_listens() {
+async fn it_ends_when_reported_and_when_nobody_listens() {
     let server = ApiServer::start();
     server.stopper.cancel();
     assert_eq!(server.source.await.expect("no panic"), Ok(()));

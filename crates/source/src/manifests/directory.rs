@@ -42,7 +42,7 @@ pub(super) struct Directory {
 
 /// The result of checking one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum FileCheck {
     /// It is unchanged.
     Same,
     /// It is new or has changed; its text.
@@ -91,11 +91,11 @@ impl Directory {
     /// # Errors
     ///
     /// Fails if the directory itself cannot be read.
-    pub(super) fn observe(&mut self) -> io::Result<Vec<(PathBuf, Look)>> {
+    pub(super) fn observe(&mut self) -> io::Result<Vec<(PathBuf, FileCheck)>> {
         let mut files = BTreeMap::new();
         let mut ancestors = BTreeSet::new();
         observe_directory(&self.root, Path::new(""), &mut ancestors, &mut files)?;
-        let looks: Vec<(PathBuf, Look)> = files
+        let looks: Vec<(PathBuf, FileCheck)> = files
             .into_iter()
             .map(|(path, there)| {
                 let look = there
@@ -103,7 +103,7 @@ impl Directory {
                     .and_then(|()| self.look(&path))
                     .unwrap_or_else(|error| {
                         self.stamps.remove(&path);
-                        Look::Unreadable(error.to_string())
+                        FileCheck::Unreadable(error.to_string())
                     });
                 (path, look)
             })
@@ -113,11 +113,11 @@ impl Directory {
         Ok(looks)
     }
 
-    fn look(&mut self, path: &Path) -> Result<Look, LookError> {
+    fn look(&mut self, path: &Path) -> Result<FileCheck, LookError> {
         let file = self.root.join(path);
         let metadata = fs::metadata(&file)?;
         if self.stamps.get(path) == Some(&Stamp::of(&metadata)) {
-            return Ok(Look::Same);
+            return Ok(FileCheck::Same);
         }
         // Check before opening: opening alone rewinds a tape, or starts a watchdog.
         ensure_readable(&metadata)?;
@@ -127,7 +127,7 @@ impl Directory {
         } else {
             self.stamps.insert(path.to_owned(), stamp);
         }
-        Ok(Look::Text(text))
+        Ok(FileCheck::Text(text))
     }
 }
 

@@ -13,14 +13,14 @@ use dataplane::{Dataplane, Packet, Target, Verdict};
 /// - A packet that the new state delivers is not refused, unless the old state refused it, nor sent
 ///   anywhere else. It may not be delivered yet: its sender retries.
 ///
-/// `wanted` are the dataplanes of the two ends.
+/// `desired` are the dataplanes of the two ends.
 ///
 /// # Panics
 ///
 /// If the verdict is worse.
 pub fn no_worse_than_both_ends(
     packet: &Packet,
-    wanted: [&Dataplane; 2],
+    desired: [&Dataplane; 2],
     [before, after]: [&Verdict; 2],
     between: &Verdict,
 ) {
@@ -29,7 +29,7 @@ pub fn no_worse_than_both_ends(
     let is_good = if refuses(before) && refuses(after) {
         refuses(between)
     } else if delivers(after) {
-        let mut known = targets_of_ports(packet, wanted);
+        let mut known = targets_of_ports(packet, desired);
         known.extend(targets(before).chain(targets(after)));
         match between {
             Verdict::Deliver(_) => targets(between).all(|target| known.contains(&target)),
@@ -49,15 +49,15 @@ pub fn no_worse_than_both_ends(
 
 /// The endpoints, in either state, of the Service ports that have the destination of `packet` in
 /// one.
-fn targets_of_ports(packet: &Packet, wanted: [&Dataplane; 2]) -> BTreeSet<Target> {
-    let owners = wanted.iter().filter_map(|dataplane| {
+fn targets_of_ports(packet: &Packet, desired: [&Dataplane; 2]) -> BTreeSet<Target> {
+    let owners = desired.iter().filter_map(|dataplane| {
         let frontend = dataplane.frontend_at(packet.destination, packet.protocol, packet.port)?;
         Some(&frontend.service_port)
     });
     let owners: BTreeSet<_> = owners.collect();
     let services = owners
         .iter()
-        .flat_map(|port| wanted.map(|dataplane| dataplane.services().get(&port.service)));
+        .flat_map(|port| desired.map(|dataplane| dataplane.services().get(&port.service)));
     let frontends = services.flatten().flat_map(|service| &service.frontends);
     frontends
         .filter(|(_, frontend)| owners.contains(&frontend.service_port))
@@ -100,8 +100,8 @@ mod tests {
             port: crate::port(80),
         };
         let nothing = Dataplane::default();
-        let wanted = [&nothing, &nothing];
-        let law = || no_worse_than_both_ends(&packet, wanted, [before, after], between);
+        let desired = [&nothing, &nothing];
+        let law = || no_worse_than_both_ends(&packet, desired, [before, after], between);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(law)).is_ok()
     }
 

@@ -7,7 +7,7 @@ use backend::{Backend, Change, Recovery, Rendered};
 use dataplane::{Dataplane, Frontend, FrontendKey};
 
 use super::{Rules, Subject};
-use crate::faulty_backend::{Fate, Faulty};
+use crate::faulty_backend::{CallOutcome, Faulty};
 
 /// How many attempts one state may take. With one call in ten failing, 50 in a row do not fail.
 const ATTEMPTS: usize = 50;
@@ -16,17 +16,17 @@ const ATTEMPTS: usize = 50;
 /// attempt, failed or not, frontends that are the same before and after still have their endpoints.
 pub fn converges_under_faults<S: Subject>(subject: &S, history: &[Dataplane], seed: u64) {
     let faults = [
-        Fate::Refuse(Recovery::Retry),
-        Fate::Refuse(Recovery::Observe),
-        Fate::LoseAnswer,
+        CallOutcome::Refuse(Recovery::Retry),
+        CallOutcome::Refuse(Recovery::Observe),
+        CallOutcome::LoseAnswer,
     ];
     let mut backend = Faulty::seeded(subject.fresh(), seed, &faults);
     let mut before = Dataplane::default();
-    let mut believed = Some(Rendered::default());
+    let mut observed = Some(Rendered::default());
     for desired in history {
         let serving = observe(backend.inner());
         let arrived = (0..ATTEMPTS).any(|_| {
-            let arrived = attempt(&mut backend, &mut believed, desired);
+            let arrived = attempt(&mut backend, &mut observed, desired);
             let held = observe(backend.inner());
             never_half_serves(subject, (&before, &serving), desired, &held);
             arrived
@@ -76,10 +76,10 @@ fn same_frontends(before: &Dataplane, after: &Dataplane) -> BTreeSet<FrontendKey
 /// One attempt to commit, as a reconciler makes it. Returns whether the desired rules were reached.
 fn attempt<B: Backend>(
     backend: &mut Faulty<B>,
-    believed: &mut Option<Rendered<B::Rules>>,
+    observed: &mut Option<Rendered<B::Rules>>,
     desired: &Dataplane,
 ) -> bool {
-    let from = match believed.take() {
+    let from = match observed.take() {
         Some(from) => from,
         None => match backend.observe() {
             Ok(rules) => Rendered {
@@ -99,11 +99,11 @@ fn attempt<B: Backend>(
     match error.map(|error| error.recovery) {
         None => {
             let dataplane = desired.clone();
-            *believed = Some(Rendered { dataplane, rules });
+            *observed = Some(Rendered { dataplane, rules });
             true
         }
         Some(Recovery::Retry) => {
-            *believed = Some(from);
+            *observed = Some(from);
             false
         }
         Some(Recovery::Observe) => false,

@@ -30,14 +30,14 @@ pub fn render_depends_on_content_only<S: Subject>(subject: &S, history: &[Datapl
 /// arrangement, whether that state was rendered or read from the kernel.
 pub fn render_from_anything_is_the_same<S: Subject>(subject: &S, history: &[Dataplane]) {
     let backend = subject.fresh();
-    let mut believed = Rendered::default();
+    let mut observed = Rendered::default();
     for desired in history {
         let anew = backend.render(desired, &Rendered::default());
         let read_back = Rendered {
             dataplane: Dataplane::default(),
-            rules: Clone::clone(&believed.rules),
+            rules: Clone::clone(&observed.rules),
         };
-        for from in [&believed, &read_back] {
+        for from in [&observed, &read_back] {
             let rules = backend.render(desired, from);
             assert_eq!(
                 subject.canonical(&rules),
@@ -45,8 +45,8 @@ pub fn render_from_anything_is_the_same<S: Subject>(subject: &S, history: &[Data
                 "left is rendered from what is believed, right from nothing"
             );
         }
-        believed = Rendered {
-            rules: backend.render(desired, &believed),
+        observed = Rendered {
+            rules: backend.render(desired, &observed),
             dataplane: desired.clone(),
         };
     }

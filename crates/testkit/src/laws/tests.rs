@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
+    Backend, Change, CommitError, Drift, FrontendContext, ObserveError, Receipt, Rendered,
+    UnsupportedField,
 };
 use dataplane::{
     ChunkSize, Config, Dataplane, Family, FrontendKey, Origin, Packet, Protocol, ServiceKey,
@@ -69,16 +70,19 @@ fn an_erased_backend_answers_as_the_one_behind_it() {
     desired.set(rules.into());
 
     let mut erased = backend::erase(kernel.backend(Family::Ipv4));
-    let wanted = erased.render(&desired, &Rendered::default());
+    let desired_rules = erased.render(&desired, &Rendered::default());
     let nothing = erased.observe().expect("it is read");
     assert!(nothing.is_nothing() && !erased.exist(&nothing));
-    let change = erased.diff(&nothing, &wanted);
+    let change = erased.diff(&nothing, &desired_rules);
     let receipt = erased.commit(change);
     let _ = receipt.expect("it is taken");
-    assert_eq!(wanted.typed::<FakeRules>(), kernel.rules(Family::Ipv4));
+    assert_eq!(
+        desired_rules.typed::<FakeRules>(),
+        kernel.rules(Family::Ipv4)
+    );
     let found = erased.observe().expect("it is read");
-    assert_eq!(found, wanted);
-    assert!(erased.diff(&found, &wanted).size().is_empty());
+    assert_eq!(found, desired_rules);
+    assert!(erased.diff(&found, &desired_rules).size().is_empty());
 
     let packet = Packet {
         origin: Origin::Node,
@@ -118,7 +122,7 @@ fn serve_at_every_prefix(
 
 /// The defect of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lie {
+enum Defect {
     DiffNeverEmpty,
     DiffLeavesRemovalsOut,
     RenderCountsItsCalls,
@@ -128,13 +132,13 @@ enum Lie {
     CommitLosesAFrontendLater,
 }
 
-struct Liar {
+struct DefectiveBackend {
     inner: FakeBackend,
-    lie: Lie,
+    lie: Defect,
     renders: Cell<usize>,
 }
 
-impl Backend for Liar {
+impl Backend for DefectiveBackend {
     type Rules = FakeRules;
     type Change = FakeChange;
 
@@ -153,23 +157,23 @@ impl Backend for Liar {
     fn render(&self, desired: &Dataplane, from: &Rendered<FakeRules>) -> FakeRules {
         let mut rules = self.inner.render(desired, from);
         self.renders.set(self.renders.get() + 1);
-        if self.lie == Lie::RenderCountsItsCalls && self.renders.get().is_multiple_of(2) {
+        if self.lie == Defect::RenderCountsItsCalls && self.renders.get().is_multiple_of(2) {
             rules.frontends.pop_first();
         }
-        if self.lie == Lie::RenderKeepsWhatItFinds {
+        if self.lie == Defect::RenderKeepsWhatItFinds {
             rules.cluster_ips.extend(&from.rules.cluster_ips);
         }
         rules
     }
 
-    fn diff(&self, believed: &FakeRules, wanted: &FakeRules) -> FakeChange {
-        let mut change = self.inner.diff(believed, wanted);
+    fn diff(&self, observed: &FakeRules, desired: &FakeRules) -> FakeChange {
+        let mut change = self.inner.diff(observed, desired);
         let removes = |step: &FakeOperation| matches!(step, FakeOperation::RemoveFrontend(_));
-        match (self.lie, &wanted.base) {
-            (Lie::DiffNeverEmpty, Some(base)) => {
+        match (self.lie, &desired.base) {
+            (Defect::DiffNeverEmpty, Some(base)) => {
                 change.0.push(FakeOperation::SetBase(base.clone()));
             }
-            (Lie::DiffLeavesRemovalsOut, _) => change.0.retain(|step| !removes(step)),
+            (Defect::DiffLeavesRemovalsOut, _) => change.0.retain(|step| !removes(step)),
             _ => {}
         }
         change
@@ -177,7 +181,7 @@ impl Backend for Liar {
 
     fn observe(&mut self) -> Result<FakeRules, ObserveError> {
         let mut rules = self.inner.observe()?;
-        if self.lie == Lie::ObserveMissesHairpins {
+        if self.lie == Defect::ObserveMissesHairpins {
             rules.hairpins.clear();
         }
         Ok(rules)
@@ -190,7 +194,7 @@ impl Backend for Liar {
     fn commit(&mut self, change: FakeChange) -> Result<Receipt, CommitError> {
         let receipt = self.inner.commit(change)?;
         let kernel = self.inner.kernel();
-        if self.lie == Lie::CommitLosesAFrontendLater && kernel.commits() > 1 {
+        if self.lie == Defect::CommitLosesAFrontendLater && kernel.commits() > 1 {
             kernel.tamper(self.family(), |rules| drop(rules.frontends.pop_first()));
         }
         Ok(receipt)
@@ -199,7 +203,7 @@ impl Backend for Liar {
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let kept = self.inner.kernel().rules(self.family()).base;
         let receipt = self.inner.commit_removal()?;
-        if self.lie == Lie::RemovalKeepsTheBase {
+        if self.lie == Defect::RemovalKeepsTheBase {
             let kernel = self.inner.kernel();
             kernel.tamper(self.family(), |rules| rules.base = kept);
         }
@@ -210,17 +214,17 @@ impl Backend for Liar {
         self.inner.suspects(change, desired)
     }
 
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        self.inner.shortcomings(asked)
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
+        self.inner.unsupported_fields(asked)
     }
 }
 
-impl Subject for Lie {
-    type Backend = Liar;
+impl Subject for Defect {
+    type Backend = DefectiveBackend;
     type Canonical = FakeRules;
 
-    fn fresh(&self) -> Liar {
-        Liar {
+    fn fresh(&self) -> DefectiveBackend {
+        DefectiveBackend {
             inner: FakeKernel::new().backend(Family::Ipv4),
             lie: *self,
             renders: Cell::new(0),
@@ -261,51 +265,51 @@ fn short_history() -> Vec<Dataplane> {
 #[test]
 #[should_panic(expected = "differ from themselves")]
 fn a_diff_that_is_never_empty_is_caught() {
-    laws::nothing_differs_from_itself(&Lie::DiffNeverEmpty, &short_history());
+    laws::nothing_differs_from_itself(&Defect::DiffNeverEmpty, &short_history());
 }
 
 #[test]
 #[should_panic(expected = "right what was committed")]
 fn a_diff_without_removals_is_caught() {
-    laws::a_commit_arrives(&Lie::DiffLeavesRemovalsOut, &short_history());
+    laws::a_commit_arrives(&Defect::DiffLeavesRemovalsOut, &short_history());
 }
 
 #[test]
 #[should_panic(expected = "put together in another order")]
 fn a_render_that_depends_on_more_than_content_is_caught() {
-    laws::render_depends_on_content_only(&Lie::RenderCountsItsCalls, &short_history(), 1);
+    laws::render_depends_on_content_only(&Defect::RenderCountsItsCalls, &short_history(), 1);
 }
 
 #[test]
 #[should_panic(expected = "rendered from what is believed")]
 fn a_render_that_keeps_what_it_finds_is_caught() {
-    laws::render_from_anything_is_the_same(&Lie::RenderKeepsWhatItFinds, &short_history());
+    laws::render_from_anything_is_the_same(&Defect::RenderKeepsWhatItFinds, &short_history());
 }
 
 #[test]
 #[should_panic(expected = "a restart would write")]
 fn an_observe_that_misses_something_is_caught() {
-    laws::a_restart_writes_nothing(&Lie::ObserveMissesHairpins, &short_history());
+    laws::a_restart_writes_nothing(&Defect::ObserveMissesHairpins, &short_history());
 }
 
 #[test]
 #[should_panic(expected = "left is what removal left behind")]
 fn a_removal_that_leaves_something_is_caught() {
-    laws::removal_leaves_nothing(&Lie::RemovalKeepsTheBase, &short_history());
+    laws::removal_leaves_nothing(&Defect::RemovalKeepsTheBase, &short_history());
 }
 
 #[test]
 #[should_panic(expected = "has not changed, but its endpoints have")]
 fn a_commit_that_loses_an_unchanged_frontend_is_caught() {
-    laws::converges_under_faults(&Lie::CommitLosesAFrontendLater, &short_history(), 1);
+    laws::converges_under_faults(&Defect::CommitLosesAFrontendLater, &short_history(), 1);
 }
 
 #[test]
 #[should_panic(expected = "has not changed, but its endpoints have")]
 fn a_change_that_removes_before_it_adds_is_caught() {
-    let flush_first = |believed: &FakeRules, wanted: &FakeRules| {
-        let mut change = believed.diff(&FakeRules::default());
-        change.0.extend(FakeRules::default().diff(wanted).0);
+    let flush_first = |observed: &FakeRules, desired: &FakeRules| {
+        let mut change = observed.diff(&FakeRules::default());
+        change.0.extend(FakeRules::default().diff(desired).0);
         change
     };
     serve_at_every_prefix(flush_first, &short_history());

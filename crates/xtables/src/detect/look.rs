@@ -9,7 +9,7 @@ use netlink::nf_tables::ListedRule;
 use netlink::{ObserveError, Socket};
 use rustix::io::Errno;
 
-use super::{HINT_TABLE, HINTS, Ours, Presence, TABLES};
+use super::{HINT_TABLE, HINTS, OwnChains, Presence, TABLES};
 use crate::legacy::blob::Table;
 use crate::legacy::kernel::Kernel;
 use crate::{Family, Fault, Variant};
@@ -40,12 +40,12 @@ pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<
 
 /// Checks for Signpost's rules without reading every rule. The cost does not depend on the number
 /// of rules, and the check need not start again when another program makes a change.
-pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> Ours {
-    let ours = match variant {
+pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> OwnChains {
+    let own_chains = match variant {
         Variant::NfTables => observe_nf_tables_traces(family, prefix),
         Variant::Legacy => observe_legacy_traces(family),
     };
-    ours.unwrap_or(Ours::Unknown)
+    own_chains.unwrap_or(OwnChains::Unknown)
 }
 
 /// Calls `look` until it succeeds, fails permanently, or has failed for `patience`.
@@ -90,7 +90,7 @@ fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> 
         // program changes any table meanwhile, and then the listing has to start again.
         for chain in chains.map_err(Failure::new)? {
             if chain.name.starts_with(prefix) {
-                presence.ours = Ours::Present;
+                presence.own_chains = OwnChains::Present;
                 continue;
             }
             presence.kubelet |= table == HINT_TABLE && HINTS.contains(&&*chain.name);
@@ -102,14 +102,14 @@ fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> 
     Ok(presence)
 }
 
-fn observe_nf_tables_traces(family: Family, prefix: &str) -> Result<Ours, Box<dyn Error>> {
+fn observe_nf_tables_traces(family: Family, prefix: &str) -> Result<OwnChains, Box<dyn Error>> {
     let mut socket = Socket::open()?;
     let (table, chain) = ENTRANCE;
     let into_ours = |rule: &ListedRule<'_>| leads_to(rule, prefix).then_some(());
     let entries = socket.observe_chosen_rules(family, table, Some(chain), into_ours)?;
     Ok(match entries.is_empty() {
-        true => Ours::Unlikely,
-        false => Ours::Present,
+        true => OwnChains::Unlikely,
+        false => OwnChains::Present,
     })
 }
 
@@ -144,7 +144,7 @@ fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
     let mut presence = Presence::default();
     for chain in &table.chains {
         if chain.begins_with(prefix) {
-            presence.ours = Ours::Present;
+            presence.own_chains = OwnChains::Present;
             continue;
         }
         presence.kubelet |= name == HINT_TABLE && chain.name().is_some_and(is_hint);
@@ -156,14 +156,14 @@ fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
 }
 
 /// Checks the kernel's list of legacy tables, which contains a table from its first use on.
-fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
+fn observe_legacy_traces(family: Family) -> Result<OwnChains, Box<dyn Error>> {
     let (nat, _) = ENTRANCE;
     let names = Kernel::open(family)?.observe_names()?.unwrap_or_default();
     let is_listed = |table| names.iter().any(|name| name == table);
     Ok(match (is_listed(nat), is_listed("filter")) {
-        (true, _) => Ours::Likely,
-        (false, true) => Ours::Unlikely,
-        (false, false) => Ours::None,
+        (true, _) => OwnChains::Likely,
+        (false, true) => OwnChains::Unlikely,
+        (false, false) => OwnChains::None,
     })
 }
 

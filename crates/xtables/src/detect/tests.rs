@@ -11,13 +11,13 @@ fn presence(rules: usize, kubelet: bool) -> Presence {
         offered: true,
         rules,
         kubelet,
-        ours: Ours::None,
+        own_chains: OwnChains::None,
     }
 }
 
 /// Failure story T36 (cilium#28260, kube-router#1069).
 #[test]
-fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_told() {
+fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_reported() {
     let chosen = |nf_tables, legacy| {
         let Choice {
             variant,
@@ -54,7 +54,7 @@ fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_told() {
 }
 
 #[test]
-fn a_split_is_told_with_its_numbers() {
+fn a_split_is_reported_with_its_numbers() {
     let found = Found {
         nf_tables: presence(12, false),
         legacy: presence(3, false),
@@ -123,25 +123,25 @@ fn what_is_short_for_a_moment_is_no_reason_to_give_up() {
 /// A failed scan never moves Signpost's rules away from where they are known to be.
 #[test]
 fn where_a_look_failed_ours_stay_where_they_are() {
-    let with = |ours| Presence {
-        ours,
+    let with = |own_chains| Presence {
+        own_chains,
         ..presence(0, false)
     };
     let (nf, legacy) = (Some(Variant::NfTables), Some(Variant::Legacy));
     for (found, expected) in [
         // nf_tables changed too often to be read.
-        ((Ours::Present, Ours::None), nf),
-        ((Ours::Unlikely, Ours::Present), legacy),
-        ((Ours::Present, Ours::Present), nf),
-        ((Ours::Unlikely, Ours::None), nf),
+        ((OwnChains::Present, OwnChains::None), nf),
+        ((OwnChains::Unlikely, OwnChains::Present), legacy),
+        ((OwnChains::Present, OwnChains::Present), nf),
+        ((OwnChains::Unlikely, OwnChains::None), nf),
         // A legacy table could not be read, or not even the list of tables.
-        ((Ours::None, Ours::Likely), legacy),
-        ((Ours::Present, Ours::Likely), nf),
-        ((Ours::Present, Ours::Unknown), nf),
-        ((Ours::None, Ours::Unknown), None),
-        ((Ours::Unknown, Ours::None), None),
-        ((Ours::Unknown, Ours::Likely), None),
-        ((Ours::Unknown, Ours::Unknown), None),
+        ((OwnChains::None, OwnChains::Likely), legacy),
+        ((OwnChains::Present, OwnChains::Likely), nf),
+        ((OwnChains::Present, OwnChains::Unknown), nf),
+        ((OwnChains::None, OwnChains::Unknown), None),
+        ((OwnChains::Unknown, OwnChains::None), None),
+        ((OwnChains::Unknown, OwnChains::Likely), None),
+        ((OwnChains::Unknown, OwnChains::Unknown), None),
     ] {
         let known = Found {
             nf_tables: with(found.0),
@@ -151,7 +151,7 @@ fn where_a_look_failed_ours_stay_where_they_are() {
     }
     // A first start, with other programs' rules in legacy tables.
     let fresh = Found {
-        nf_tables: with(Ours::Unlikely),
+        nf_tables: with(OwnChains::Unlikely),
         legacy: presence(5, false),
     };
     assert_eq!(fresh.choose_without_counting(), legacy);

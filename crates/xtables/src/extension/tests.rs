@@ -19,10 +19,14 @@ fn what_iptables_writes_is_what_we_write() {
     let matches: [(&str, Match, Option<Protocol>); 6] = [
         (
             "0000040000000000",
-            Match::LocalAddress(Which::Destination),
+            Match::LocalAddress(PacketEnd::Destination),
             None,
         ),
-        ("0400000000000000", Match::LocalAddress(Which::Source), None),
+        (
+            "0400000000000000",
+            Match::LocalAddress(PacketEnd::Source),
+            None,
+        ),
         (
             "0040000000400000",
             Match::Mark {

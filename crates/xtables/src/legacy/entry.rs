@@ -20,7 +20,7 @@ use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target}
 
 /// Why a rule or a chain cannot be encoded as an entry.
 #[derive(Debug, Error)]
-pub(super) enum Unfit {
+pub(super) enum EncodeError {
     #[error("the name of the chain {0:?} is empty or longer than {CHAIN_NAME} bytes")]
     ChainName(String),
     #[error("the rule is for addresses of the other family: {0}")]
@@ -43,7 +43,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Appends `rule`. If it leads to a chain, it ends with a verdict that the caller fills in.
-    pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), Unfit> {
+    pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), EncodeError> {
         let start = self.begin();
         self.fields(start, rule)?;
         for asked in &rule.matches {
@@ -62,12 +62,12 @@ impl Writer {
             (_, None) => self.verdict(0),
         }
         self.finish(start, target)
-            .ok_or_else(|| Unfit::Length(rule.to_string()))
+            .ok_or_else(|| EncodeError::Length(rule.to_string()))
     }
 
     /// Appends the entry that begins a chain.
-    pub(super) fn head(&mut self, name: &str) -> Result<(), Unfit> {
-        let unfit = || Unfit::ChainName(name.to_owned());
+    pub(super) fn head(&mut self, name: &str) -> Result<(), EncodeError> {
+        let unfit = || EncodeError::ChainName(name.to_owned());
         if name.is_empty() || name.len() > CHAIN_NAME {
             return Err(unfit());
         }
@@ -82,7 +82,7 @@ impl Writer {
     }
 
     /// Appends the entry that ends a chain.
-    pub(super) fn foot(&mut self) -> Result<(), Unfit> {
+    pub(super) fn foot(&mut self) -> Result<(), EncodeError> {
         self.rule(&Rule::always(Target::Return))
     }
 
@@ -105,7 +105,7 @@ impl Writer {
         write(&mut self.bytes, at, value);
     }
 
-    fn fields(&mut self, start: usize, rule: &Rule) -> Result<(), Unfit> {
+    fn fields(&mut self, start: usize, rule: &Rule) -> Result<(), EncodeError> {
         let layout = self.layout;
         let (mut flags, mut inverted) = (0, 0);
         let sides = [
@@ -133,7 +133,7 @@ impl Writer {
                     self.put(start + address, &range.network().octets());
                     self.put(start + mask, &range.netmask().octets());
                 }
-                _ => return Err(Unfit::Address(rule.to_string())),
+                _ => return Err(EncodeError::Address(rule.to_string())),
             }
             if asked.inverted {
                 inverted |= flag;
@@ -142,7 +142,7 @@ impl Writer {
         if let Some(input) = &rule.input {
             let name = input.name.as_bytes();
             if name.is_empty() || name.len() >= INTERFACE_NAME {
-                return Err(Unfit::InterfaceName(input.name.as_ref().to_owned()));
+                return Err(EncodeError::InterfaceName(input.name.as_ref().to_owned()));
             }
             // The comparison of a full name includes its terminating zero.
             let compared = name.len() + usize::from(!input.is_prefix);

@@ -8,7 +8,7 @@ use super::blob::Unreadable;
 use super::kernel::KernelError;
 use super::lock::LockError;
 use super::replacement::Obstacle;
-use crate::error::Doing;
+use crate::error::FailedOperation;
 use crate::{Family, Fault};
 
 /// The cause of a failure, and how to react to it.
@@ -45,7 +45,7 @@ impl Failure {
     /// not allowed where it is. ELOOP: chains form a loop.
     pub(super) fn refused(error: KernelError) -> Failure {
         Failure {
-            fault: Fault::of(&error.source, Doing::Writing),
+            fault: Fault::of(&error.source, FailedOperation::Writing),
             source: error.into(),
         }
     }
@@ -102,7 +102,7 @@ impl From<KernelError> for Failure {
     /// The kernel could not be read.
     fn from(error: KernelError) -> Failure {
         Failure {
-            fault: Fault::of(&error.source, Doing::Reading),
+            fault: Fault::of(&error.source, FailedOperation::Reading),
             source: error.into(),
         }
     }

@@ -20,7 +20,7 @@ use super::layout::{
     read_u32, write,
 };
 use super::socket_option;
-use crate::error::Doing;
+use crate::error::FailedOperation;
 use crate::{Family, Fault};
 
 /// How often a table is read again because it was replaced between the request for its size and the
@@ -253,7 +253,7 @@ fn commit_persistently(mut commit: impl FnMut() -> io::Result<()>) -> io::Result
 }
 
 fn passes(error: &io::Error) -> bool {
-    Fault::of(error, Doing::Writing) == Fault::Passing
+    Fault::of(error, FailedOperation::Writing) == Fault::Passing
 }
 
 // === impl KernelError ===

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::Fault;
-use crate::error::Doing;
+use crate::error::FailedOperation;
 
 /// The pause between the first two attempts. iptables holds the lock for a few milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -154,7 +154,7 @@ impl LockError {
         match self {
             LockError::Held { .. } => Fault::Passing,
             LockError::Open { source, .. } | LockError::Lock { source, .. } => {
-                Fault::of(source, Doing::Opening)
+                Fault::of(source, FailedOperation::Opening)
             }
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_told_from_those_who_wait_and_from_other_files() {
+    fn the_holder_is_reported_from_those_who_wait_and_from_other_files() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 12 00:19:78 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 13 00:19:77 0 EOF\n\

@@ -8,10 +8,10 @@ use thiserror::Error;
 
 use super::blob::{Chain, Kind, Table, To};
 use super::decode_entry;
-use super::entry::{Unfit, Writer};
+use super::entry::{EncodeError, Writer};
 use super::kernel::{Info, Replacement};
 use super::layout::{EXTENSION, REPLACE, STANDARD_TARGET, TABLE_END, read_u16, write};
-use super::predecessors::Predecessors;
+use super::previous_rules::PreviousRules;
 use crate::{BuiltIn, Family, Rule, TableChange};
 
 /// Why a change cannot be made to a table.
@@ -28,9 +28,9 @@ pub(super) enum Obstacle {
     #[error("the table would take {0} bytes or more, and the kernel takes less than {TABLE_END}")]
     Length(usize),
     #[error("failed to write an entry")]
-    Unfit {
+    EncodeError {
         #[source]
-        source: Unfit,
+        source: EncodeError,
     },
 }
 
@@ -319,7 +319,7 @@ impl Build<'_> {
 
     /// Writes `rules`. Those that were among the entries `old` keep their counters.
     fn write(&mut self, rules: &[Rule], old: &[usize]) -> Result<(), Obstacle> {
-        let mut old = Predecessors::of(self.table, old, self.writer.family);
+        let mut old = PreviousRules::of(self.table, old, self.writer.family);
         for rule in rules {
             self.new_entry(|writer| writer.rule(rule))?;
             if let Some(last) = self.before.last_mut() {
@@ -335,9 +335,9 @@ impl Build<'_> {
 
     fn new_entry(
         &mut self,
-        write: impl FnOnce(&mut Writer) -> Result<(), Unfit>,
+        write: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
     ) -> Result<(), Obstacle> {
-        write(&mut self.writer).map_err(|source| Obstacle::Unfit { source })?;
+        write(&mut self.writer).map_err(|source| Obstacle::EncodeError { source })?;
         self.before.push(None);
         Ok(())
     }
@@ -382,7 +382,7 @@ impl Obstacle {
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Obstacle::Absent(_) | Obstacle::Missing(_) | Obstacle::Used { .. } => true,
-            Obstacle::NoSuchHook(_) | Obstacle::Length(_) | Obstacle::Unfit { .. } => false,
+            Obstacle::NoSuchHook(_) | Obstacle::Length(_) | Obstacle::EncodeError { .. } => false,
         }
     }
 }

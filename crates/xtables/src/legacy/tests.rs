@@ -76,7 +76,7 @@ impl Made {
         let plan = Plan::compile(&table, &self.info, changes)?;
         let made = compile_replacement(&table, &self.info, &plan, self.family, prefix)?;
         let (info, entries) = (made.info, made.entries().to_vec());
-        let outline = Outline::of(&table, prefix).after(&table, &plan, prefix);
+        let table_summary = TableSummary::of(&table, prefix).after(&table, &plan, prefix);
         assert_eq!(info.size as usize, entries.len());
         let family = self.family;
         let before = made.before;
@@ -85,12 +85,12 @@ impl Made {
             info,
             entries,
         };
-        let found = Outline::of(&made.parse().expect("it can be read"), prefix);
-        assert_eq!(found, outline, "what is left is what will be found");
+        let found = TableSummary::of(&made.parse().expect("it can be read"), prefix);
+        assert_eq!(found, table_summary, "what is left is what will be found");
         Ok((made, before))
     }
 
-    fn held(&self, prefix: &str) -> Held {
+    fn held(&self, prefix: &str) -> OwnRules {
         held(&self.parse().expect("it can be read"), self.family, prefix)
     }
 
@@ -497,13 +497,13 @@ proptest! {
                 .zip(step.into_values().map(chain)).collect();
             let top: Vec<Rule> = chain(top).into_iter().filter(|r| r.leads_to().is_some()).collect();
             let held = made.held(OURS);
-            let wanted = TableChange {
+            let desired = TableChange {
                 table: TableName::Nat,
                 chains: chains.iter().map(|(n, r)| (n.clone(), r.clone().into())).collect(),
                 entries: vec![(BuiltIn::Input, top.clone())],
                 removed: held.chains.keys().filter(|n| !chains.contains_key(*n)).cloned().collect(),
             };
-            made = made.change(OURS, &[wanted]).expect("nothing is in the way").0;
+            made = made.change(OURS, &[desired]).expect("nothing is in the way").0;
             let held = made.held(OURS);
             let some = |rules: Vec<Rule>| rules.into_iter().map(Some).collect::<Vec<_>>();
             let expected: BTreeMap<_, _> = chains.into_iter().map(|(n, r)| (n, some(r))).collect();
@@ -547,7 +547,7 @@ proptest! {
             let changes = [ours];
             if let Ok(plan) = Plan::compile(&table, &made.info, &changes) {
                 let _ = compile_replacement(&table, &made.info, &plan, family, OURS);
-                let _ = Outline::of(&table, OURS).after(&table, &plan, OURS);
+                let _ = TableSummary::of(&table, OURS).after(&table, &plan, OURS);
             }
         }
     }

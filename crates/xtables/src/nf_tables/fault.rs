@@ -7,7 +7,7 @@ use netlink::{CommitError, ObserveError, Refusal};
 use rustix::io::Errno;
 
 use crate::Fault;
-use crate::error::Doing;
+use crate::error::FailedOperation;
 
 /// How to react to a transaction that did not take effect.
 pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Fault {
@@ -24,7 +24,7 @@ pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Faul
         (Some(Errno::NOENT), Some(Operation::AddChain(chain))) if chain.hook.is_some() => {
             Fault::Impossible
         }
-        _ => of(source, Doing::Writing),
+        _ => of(source, FailedOperation::Writing),
     }
 }
 
@@ -35,10 +35,10 @@ pub(super) fn of_reading(error: &ObserveError) -> Fault {
         ObserveError::Socket { .. } | ObserveError::Foreign { .. } => return Fault::Changed,
         ObserveError::Refused { source, .. } => source,
     };
-    of(source, Doing::Reading)
+    of(source, FailedOperation::Reading)
 }
 
-fn of(source: &io::Error, doing: Doing) -> Fault {
+fn of(source: &io::Error, doing: FailedOperation) -> Fault {
     match Errno::from_io_error(source) {
         // An object that is addressed by its name was created or deleted.
         Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Fault::Changed,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_chains_of_a_type_is_told_from_a_rule_without_a_module() {
+    fn a_kernel_without_chains_of_a_type_is_reported_from_a_rule_without_a_module() {
         let mut transaction = Transaction::new(Family::Ipv4, "nat".into());
         let chain = base_chain(TableName::Nat, BuiltIn::Output);
         let rule = Rule::always(Target::Masquerade);

@@ -72,27 +72,30 @@ mod tests {
     }
 
     /// The parts that a kernel commits which refuses more than `most` rules at once.
-    fn told(change: &TableChange, most: usize) -> Result<Vec<TableChange>, Incomplete> {
-        let mut told = Vec::new();
+    fn reported(change: &TableChange, most: usize) -> Result<Vec<TableChange>, Incomplete> {
+        let mut reported = Vec::new();
         let transactions = in_parts(change, |part| {
             if part.rules() > most {
                 return Err(failure(Cause::Size));
             }
-            told.push(part.clone());
+            reported.push(part.clone());
             Ok(true)
         })?;
-        assert_eq!(transactions, told.len());
-        Ok(told)
+        assert_eq!(transactions, reported.len());
+        Ok(reported)
     }
 
     #[test]
     fn what_memory_does_not_last_for_goes_in_halves_in_the_same_order() {
         let whole = change(&[3, 1, 4, 1, 5, 9, 2, 6]);
         for most in 10..=32 {
-            let told = told(&whole, most).ok().expect("the parts are taken");
-            assert!(told.iter().all(|part| part.rules() <= most));
-            let (last, others) = told.split_last().expect("there are parts");
-            let chains: Vec<_> = told.iter().flat_map(|part| part.chains.clone()).collect();
+            let reported = reported(&whole, most).ok().expect("the parts are taken");
+            assert!(reported.iter().all(|part| part.rules() <= most));
+            let (last, others) = reported.split_last().expect("there are parts");
+            let chains: Vec<_> = reported
+                .iter()
+                .flat_map(|part| part.chains.clone())
+                .collect();
             assert_eq!(chains, whole.chains);
             let only_chains =
                 |part: &TableChange| part.entries.is_empty() && part.removed.is_empty();
@@ -102,12 +105,12 @@ mod tests {
                 (&whole.entries, &whole.removed)
             );
         }
-        assert_eq!(told(&whole, 32).ok(), Some(vec![whole]));
+        assert_eq!(reported(&whole, 32).ok(), Some(vec![whole]));
     }
 
     #[test]
     fn a_chain_that_is_too_long_by_itself_fails_and_so_does_everything_else() {
-        let incomplete = told(&change(&[1, 2, 50]), 20).expect_err("50 are too many");
+        let incomplete = reported(&change(&[1, 2, 50]), 20).expect_err("50 are too many");
         assert_eq!(incomplete.done, 1);
         let mut asked = 0;
         let other = in_parts(&change(&[1, 1]), |_| {

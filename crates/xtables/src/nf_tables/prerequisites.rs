@@ -11,7 +11,7 @@ use super::chains::{base_chain, table_name};
 use super::{Cause, Failure, NfTables, fault};
 use crate::extension::{Extension, encode_match, encode_target};
 use crate::{
-    BuiltIn, Family, Fault, Match, Protocol, States, TableChange, TableName, Target, Which,
+    BuiltIn, Family, Fault, Match, PacketEnd, Protocol, States, TableChange, TableName, Target,
 };
 
 /// Whether the kernel is known to have the matches and targets that every node's rules use.
@@ -48,7 +48,7 @@ pub(super) enum Obstacle {
 
 /// A feature that the kernel lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum Lack {
+pub(super) enum MissingFeature {
     /// The module through which nf_tables rules use all matches and targets.
     #[error(
         "this kernel has no nft_compat, which nf_tables rules need in order to use matches and \
@@ -119,7 +119,7 @@ impl NfTables {
     pub(super) fn observe_lack(
         &mut self,
         extension: Asked<'_>,
-    ) -> Result<Option<Lack>, ObserveError> {
+    ) -> Result<Option<MissingFeature>, ObserveError> {
         lack(
             extension,
             self.socket.observe_extension(self.family, extension),
@@ -132,14 +132,14 @@ impl NfTables {
 fn lack(
     extension: Asked<'_>,
     answer: Result<bool, ObserveError>,
-) -> Result<Option<Lack>, ObserveError> {
+) -> Result<Option<MissingFeature>, ObserveError> {
     match answer {
         Err(ObserveError::Refused { source, .. })
             if Errno::from_io_error(&source) == Some(Errno::INVAL) =>
         {
-            Ok(Some(Lack::Compatibility))
+            Ok(Some(MissingFeature::Compatibility))
         }
-        answer => Ok((!answer?).then(|| Lack::Extension {
+        answer => Ok((!answer?).then(|| MissingFeature::Extension {
             kind: extension.kind,
             name: extension.name.to_owned(),
             revision: extension.revision,
@@ -159,7 +159,7 @@ fn fixed_extensions(family: Family) -> Vec<(ExtensionKind, Extension)> {
     let matches = [
         (Match::ConnectionState(States::NEW), None),
         (Match::Mark { value: 0, mask: 0 }, None),
-        (Match::LocalAddress(Which::Destination), None),
+        (Match::LocalAddress(PacketEnd::Destination), None),
         (ports.clone(), Some(Protocol::Tcp)),
         (ports, Some(Protocol::Udp)),
     ];

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BuiltIn, Match, Recent, Rule, States, TableName, Target, Which};
+use super::{BuiltIn, Match, PacketEnd, Recent, Rule, States, TableName, Target};
 
 impl fmt::Display for Rule {
     /// Prints the rule as `iptables-save` does behind `-A chain `, except where equal spellings
@@ -44,8 +44,10 @@ impl Rule {
                     false => write!(f, "--dport {first}:{last} "),
                 }
             }
-            Match::LocalAddress(Which::Source) => f.write_str("-m addrtype --src-type LOCAL "),
-            Match::LocalAddress(Which::Destination) => f.write_str("-m addrtype --dst-type LOCAL "),
+            Match::LocalAddress(PacketEnd::Source) => f.write_str("-m addrtype --src-type LOCAL "),
+            Match::LocalAddress(PacketEnd::Destination) => {
+                f.write_str("-m addrtype --dst-type LOCAL ")
+            }
             Match::ConnectionState(states) => write!(f, "-m conntrack --ctstate {states} "),
             Match::Mark { value, mask } => write!(f, "-m mark --mark {value:#x}/{mask:#x} "),
             Match::Recent { list, what } => match what {

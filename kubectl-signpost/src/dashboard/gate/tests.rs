@@ -8,7 +8,7 @@ const PORT: u16 = 4711;
 async fn answer(request: &[(&str, &str)], method: Method, path: &str) -> Response {
     let token = Token("0123abcd".to_owned());
     let route = |path| Router::new().route(path, get(|| async { "answered" }));
-    let routes = Gate::new(PORT, token).around(route("/"), route("/changes"));
+    let routes = AccessControl::new(PORT, token).around(route("/"), route("/changes"));
     let mut built = Request::builder().method(method).uri(path);
     for (name, value) in request {
         built = built.header(*name, *value);

@@ -7,7 +7,7 @@ use crds::condition::reason::{REPAIRS_HELD_BACK, advice};
 use crds::event::RULES_DRIFTED;
 use serde::Serialize;
 
-use crate::dashboard::facts::Facts;
+use crate::dashboard::facts::ClusterState;
 
 /// The last repair of each node, grouped by program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,7 +52,7 @@ const BEHIND_NAME: &str = " (process ";
 // === impl Drift ===
 
 impl Drift {
-    pub(in crate::dashboard) fn of(facts: &Facts) -> Drift {
+    pub(in crate::dashboard) fn of(facts: &ClusterState) -> Drift {
         let mut programs: BTreeMap<Option<&str>, Vec<DriftOnNode>> = BTreeMap::new();
         for (node, observed) in &facts.proxies.objects {
             let status = observed.proxy.status.as_ref();

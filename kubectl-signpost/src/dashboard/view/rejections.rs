@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::rollouts::Names;
-use crate::dashboard::facts::Facts;
+use crate::dashboard::facts::ClusterState;
 
 /// All rejections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,7 +41,7 @@ const MOST_OBJECTS: usize = 500;
 // === impl Rejections ===
 
 impl Rejections {
-    pub(in crate::dashboard) fn of(facts: &Facts) -> Rejections {
+    pub(in crate::dashboard) fn of(facts: &ClusterState) -> Rejections {
         let mut objects: BTreeMap<&str, BTreeMap<(&str, &str), Vec<&str>>> = BTreeMap::new();
         let mut with_more: Vec<&str> = Vec::new();
         for (node, observed) in &facts.proxies.objects {

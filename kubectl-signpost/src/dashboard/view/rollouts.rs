@@ -6,7 +6,7 @@ use crds::condition::reason::advice;
 use serde::Serialize;
 
 use crate::cluster::Unreadable;
-use crate::dashboard::facts::Facts;
+use crate::dashboard::facts::ClusterState;
 use crate::nodes::{NodeReport, by_reason};
 use crate::rollout::{Stage, describe, stage};
 use crate::status::{ProfileReport, Report};
@@ -59,7 +59,7 @@ const MOST_NAMED: usize = 10;
 // === impl Rollouts ===
 
 impl Rollouts {
-    pub(in crate::dashboard) fn of(facts: &Facts) -> Rollouts {
+    pub(in crate::dashboard) fn of(facts: &ClusterState) -> Rollouts {
         let reports = facts.profiles.objects.values().map(ProfileReport::of);
         let unreadable = facts.profiles.unreadable.values();
         let unreadable = unreadable.chain(facts.proxies.unreadable.values());

@@ -3,7 +3,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, from_value, json};
 
 use super::*;
-use crate::cluster::News;
+use crate::cluster::ObjectEvent;
 use crate::dashboard::facts::Source;
 
 fn now() -> Timestamp {
@@ -44,16 +44,16 @@ fn profile(status: Value) -> DynamicObject {
     }))
 }
 
-fn facts(proxies: Vec<DynamicObject>) -> Facts {
-    let mut facts = Facts::new("https://api", "default");
+fn facts(proxies: Vec<DynamicObject>) -> ClusterState {
+    let mut facts = ClusterState::new("https://api", "default");
     let nodes = ["n1", "n2", "n3"].map(node).into();
     facts.apply(
         Source::Profiles,
-        News::Listed(vec![profile(json!({}))]),
+        ObjectEvent::Listed(vec![profile(json!({}))]),
         now(),
     );
-    facts.apply(Source::NodeProxies, News::Listed(proxies), now());
-    facts.apply(Source::Nodes, News::Listed(nodes), now());
+    facts.apply(Source::NodeProxies, ObjectEvent::Listed(proxies), now());
+    facts.apply(Source::Nodes, ObjectEvent::Listed(nodes), now());
     facts
 }
 
@@ -86,10 +86,10 @@ fn a_page_gets_everything_once_and_then_what_changed() {
     );
 
     // One agent writes an unchanged status, another reports a failure, and a node is deleted.
-    let changed = |name, ready| News::Changed(Box::new(proxy(name, ready)));
+    let changed = |name, ready| ObjectEvent::Changed(Box::new(proxy(name, ready)));
     facts.apply(Source::NodeProxies, changed("n1", READY), now());
     facts.apply(Source::NodeProxies, changed("n2", FAILING), now());
-    facts.apply(Source::Nodes, News::Deleted("n3".to_owned()), now());
+    facts.apply(Source::Nodes, ObjectEvent::Deleted("n3".to_owned()), now());
     let second = View::of(&facts);
     let change = json_of(&second.difference(Some(&first)));
     let put = change["nodes"]["put"].as_array().expect("nodes");
@@ -107,7 +107,11 @@ fn a_list_replaces_what_was_known_and_an_unreadable_object_is_named() {
     let mut facts = facts(vec![proxy("n1", READY), proxy("n2", READY)]);
     let mut strange = proxy("n2", READY);
     strange.data["spec"]["configHash"] = json!(["not", "text"]);
-    facts.apply(Source::NodeProxies, News::Listed(vec![strange]), now());
+    facts.apply(
+        Source::NodeProxies,
+        ObjectEvent::Listed(vec![strange]),
+        now(),
+    );
     let view = View::of(&facts);
     let whole = json_of(&view.difference(None));
     assert_eq!(whole["rollouts"]["unreadable"][0]["object"], "NodeProxy n2");
@@ -126,7 +130,7 @@ fn what_blocks_a_rollout_is_said_in_the_words_of_the_command_line() {
             "lastTransitionTime": "2026-11-24T00:00:00Z",
         }],
     });
-    let changed = News::Changed(Box::new(profile(status)));
+    let changed = ObjectEvent::Changed(Box::new(profile(status)));
     facts.apply(Source::Profiles, changed, now());
     let whole = json_of(&View::of(&facts).difference(None));
     let rollout = &whole["rollouts"]["profiles"][0];

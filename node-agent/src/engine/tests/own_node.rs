@@ -56,7 +56,7 @@ fn node(addresses: &[(&str, &str)], pod_cidrs: &[&str]) -> Value {
 
 /// A node with an address of each family, and one interface address that its object does not list.
 fn primary() -> Story {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     let spec = "nodePorts: {addresses: [primary]}";
     story.apply(Delivery::Configuration(Some(assignment(spec))));
     interfaces(
@@ -132,7 +132,7 @@ fn t118_an_agent_that_starts_while_the_node_object_is_bare_closes_nothing() {
     seen(&mut earlier);
     let known = earlier.engine.node().expect("it was read").clone();
     let start = |object: Option<Value>| {
-        let mut story = Story::new(Silence::IsAnAnswer);
+        let mut story = Story::new(MissingAssignment::IsAnAnswer);
         story.engine.recall_node(known.clone());
         story.deliver(Event::<object::Service>::Init);
         story.deliver(Event::<object::EndpointSlice>::Init);
@@ -196,7 +196,7 @@ fn t88_what_the_object_says_now_counts_before_what_it_said() {
 
 #[test]
 fn a_family_that_the_node_never_had_is_not_missed() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     let spec = "nodePorts: {addresses: [primary]}";
     story.apply(Delivery::Configuration(Some(assignment(spec))));
     let ipv4 = ["192.168.0.1"];

@@ -22,7 +22,7 @@ fn an_address_leads_back_to_whom_it_belongs() {
 }
 
 #[test]
-fn an_address_of_one_family_is_told_without_the_other() {
+fn an_address_of_one_family_is_reported_without_the_other() {
     let service = mk_service("shop/web")
         .cluster_ip("10.96.0.12")
         .cluster_ip("fd00:10:96::12")

@@ -6,13 +6,13 @@ use xtables::{BuiltIn, Rule, TableChange, TableName};
 
 use super::{World, cart, compare_with_golden, observed, till};
 use crate::explain::Kernel;
-use crate::explain::answer::PieceStanding;
-use crate::mechanism::{Held, VariantRules};
+use crate::explain::answer::PieceState;
+use crate::mechanism::{RulesByMechanism, VariantRules};
 
 impl World {
     /// Applies an external change to the IPv4 rules of iptables.
-    fn damage_rules(&mut self, change: &TableChange) {
-        let mut held = self.believed[&Family::Ipv4].clone();
+    fn repaired_drift_rules(&mut self, change: &TableChange) {
+        let mut held = self.observed[&Family::Ipv4].clone();
         let mut rules: VariantRules = held.of(Mechanism::Iptables).typed();
         rules.used.replay(change).expect("the kernel takes it");
         held.set(Mechanism::Iptables, AnyRules::of(rules));
@@ -32,7 +32,7 @@ fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
 }
 
 #[test]
-fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
+fn in_mode_iptables_a_service_is_reported_from_its_fields_to_its_rules() {
     let services = [cart(), till(&["10.0.1.5:53"])];
     let mut world = World::carried_by(Mechanism::Iptables, &services);
     compare_with_golden("whole-iptables", &world.answer("shop/cart"));
@@ -43,7 +43,7 @@ fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
     let explanation = world.ask("shop/till").expect("it is known");
     let frontend = &explanation.services[0].frontends[0];
     let mut pieces = frontend.elements.iter().chain(&frontend.chains);
-    assert!(pieces.all(|piece| piece.standing == PieceStanding::Unverified));
+    assert!(pieces.all(|piece| piece.standing == PieceState::Unverified));
     assert_eq!((frontend.elements.len(), frontend.chains.len()), (3, 2));
 }
 
@@ -51,18 +51,18 @@ fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
 fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
     let mut world = World::carried_by(Mechanism::Iptables, &services);
-    let believed = world.believed[&Family::Ipv4].to_string();
+    let observed = world.observed[&Family::Ipv4].to_string();
     let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
-    let chain = believed
+    let chain = observed
         .lines()
         .find(of_service)
         .and_then(|line| line.split(' ').nth(1));
     let chain = chain.expect("the Service has a chain");
 
-    world.damage_rules(&nat(&[(chain, &[])]));
+    world.repaired_drift_rules(&nat(&[(chain, &[])]));
     compare_with_golden("missing-iptables", &world.answer("shop/till"));
 
-    world.damage_rules(&nat(&[("SIGNPOST-POSTROUTING", &[])]));
+    world.repaired_drift_rules(&nat(&[("SIGNPOST-POSTROUTING", &[])]));
     let text = world.answer("shop/till");
     for line in [
         "IPv4: ! the kernel differs from what was programmed: 1 chain to repair\n",
@@ -75,14 +75,14 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
         entries: vec![(BuiltIn::Output, Vec::new())],
         ..TableChange::new(TableName::Nat)
     };
-    world.damage_rules(&without_entry);
+    world.repaired_drift_rules(&without_entry);
     let text = world.answer("shop/till");
     assert!(
         text.contains("  ! missing in the kernel: nat OUTPUT\n"),
         "{text}"
     );
 
-    world.find(Held::default());
+    world.find(RulesByMechanism::default());
     let text = world.answer("shop/till");
     assert!(
         text.contains("IPv4: ! Signpost's rules are missing in the kernel\n"),
@@ -101,14 +101,14 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
         Mechanism::Iptables,
         &[till(&["10.0.1.5:53", "10.0.1.9:53"])],
     );
-    world.kernel = observed(&other.believed);
+    world.kernel = observed(&other.observed);
     let text = world.answer("shop/till").replace("\n        ", " ");
     let line = "-j DNAT --to-destination 10.0.1.9:53\n";
-    let unwanted = text.lines().find(|line| line.contains("10.0.1.9:53"));
-    let unwanted = unwanted.expect("it is named");
+    let undesired = text.lines().find(|line| line.contains("10.0.1.9:53"));
+    let undesired = undesired.expect("it is named");
     assert!(
-        unwanted.starts_with("    ! leftover: iptables -t nat -A SIGNPOST-SVC-"),
-        "{unwanted}"
+        undesired.starts_with("    ! leftover: iptables -t nat -A SIGNPOST-SVC-"),
+        "{undesired}"
     );
     assert!(text.contains(line), "{text}");
 
@@ -132,7 +132,7 @@ fn virtual_servers_are_explained() {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
     }
     assert!(!text.contains("! missing"), "{text}");
-    world.find(Held::default());
+    world.find(RulesByMechanism::default());
     let text = world.answer("shop/till");
     assert!(
         text.contains("! missing in the kernel: virtual server 0x53400001"),

@@ -8,10 +8,10 @@ use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, observed, till, without};
 use crate::explain::Kernel;
-use crate::explain::answer::PieceStanding;
+use crate::explain::answer::PieceState;
 
 #[test]
-fn without_a_kernel_it_is_told_what_would_be_there() {
+fn without_a_kernel_it_is_reported_what_would_be_there() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     world.kernel = Kernel::NotAsked;
     let explanation = world.ask("shop/till").expect("it is known");
@@ -19,7 +19,7 @@ fn without_a_kernel_it_is_told_what_would_be_there() {
     assert!(
         elements
             .iter()
-            .all(|e| e.standing == PieceStanding::Unverified)
+            .all(|e| e.standing == PieceState::Unverified)
     );
     compare_with_golden("without-kernel", &explanation.to_string());
 }
@@ -27,21 +27,21 @@ fn without_a_kernel_it_is_told_what_would_be_there() {
 #[test]
 fn where_the_kernel_differs_is_marked() {
     let mut world = World::new(&[till(&["10.0.1.5:53", "10.0.1.6:53"])]);
-    world.damage(|table| without(table, "endpoints { 10.96.0.11 . udp . 53 . 0x00000001"));
+    world.repaired_drift(|table| without(table, "endpoints { 10.96.0.11 . udp . 53 . 0x00000001"));
     compare_with_golden("missing", &world.answer("shop/till"));
 
-    world.damage(|_| Operation::FlushChain("lb-2".into()));
+    world.repaired_drift(|_| Operation::FlushChain("lb-2".into()));
     let text = world.answer("shop/till");
     assert!(
         text.contains("! differs: chain lb-2\n      in the kernel it is empty\n"),
         "{text}"
     );
 
-    world.damage(|_| Operation::FlushChain("dispatch".into()));
+    world.repaired_drift(|_| Operation::FlushChain("dispatch".into()));
     let text = world.answer("shop/till");
     assert!(text.contains("  ! differs: chain dispatch\n"), "{text}");
 
-    world.damage(|_| Operation::DeleteTable);
+    world.repaired_drift(|_| Operation::DeleteTable);
     let text = world.answer("shop/till");
     assert!(
         text.contains("IPv4: ! the table is missing in the kernel\n"),
@@ -55,9 +55,9 @@ fn where_the_kernel_differs_is_marked() {
 
 /// All Services with the same number of endpoints share it: it is reported once, for the table.
 #[test]
-fn a_number_that_leads_nowhere_is_told_of_the_table() {
+fn a_number_that_leads_nowhere_is_reported_of_the_table() {
     let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
-    world.damage(|table| without(table, "service-chains { 0x03000001"));
+    world.repaired_drift(|table| without(table, "service-chains { 0x03000001"));
     let text = world.answer("shop/till");
     let line = "! missing in the kernel: service-chains { 0x03000001 : goto cluster-1 }\n";
     let (of_service, of_table) = text.split_once("IPv4: ").expect("both are told of");
@@ -69,7 +69,7 @@ fn a_number_that_leads_nowhere_is_told_of_the_table() {
 fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let other = World::new(&[till(&["10.0.1.5:53", "10.0.1.9:53"])]);
-    world.kernel = observed(&other.believed);
+    world.kernel = observed(&other.observed);
     let text = world.answer("shop/till");
     for line in [
         "! differs: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1",
@@ -91,7 +91,7 @@ fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
         .port("", 80);
     let surplus = (surplus.build(), mk_endpoints().build());
     let other = World::new(&[cart(), till(&["10.0.1.5:53"]), surplus]);
-    world.kernel = observed(&other.believed);
+    world.kernel = observed(&other.observed);
     let text = world.answer("shop/till");
     let line = "! leftover: cluster-ips { 10.96.0.99 }\n";
     assert!(text.contains(line), "no {line:?} in:\n{text}");
@@ -113,16 +113,16 @@ fn a_kernel_that_cannot_be_read_is_said_to_be_unread() {
 #[test]
 fn what_is_left_of_a_service_that_is_gone_is_not_wanted() {
     let mut world = World::new(&[cart()]);
-    world.kernel = observed(&World::new(&[till(&["10.0.1.5:53"])]).believed);
+    world.kernel = observed(&World::new(&[till(&["10.0.1.5:53"])]).observed);
     let text = world.answer("10.96.0.11:53/udp");
     let line = "! leftover: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1";
     assert!(text.contains(line), "{text}");
 }
 
 #[test]
-fn machines_are_told_the_same() {
+fn machines_are_reported_the_same() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
-    world.damage(|table| without(table, "endpoints {"));
+    world.repaired_drift(|table| without(table, "endpoints {"));
     let explanation = world.ask("shop/till").expect("it is known");
     let json = serde_json::to_value(&explanation).expect("it can be written");
     let service = &json["services"][0];

@@ -9,7 +9,7 @@ use crate::engine_query::ServiceState;
 use crate::explain::Unknown;
 
 #[test]
-fn a_service_is_told_from_its_fields_to_its_elements() {
+fn a_service_is_reported_from_its_fields_to_its_elements() {
     let world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
     compare_with_golden("whole", &world.answer("shop/cart"));
     let by_name = world.answer("shop/till");
@@ -65,13 +65,13 @@ fn what_is_not_served_says_why() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let name = |name| ServiceKey::new("shop", name);
     let unserved = ServiceState::Unserved(Unserved::Headless);
-    world.told.services.insert(name("headless"), unserved);
+    world.reported.services.insert(name("headless"), unserved);
     world
-        .told
+        .reported
         .services
         .insert(name("nobody"), ServiceState::Unknown);
     world
-        .told
+        .reported
         .services
         .insert(name("broken"), ServiceState::Unknown);
     world.rejections.push(Rejection {

@@ -43,16 +43,19 @@ fn what_a_rule_asks_of_the_destination_says_where_node_ports_are() {
         asked(&rule(vec![load, compare(operator, value)]), Family::Ipv4)
     };
     let address = IpAddr::from([10, 0, 0, 1]);
-    assert_eq!(v4(4, Operator::Equal, &[10, 0, 0, 1]), Asked::For(address));
+    assert_eq!(
+        v4(4, Operator::Equal, &[10, 0, 0, 1]),
+        FrontendContext::For(address)
+    );
     // 127.0.0.0/8, as iptables writes it.
-    assert_eq!(v4(1, Operator::NotEqual, &[127]), Asked::Not);
-    assert_eq!(v4(1, Operator::Equal, &[127]), Asked::Anything);
+    assert_eq!(v4(1, Operator::NotEqual, &[127]), FrontendContext::Not);
+    assert_eq!(v4(1, Operator::Equal, &[127]), FrontendContext::Anything);
     let everything = rule(protocol(6).into());
-    assert_eq!(asked(&everything, Family::Ipv4), Asked::Anything);
+    assert_eq!(asked(&everything, Family::Ipv4), FrontendContext::Anything);
     let load = load(PayloadBase::Network, 24, 16);
     let loopback = Ipv6Addr::LOCALHOST.octets();
     let but_loopback = rule(vec![load, compare(Operator::NotEqual, &loopback)]);
-    assert_eq!(asked(&but_loopback, Family::Ipv6), Asked::Not);
+    assert_eq!(asked(&but_loopback, Family::Ipv6), FrontendContext::Not);
 }
 
 #[test]

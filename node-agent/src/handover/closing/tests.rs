@@ -3,10 +3,10 @@ use std::sync::Arc;
 use dataplane::{Config, Node, NodePortAddresses, Protocol};
 
 use super::*;
-use crate::handover::preflight::Weight;
+use crate::handover::preflight::Severity;
 
 /// A node with two IPv4 addresses, the first of which accepts node ports.
-fn ours(localhost: LocalhostNodePorts) -> OurNodePorts {
+fn signpost(localhost: LocalhostNodePorts) -> SignpostNodePorts {
     let addresses = ["127.0.0.1", "10.0.0.1", "172.17.0.1", "::1", "fd00::1"];
     let addresses = addresses.map(|address| address.parse().expect("an address"));
     let node = Node {
@@ -20,7 +20,7 @@ fn ours(localhost: LocalhostNodePorts) -> OurNodePorts {
         },
         ..Config::default()
     };
-    OurNodePorts {
+    SignpostNodePorts {
         desired: Dataplane::new(Arc::new(node), Arc::new(config)),
         localhost,
     }
@@ -28,21 +28,21 @@ fn ours(localhost: LocalhostNodePorts) -> OurNodePorts {
 
 #[test]
 fn t69_what_closes_is_what_theirs_take_and_ours_do_not() {
-    let closing = |localhost, family, entrance: &Entrance| {
-        let closing = ours(localhost).closing(family, entrance);
+    let closing = |localhost, family, node_port_scope: &NodePortScope| {
+        let closing = signpost(localhost).closing(family, node_port_scope);
         closing.iter().map(IpAddr::to_string).collect::<Vec<_>>()
     };
     let (none, relayed) = (LocalhostNodePorts::None, LocalhostNodePorts::Userspace);
-    let all = Entrance::Everywhere(Loopback::In);
+    let all = NodePortScope::Everywhere(Loopback::In);
     assert_eq!(
         closing(none, Family::Ipv4, &all),
         ["127.0.0.1", "172.17.0.1"]
     );
     assert_eq!(closing(relayed, Family::Ipv4, &all), ["172.17.0.1"]);
     assert_eq!(closing(none, Family::Ipv6, &all), [""; 0]);
-    let but_loopback = Entrance::Everywhere(Loopback::Out);
+    let but_loopback = NodePortScope::Everywhere(Loopback::Out);
     assert_eq!(closing(none, Family::Ipv4, &but_loopback), ["172.17.0.1"]);
-    let at = |address: &str| Entrance::At([address.parse().expect("an address")].into());
+    let at = |address: &str| NodePortScope::At([address.parse().expect("an address")].into());
     assert_eq!(closing(none, Family::Ipv4, &at("10.0.0.1")), [""; 0]);
     assert_eq!(
         closing(none, Family::Ipv4, &at("172.17.0.1")),
@@ -63,7 +63,7 @@ fn t69_clients_at_an_address_that_closes_speak_against_a_takeover() {
     };
     let points = closing.points();
     assert!(
-        points.iter().all(|point| point.weight == Weight::Note),
+        points.iter().all(|point| point.weight == Severity::Note),
         "{points:?}"
     );
     assert!(
@@ -74,7 +74,7 @@ fn t69_clients_at_an_address_that_closes_speak_against_a_takeover() {
     assert!(points[1].text.ends_with(expected), "{points:?}");
     closing.flows = [((address, (Protocol::Tcp, 30080)), 2)].into();
     let points = closing.points();
-    assert_eq!(points[1].weight, Weight::Warning);
+    assert_eq!(points[1].weight, Severity::Warning);
     let expected = "172.17.0.1:30080/tcp (2 connections)";
     assert!(points[1].text.ends_with(expected), "{points:?}");
 }

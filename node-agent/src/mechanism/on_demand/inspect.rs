@@ -1,27 +1,27 @@
 //! Inspection of iptables rules: simulates packets and describes differences.
 
-use backend::{Found, Inspect, Piece, Way};
+use backend::{Found, Inspect, PacketPath, Piece};
 use backend_iptables::Rules;
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
-use super::{OnDemand, VariantRules};
+use super::{OpenOnDemand, VariantRules};
 
 /// Covers the variant in use: the other one should hold no rules that packets reach.
-impl Inspect for OnDemand {
+impl Inspect for OpenOnDemand {
     fn exist(&self, rules: &VariantRules) -> bool {
         self.pure().exist(&rules.used)
     }
 
     fn elements(&self, rules: &VariantRules) -> usize {
-        let (used, stray) = (&rules.used, &rules.stray);
-        self.pure().elements(used) + self.pure().elements(stray)
+        let (used, leftover) = (&rules.used, &rules.leftover);
+        self.pure().elements(used) + self.pure().elements(leftover)
     }
 
     fn simulate(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Verdict {
         self.pure().simulate(&rules.used, node, packet)
     }
 
-    fn ways(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Vec<Way> {
+    fn ways(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         self.pure().ways(&rules.used, node, packet)
     }
 
@@ -29,41 +29,42 @@ impl Inspect for OnDemand {
         &self,
         part: &Dataplane,
         desired: &Dataplane,
-        believed: &VariantRules,
+        observed: &VariantRules,
     ) -> VariantRules {
         VariantRules {
-            used: self.pure().render_part(part, desired, &believed.used),
-            stray: Rules::default(),
+            used: self.pure().render_part(part, desired, &observed.used),
+            leftover: Rules::default(),
         }
     }
 
     fn compare_frontend(
         &self,
-        wanted: &VariantRules,
+        desired: &VariantRules,
         found: &VariantRules,
         key: &FrontendKey,
     ) -> Vec<Piece> {
-        self.pure().compare_frontend(&wanted.used, &found.used, key)
+        self.pure()
+            .compare_frontend(&desired.used, &found.used, key)
     }
 
     fn compare_chains(
         &self,
-        wanted: &VariantRules,
+        desired: &VariantRules,
         found: &VariantRules,
         key: &FrontendKey,
     ) -> Vec<Piece> {
         let backend = self.pure();
-        Inspect::compare_chains(backend, &wanted.used, &found.used, key)
+        Inspect::compare_chains(backend, &desired.used, &found.used, key)
     }
 
     fn compare_memberships(
         &self,
-        wanted: &VariantRules,
+        desired: &VariantRules,
         found: &VariantRules,
         part: &Dataplane,
     ) -> Vec<Piece> {
         let backend = self.pure();
-        backend.compare_memberships(&wanted.used, &found.used, part)
+        backend.compare_memberships(&desired.used, &found.used, part)
     }
 
     fn compare_shared(&self, programmed: &VariantRules, found: &VariantRules) -> Vec<Piece> {

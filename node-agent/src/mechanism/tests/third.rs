@@ -36,10 +36,10 @@ impl World {
         }
     }
 
-    fn round(&mut self, mechanism: Mechanism) -> Outcome {
+    fn sync(&mut self, mechanism: Mechanism) -> Outcome {
         let desired = dataplane(mechanism, 1..4);
-        let round = self.domain.round(&desired, Reason::Changed, &Now);
-        round.outcome.clone()
+        let sync = self.domain.sync(&desired, Reason::Changed, &Now);
+        sync.outcome.clone()
     }
 
     /// The mechanisms whose kernel holds any rules.
@@ -63,16 +63,16 @@ fn start(kernels: &[FakeKernel; 3]) -> Domain<Mechanisms> {
 fn a_third_mechanism_is_switched_to_and_from() {
     let mut world = World::new();
     for (mechanism, next) in [(0, 2), (2, 1), (1, 2), (2, 0)].map(|(a, b)| (ALL[a], ALL[b])) {
-        assert!(!matches!(world.round(mechanism), Outcome::Failed(_)));
+        assert!(!matches!(world.sync(mechanism), Outcome::Failed(_)));
         assert_eq!(world.holding(), [mechanism]);
-        assert!(!matches!(world.round(next), Outcome::Failed(_)));
+        assert!(!matches!(world.sync(next), Outcome::Failed(_)));
         assert_eq!(world.holding(), [next], "from {mechanism}");
-        assert_eq!(world.domain.backend().standing().carrier, Some(next));
-        let believed = world
+        assert_eq!(world.domain.backend().standing().active_mode, Some(next));
+        let observed = world
             .domain
-            .believed()
-            .map(|believed| believed.rules.clone());
-        assert_eq!(believed.and_then(|held| held.carrier()), Some(next));
+            .observed()
+            .map(|observed| observed.rules.clone());
+        assert_eq!(observed.and_then(|held| held.active_mode()), Some(next));
     }
 }
 
@@ -82,30 +82,30 @@ fn a_third_mechanism_is_switched_to_and_from() {
 fn a_switch_to_a_third_mechanism_that_was_cut_short_is_completed() {
     for cut in 0..6 {
         let mut world = World::new();
-        assert_eq!(world.round(Mechanism::Nftables), Outcome::Committed);
+        assert_eq!(world.sync(Mechanism::Nftables), Outcome::Committed);
         let whole = world.kernels[0].rules(Family::Ipv4);
         world.kernels[2].cut_after(cut);
         let desired = dataplane(Mechanism::Ipvs, 1..4);
         let mut backend = world.kernels[2].backend(Family::Ipv4);
-        let wanted = backend.render(&desired, &Rendered::default());
-        let change = backend.diff(&Default::default(), &wanted);
+        let desired_rules = backend.render(&desired, &Rendered::default());
+        let change = backend.diff(&Default::default(), &desired_rules);
         let _cut = backend.commit(change);
         assert_eq!(world.kernels[0].rules(Family::Ipv4), whole);
         world.domain = start(&world.kernels);
         assert_eq!(
-            world.round(Mechanism::Ipvs),
+            world.sync(Mechanism::Ipvs),
             Outcome::Committed,
             "cut after {cut}"
         );
         assert_eq!(world.holding(), [Mechanism::Ipvs]);
-        assert_eq!(world.kernels[2].rules(Family::Ipv4), wanted);
+        assert_eq!(world.kernels[2].rules(Family::Ipv4), desired_rules);
     }
 }
 
 #[test]
 fn a_third_mechanism_is_cleaned_up() {
     let mut world = World::new();
-    assert_eq!(world.round(Mechanism::Ipvs), Outcome::Committed);
+    assert_eq!(world.sync(Mechanism::Ipvs), Outcome::Committed);
     world.domain = start(&world.kernels);
     let removed = world.domain.commit_removal(&Now);
     let _ = removed.expect("it goes");

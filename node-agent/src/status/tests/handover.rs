@@ -23,10 +23,10 @@ fn withdrawn(view: &View) -> Report {
     }
 }
 
-fn seen(mechanism: Option<foreign_proxy::Mechanism>) -> Sight {
+fn seen(mechanism: Option<foreign_proxy::Mechanism>) -> ForeignProxyScan {
     let families = BTreeSet::from(Family::ALL);
     let rules = mechanism.map(|mechanism| (mechanism, families));
-    Sight::Seen(
+    ForeignProxyScan::Seen(
         foreign_proxy::Found {
             rules: rules.into_iter().collect(),
             ..foreign_proxy::Found::default()
@@ -39,38 +39,40 @@ fn seen(mechanism: Option<foreign_proxy::Mechanism>) -> Sight {
 fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
     let view = view();
     let report = withdrawn(&view);
-    let say = |report: &Report, sight: &Sight| {
+    let say = |report: &Report, scan: &ForeignProxyScan| {
         let facts = Facts {
             serving_state: ServingState::HandedBack,
-            sight,
+            scan,
             ..facts(&view, Some(report))
         };
         status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
     };
-    let told_of = |sight: &Sight| {
-        let status = say(&report, sight);
+    let reported_of = |scan: &ForeignProxyScan| {
+        let status = say(&report, scan);
         for kind in [
             condition::READY,
             condition::PROGRESSING,
             condition::IPV6_PROGRAMMED,
         ] {
-            let (status, reason, _) = told(&status, kind);
+            let (status, reason, _) = reported(&status, kind);
             assert_eq!((&*status, &*reason), ("False", "HandedBack"), "{kind}");
         }
-        told(&status, condition::READY).2
+        reported(&status, condition::READY).2
     };
-    assert!(told_of(&Sight::None).contains("no rules of Signpost are in the kernel"));
-    let nothing = Sight::Seen(
+    assert!(
+        reported_of(&ForeignProxyScan::None).contains("no rules of Signpost are in the kernel")
+    );
+    let nothing = ForeignProxyScan::Seen(
         foreign_proxy::Found::default(),
         foreign_proxy::process::KubeProxy::Silent,
     );
-    assert!(told_of(&nothing).contains("no proxy serves"));
+    assert!(reported_of(&nothing).contains("no proxy serves"));
 
     let mut stuck = report.clone();
     stuck.families[0] = failing(stuck.families[0].clone(), Recovery::Retry);
-    let status = say(&stuck, &Sight::None);
+    let status = say(&stuck, &ForeignProxyScan::None);
     assert!(
-        told(&status, condition::READY)
+        reported(&status, condition::READY)
             .2
             .contains("still in the kernel: IPv4: failed to commit")
     );
@@ -80,9 +82,9 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
 fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done() {
     let view = view_with(Handover::Takeover);
     let report = report(Family::ALL.map(|family| programmed(family, &view)));
-    let say = |sight: &Sight, refusal: Option<&str>| {
+    let say = |scan: &ForeignProxyScan, refusal: Option<&str>| {
         let facts = Facts {
-            sight,
+            scan,
             handover_refusal: refusal,
             ..facts(&view, Some(&report))
         };
@@ -91,25 +93,28 @@ fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done()
     let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
     let before = say(&kube_proxy, None);
     assert_eq!(before.applied_hash, None);
-    assert_eq!(told(&before, condition::PROGRESSING).1, "HandoverPending");
     assert_eq!(
-        told(&before, condition::READY).0,
+        reported(&before, condition::PROGRESSING).1,
+        "HandoverPending"
+    );
+    assert_eq!(
+        reported(&before, condition::READY).0,
         "True",
         "it serves beside kube-proxy"
     );
-    assert_eq!(told(&before, condition::DEGRADED).0, "False");
+    assert_eq!(reported(&before, condition::DEGRADED).0, "False");
 
     let refused = say(&kube_proxy, Some("kube-proxy answers: stop it first"));
     assert_eq!(refused.applied_hash, None);
-    let (status, reason, message) = told(&refused, condition::DEGRADED);
+    let (status, reason, message) = reported(&refused, condition::DEGRADED);
     assert_eq!((&*status, &*reason), ("True", "HandoverRefused"));
     assert_eq!(message, "kube-proxy answers: stop it first");
 
     // The refusal of an earlier attempt does not count once the handover is complete.
     let done = say(&seen(None), Some("kube-proxy answers: stop it first"));
     assert_eq!(done.applied_hash, Some(view.hash.clone()));
-    assert_eq!(told(&done, condition::PROGRESSING).1, "Settled");
-    assert_eq!(told(&done, condition::DEGRADED).0, "False");
+    assert_eq!(reported(&done, condition::PROGRESSING).1, "Settled");
+    assert_eq!(reported(&done, condition::DEGRADED).0, "False");
 }
 
 #[test]
@@ -118,9 +123,9 @@ fn t171_a_node_is_ready_once_it_is_handed_back_as_the_profile_asks() {
     let withdrawn = withdrawn(&view);
     let serving = report(Family::ALL.map(|family| programmed(family, &view)));
     let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
-    let say = |report: &Report, serving_state, sight: &Sight| {
+    let say = |report: &Report, serving_state, scan: &ForeignProxyScan| {
         let facts = Facts {
-            sight,
+            scan,
             serving_state,
             ..facts(&view, Some(report))
         };
@@ -128,17 +133,20 @@ fn t171_a_node_is_ready_once_it_is_handed_back_as_the_profile_asks() {
     };
     let before = say(&serving, ServingState::Serving, &kube_proxy);
     assert_eq!(before.applied_hash, None);
-    assert_eq!(told(&before, condition::PROGRESSING).1, "HandoverPending");
+    assert_eq!(
+        reported(&before, condition::PROGRESSING).1,
+        "HandoverPending"
+    );
 
     let done = say(&withdrawn, ServingState::HandedBack, &kube_proxy);
     assert_eq!(done.applied_hash, Some(view.hash.clone()));
-    let (status, reason, _) = told(&done, condition::READY);
+    let (status, reason, _) = reported(&done, condition::READY);
     assert_eq!((&*status, &*reason), ("True", "HandedBack"));
-    assert_eq!(told(&done, condition::PROGRESSING).0, "False");
+    assert_eq!(reported(&done, condition::PROGRESSING).0, "False");
 
     let unserved = say(&withdrawn, ServingState::HandedBack, &seen(None));
     assert_eq!(
-        told(&unserved, condition::READY).0,
+        reported(&unserved, condition::READY).0,
         "False",
         "no proxy serves it"
     );

@@ -15,7 +15,7 @@ struct Watched {
     cluster: Cluster,
     clock: Instant,
     versions: BTreeMap<String, String>,
-    round: u64,
+    sync: u64,
 }
 
 impl Watched {
@@ -30,7 +30,7 @@ impl Watched {
             cluster,
             clock: Instant::now(),
             versions: BTreeMap::new(),
-            round: 0,
+            sync: 0,
         };
         watched.pass(15, &[]);
         watched
@@ -40,10 +40,10 @@ impl Watched {
     fn pass(&mut self, seconds: u64, silent: &[&str]) {
         for _ in 0..seconds / 15 {
             self.clock += Duration::from_secs(15);
-            self.round += 1;
+            self.sync += 1;
             for node in self.cluster.nodes.keys() {
                 if !silent.contains(&node.as_str()) {
-                    self.versions.insert(node.clone(), self.round.to_string());
+                    self.versions.insert(node.clone(), self.sync.to_string());
                 }
             }
             self.list();

@@ -305,10 +305,10 @@ fn a_profile_without_nodes_is_not_on_its_way() {
 #[test]
 fn t135_latencies_that_wander_a_little_are_not_written_again() {
     let mut cluster = Cluster::with_nodes(3);
-    for round in 0..20 {
+    for sync in 0..20 {
         for node in ["n1", "n2", "n3"] {
             let mut status = cluster.proxies[node]["status"].clone();
-            let (p50, p99) = (1_300 + round, 1_200_000 + round * 3);
+            let (p50, p99) = (1_300 + sync, 1_200_000 + sync * 3);
             let total =
                 json!({"p50Microseconds": p50, "p99Microseconds": p99, "maxMicroseconds": p99});
             status["syncLatency"] = json!({

@@ -7,7 +7,7 @@ use xtables::Variant;
 
 use super::Course;
 use crate::bench::contender::Running;
-use crate::bench::ear::{Ear, LEGACY_READ};
+use crate::bench::ear::{LEGACY_READ, ListenerThread};
 use crate::bench::large::LargeObjects;
 use crate::bench::population::cluster_ip;
 use crate::bench::writer::Written;
@@ -26,7 +26,7 @@ impl Course<'_> {
     pub(super) fn add_services(
         &self,
         running: &mut Running,
-        ear: &Ear,
+        ear: &ListenerThread,
         population: &Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -47,7 +47,7 @@ impl Course<'_> {
     pub(super) fn replace_endpoints(
         &self,
         running: &mut Running,
-        ear: &Ear,
+        ear: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -76,7 +76,7 @@ impl Course<'_> {
     pub(super) fn change_steadily(
         &self,
         running: &mut Running,
-        ear: &Ear,
+        ear: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -114,7 +114,7 @@ impl Course<'_> {
     pub(super) fn change_beside_large(
         &self,
         running: &mut Running,
-        ear: &Ear,
+        ear: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -151,7 +151,7 @@ impl Course<'_> {
     fn wait_for(
         &self,
         running: &mut Running,
-        ear: &Ear,
+        ear: &ListenerThread,
         written: Written,
     ) -> Result<Option<Duration>> {
         let heard = ear.wait_for(written.address, self.effort.change_patience)?;
@@ -183,14 +183,14 @@ impl Course<'_> {
 }
 
 /// Returns the latencies of the changes that the kernel reported.
-fn latencies(ear: &Ear, written: &[Written]) -> Vec<Duration> {
+fn latencies(ear: &ListenerThread, written: &[Written]) -> Vec<Duration> {
     let heard = written.iter().filter_map(|written| latency(ear, *written));
     heard.collect()
 }
 
 /// Returns the time from the API server's answer to the kernel's notification. The API server
 /// notifies watchers before it answers, so the kernel may be faster: that counts as zero.
-fn latency(ear: &Ear, written: Written) -> Option<Duration> {
+fn latency(ear: &ListenerThread, written: Written) -> Option<Duration> {
     let heard = ear.heard(written.address)?;
     Some(heard.saturating_duration_since(written.answered))
 }

@@ -42,7 +42,7 @@ packet pod 10.0.1.9 -> 10.96.0.10:80/tcp = reject
 }
 
 #[test]
-fn every_expectation_that_is_not_met_is_told_with_its_line() {
+fn every_expectation_that_is_not_met_is_reported_with_its_line() {
     let story = "apply web slice
 packet pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.1.6:8080
 packet node 192.168.0.1 -> 10.96.0.10:80/tcp = 10.0.1.5:8080
@@ -61,8 +61,8 @@ expect dataplane
         ]
     );
     let dump = failures[3].lines().next();
-    let wanted = "line 5: expect dataplane: differs from line 1 on (UPDATE=1 writes it)";
-    assert_eq!(dump, Some(wanted));
+    let expected = "line 5: expect dataplane: differs from line 1 on (UPDATE=1 writes it)";
+    assert_eq!(dump, Some(expected));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_story_that_cannot_go_on_says_where_it_stopped() {
         ["stopped: line 1: delete web: section \"web\": Service shop/web does not exist"]
     );
     let policy = failures_of("apply policy\n").join("\n");
-    let wanted = "stopped: line 1: apply policy: section \"policy\": \
+    let expected = "stopped: line 1: apply policy: section \"policy\": \
                   no scenario has objects of kind \"NetworkPolicy\"";
-    assert!(policy.starts_with(wanted), "{policy}");
+    assert!(policy.starts_with(expected), "{policy}");
 }

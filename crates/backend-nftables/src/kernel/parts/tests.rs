@@ -27,12 +27,12 @@ fn cold_start() -> (Dataplane, Table, Transaction) {
         dataplane.set(rules.into());
     }
     let backend = Nftables::detached(Family::Ipv4);
-    let wanted = backend.render(&dataplane, &Rendered::default());
-    let change = backend.diff(&Table::default(), &wanted);
+    let desired = backend.render(&dataplane, &Rendered::default());
+    let change = backend.diff(&Table::default(), &desired);
     let [transaction] = change.transactions() else {
         panic!("it takes several");
     };
-    (dataplane, wanted, transaction.clone())
+    (dataplane, desired, transaction.clone())
 }
 
 fn refusal(errno: Errno) -> CommitError {
@@ -44,7 +44,7 @@ fn refusal(errno: Errno) -> CommitError {
 
 #[test]
 fn what_is_more_than_the_kernel_takes_goes_in_halves_and_no_frontend_is_cut() {
-    let (dataplane, wanted, transaction) = cold_start();
+    let (dataplane, desired, transaction) = cold_start();
     for errno in [Errno::NOMEM, Errno::NOBUFS, Errno::MSGSIZE] {
         for most in [1_000, 10, 6] {
             let mut held = Table::default();
@@ -62,7 +62,7 @@ fn what_is_more_than_the_kernel_takes_goes_in_halves_and_no_frontend_is_cut() {
                 Ok(())
             });
             result.expect("it fits in parts");
-            assert_eq!(held, wanted, "{errno:?}, {most}");
+            assert_eq!(held, desired, "{errno:?}, {most}");
             assert!(done >= transaction.elements() / most, "{done} transactions");
         }
     }

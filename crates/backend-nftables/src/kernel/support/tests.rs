@@ -4,7 +4,7 @@ use super::*;
 
 /// The error message for a kernel that refuses the first operation that `is_it` accepts, with this
 /// errno.
-fn told(family: Family, errno: Errno, is_it: impl Fn(&Operation) -> bool) -> Option<String> {
+fn reported(family: Family, errno: Errno, is_it: impl Fn(&Operation) -> bool) -> Option<String> {
     let probe = probe(family);
     let at = probe.operations.iter().position(is_it);
     let at = at.expect("it is always there") + 1;
@@ -12,7 +12,7 @@ fn told(family: Family, errno: Errno, is_it: impl Fn(&Operation) -> bool) -> Opt
         at: Refusal::Message(u32::try_from(at).expect("there are few")),
         source: io::Error::from(errno),
     };
-    Lacking::of(family, error).map(|lacking| lacking.to_string())
+    MissingFeature::of(family, error).map(|lacking| lacking.to_string())
 }
 
 fn is_nat(operation: &Operation) -> bool {
@@ -31,17 +31,17 @@ fn has(operation: &Operation, is_it: fn(&Expression) -> bool) -> bool {
 
 #[test]
 fn t84_what_a_kernel_lacks_for_a_family_is_named_with_its_module() {
-    let nat = told(Family::Ipv6, Errno::NOENT, is_nat);
+    let nat = reported(Family::Ipv6, Errno::NOENT, is_nat);
     let expected = "this kernel lacks chains of type nat (module nft_chain_nat) for IPv6";
     assert_eq!(nat.as_deref(), Some(expected));
     let fib = |expression: &Expression| matches!(expression, Expression::FibType { .. });
-    let fib = told(Family::Ipv6, Errno::NOENT, |o| has(o, fib)).expect("it is missing");
+    let fib = reported(Family::Ipv6, Errno::NOENT, |o| has(o, fib)).expect("it is missing");
     assert!(fib.contains("nft_fib_ipv6"), "{fib}");
     let reject = |expression: &Expression| matches!(expression, Expression::Reject(_));
-    let reject = told(Family::Ipv4, Errno::NOENT, |o| has(o, reject)).expect("it is missing");
+    let reject = reported(Family::Ipv4, Errno::NOENT, |o| has(o, reject)).expect("it is missing");
     assert!(reject.contains("nft_reject_ipv4"), "{reject}");
     let is_table = |operation: &Operation| matches!(operation, Operation::AddTable);
-    let table = told(Family::Ipv4, Errno::OPNOTSUPP, is_table);
+    let table = reported(Family::Ipv4, Errno::OPNOTSUPP, is_table);
     let expected = "this kernel lacks tables (module nf_tables) for IPv4";
     assert_eq!(table.as_deref(), Some(expected));
 }
@@ -49,12 +49,12 @@ fn t84_what_a_kernel_lacks_for_a_family_is_named_with_its_module() {
 #[test]
 fn a_kernel_that_is_busy_or_forbids_lacks_nothing() {
     for errno in [Errno::NOMEM, Errno::BUSY, Errno::INTR, Errno::PERM] {
-        assert_eq!(told(Family::Ipv6, errno, is_nat), None, "{errno}");
+        assert_eq!(reported(Family::Ipv6, errno, is_nat), None, "{errno}");
     }
     let source = io::Error::from(io::ErrorKind::TimedOut);
     let error = CommitError::Socket {
         step: "receive from",
         source,
     };
-    assert!(Lacking::of(Family::Ipv6, error).is_none());
+    assert!(MissingFeature::of(Family::Ipv6, error).is_none());
 }

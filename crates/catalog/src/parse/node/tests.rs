@@ -51,13 +51,13 @@ fn a_node_that_is_to_go_says_why() {
         }))
         .standing
     };
-    assert_eq!(standing(json!(null), "other"), NodeStanding::Staying);
+    assert_eq!(standing(json!(null), "other"), NodeLifecycle::Staying);
     assert_eq!(
         standing(json!(null), TO_BE_DELETED),
-        NodeStanding::MarkedByAutoscaler
+        NodeLifecycle::MarkedByAutoscaler
     );
     let time = json!("2026-01-01T00:00:00Z");
-    assert_eq!(standing(time, TO_BE_DELETED), NodeStanding::BeingDeleted);
+    assert_eq!(standing(time, TO_BE_DELETED), NodeLifecycle::BeingDeleted);
 }
 
 #[test]

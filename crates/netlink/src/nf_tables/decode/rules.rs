@@ -8,7 +8,7 @@ use crate::nf_tables::encode::{
     RULE_COMMENT, ct_number, meta_number, port_unreachable, settable_ct_number,
 };
 use crate::nf_tables::{
-    CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, Module, NatKind,
+    CtKey, Direction, Expression, Family, FibField, MapUpdate, MetaKey, Module, NatKind,
     NumberGenerator, Operator, PayloadBase, Register, RejectKind, Rule, SettableCtKey,
 };
 use crate::wire::Attributes;
@@ -257,10 +257,10 @@ fn learn(data: &Attributes<'_>) -> Result<Expression> {
         milliseconds.ok_or(missing("dynset", "timeout"))
     };
     let how = match data.u32(3) {
-        Some(1) => Learning::Update {
+        Some(1) => MapUpdate::Update {
             timeout: Duration::from_millis(timeout()?),
         },
-        Some(2) => Learning::Delete,
+        Some(2) => MapUpdate::Delete,
         _ => return Err(unknown("dynset", "operation")),
     };
     Ok(Expression::Learn {

@@ -1,7 +1,7 @@
 //! Encodes rules as attributes.
 
 use crate::nf_tables::{
-    CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, NatKind, NumberGenerator,
+    CtKey, Direction, Expression, Family, FibField, MapUpdate, MetaKey, NatKind, NumberGenerator,
     Operator, PayloadBase, Register, RejectKind, Rule, SettableCtKey, Verdict,
 };
 use crate::wire::Writer;
@@ -256,7 +256,7 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             writer.u32(3, learning_number(*how));
             writer.u32(4, register(*key));
             writer.u32(5, register(*value));
-            if let Learning::Update { timeout } = how {
+            if let MapUpdate::Update { timeout } = how {
                 let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
                 writer.bytes(6, &milliseconds.to_be_bytes());
             }
@@ -357,9 +357,9 @@ pub(crate) fn settable_ct_number(key: SettableCtKey) -> u32 {
 }
 
 /// `enum nft_dynset_ops`.
-pub(crate) fn learning_number(how: Learning) -> u32 {
+pub(crate) fn learning_number(how: MapUpdate) -> u32 {
     match how {
-        Learning::Update { .. } => 1,
-        Learning::Delete => 2,
+        MapUpdate::Update { .. } => 1,
+        MapUpdate::Delete => 2,
     }
 }

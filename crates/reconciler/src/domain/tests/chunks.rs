@@ -1,4 +1,4 @@
-//! Changes that are larger than what one round programs.
+//! Changes that are larger than what one sync programs.
 
 use dataplane::{ChunkSize, Config, FrontendKey, Protocol, Scheduler};
 
@@ -24,29 +24,29 @@ fn t85_a_change_during_a_large_one_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut families = Reconciler::new(vec![chunked(&kernel)]);
     let mut services = many(10);
-    families.round(&dataplane(&services[..1]), Reason::Startup, &clock);
+    families.sync(&dataplane(&services[..1]), Reason::Startup, &clock);
 
-    let rounds = families.round(&dataplane(&services), Reason::Changed, &clock);
-    assert_eq!(rounds[0].outcome, Outcome::Partial);
-    assert!(!rounds[0].succeeded());
-    assert_eq!(families.sequel(), Sequel::Unfinished);
+    let syncs = families.sync(&dataplane(&services), Reason::Changed, &clock);
+    assert_eq!(syncs[0].outcome, Outcome::Partial);
+    assert!(!syncs[0].succeeded());
+    assert_eq!(families.follow_up(), FollowUp::Unfinished);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 3);
 
     services.insert(0, service("zoo/last", 99, &[8080]));
-    families.round(&dataplane(&services), Reason::Changed, &clock);
+    families.sync(&dataplane(&services), Reason::Changed, &clock);
     let mut outcomes = Vec::new();
-    while families.sequel() == Sequel::Unfinished {
-        let rounds = families.round(&dataplane(&services), Reason::Continued, &clock);
-        outcomes.push(rounds[0].outcome.clone());
+    while families.follow_up() == FollowUp::Unfinished {
+        let syncs = families.sync(&dataplane(&services), Reason::Continued, &clock);
+        outcomes.push(syncs[0].outcome.clone());
     }
     assert_eq!(outcomes.last(), Some(&Outcome::Committed));
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
-    assert_eq!(families.sequel(), Sequel::Settled);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
     assert_held(&kernel, &dataplane(&services));
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
-/// T94: a small change that arrives while a part of a large change is programmed is the next round,
+/// T94: a small change that arrives while a part of a large change is programmed is the next sync,
 /// and the large change continues after it, however many small changes arrive.
 #[test]
 fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
@@ -56,12 +56,12 @@ fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
     let ports = [8080, 8081, 8082, 8083];
     let large = (1..21).map(|number| service(&format!("shop/web-{number}"), number, &ports));
     let mut services = many(1);
-    domain.round(&dataplane(&services), Reason::Startup, &clock);
+    domain.sync(&dataplane(&services), Reason::Startup, &clock);
     services.extend(large);
     let mut written = Vec::new();
     for number in 100..104 {
         let before = kernel.rules(IPV4).frontends.len();
-        domain.round(&dataplane(&services), Reason::Changed, &clock);
+        domain.sync(&dataplane(&services), Reason::Changed, &clock);
         assert!(domain.is_unfinished());
         written.push(kernel.rules(IPV4).frontends.len() - before);
         services.push(service(&format!("zoo/{number}"), number, &[8080]));
@@ -106,15 +106,15 @@ fn dns(kernel: &FakeKernel) -> Vec<u16> {
     targets.iter().map(|target| target.port.get()).collect()
 }
 
-/// Programs the rest; returns the number of rounds that it took.
+/// Programs the rest; returns the number of syncs that it took.
 fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClock) -> usize {
-    let mut rounds = 0;
+    let mut syncs = 0;
     while domain.is_unfinished() {
-        domain.round(desired, Reason::Continued, clock);
-        rounds += 1;
-        assert!(rounds < 100, "it comes to an end");
+        domain.sync(desired, Reason::Continued, clock);
+        syncs += 1;
+        assert!(syncs < 100, "it comes to an end");
     }
-    rounds
+    syncs
 }
 
 /// T97: a start has parts, with the API server and DNS first, and the next part includes a removal
@@ -125,12 +125,12 @@ fn t97_a_removal_during_a_start_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
     let config = mk_config().build();
-    let round = domain.round(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
-    assert_eq!(round.outcome, Outcome::Partial);
+    let sync = domain.sync(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
+    assert_eq!(sync.outcome, Outcome::Partial);
     assert_eq!(dns(&kernel), [8080, 8081]);
 
     let desired = crowd(&config, &[8081]);
-    domain.round(&desired, Reason::Changed, &clock);
+    domain.sync(&desired, Reason::Changed, &clock);
     assert_eq!(dns(&kernel), [8081]);
     assert!(domain.is_unfinished());
     assert!(domain.status().programmed.is_none() && !domain.is_programmed());
@@ -141,7 +141,7 @@ fn t97_a_removal_during_a_start_waits_for_one_part() {
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
-/// T97: if the cost of a round grows with what the kernel already holds, a start has fewer parts
+/// T97: if the cost of a sync grows with what the kernel already holds, a start has fewer parts
 /// than a change of Services.
 #[test]
 fn t97_a_start_has_parts_of_its_own_size() {
@@ -149,12 +149,12 @@ fn t97_a_start_has_parts_of_its_own_size() {
     let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64));
     let mut domain = Domain::new(backend.with_rebuild_size(ChunkSize::new(100_000)));
     let config = mk_config().build();
-    let round = domain.round(&crowd(&config, &[8080]), Reason::Startup, &clock);
-    assert_eq!(round.outcome, Outcome::Committed);
+    let sync = domain.sync(&crowd(&config, &[8080]), Reason::Startup, &clock);
+    assert_eq!(sync.outcome, Outcome::Committed);
 
     let nothing = Dataplane::new(mk_node(1).build(), config);
-    let round = domain.round(&nothing, Reason::Changed, &clock);
-    assert_eq!(round.outcome, Outcome::Partial);
+    let sync = domain.sync(&nothing, Reason::Changed, &clock);
+    assert_eq!(sync.outcome, Outcome::Partial);
 }
 
 /// T97: the same for a removal that arrives during a change of configuration. Before the last part,
@@ -167,16 +167,16 @@ fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
     let changed = changed.scheduler(Scheduler::RoundRobin).build();
     let (old, new) = (mk_config().build(), changed);
     let before = crowd(&old, &[8080, 8081]);
-    domain.round(&before, Reason::Startup, &clock);
+    domain.sync(&before, Reason::Startup, &clock);
     finish(&mut domain, &before, &clock);
 
-    let round = domain.round(&crowd(&new, &[8080, 8081]), Reason::Changed, &clock);
-    assert_eq!(round.outcome, Outcome::Partial);
+    let sync = domain.sync(&crowd(&new, &[8080, 8081]), Reason::Changed, &clock);
+    assert_eq!(sync.outcome, Outcome::Partial);
     let base = kernel.rules(IPV4).base.expect("it is programmed");
     assert_eq!(base.config, new);
 
     let desired = crowd(&new, &[8081]);
-    domain.round(&desired, Reason::Changed, &clock);
+    domain.sync(&desired, Reason::Changed, &clock);
     assert_eq!(dns(&kernel), [8081]);
     assert!(domain.is_unfinished());
     let config = |domain: &Domain<_>| Arc::clone(domain.status().programmed.expect("one").config());
@@ -188,28 +188,28 @@ fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
 }
 
 /// T97: while an emptied kernel is refilled, what was programmed before still counts as programmed,
-/// so none of its listeners closes. If a program empties the kernel again meanwhile, one round
+/// so none of its listeners closes. If a program empties the kernel again meanwhile, one sync
 /// answers it and counts as a repair.
 #[test]
 fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
     let desired = crowd(&mk_config().build(), &[8080]);
-    domain.round(&desired, Reason::Startup, &clock);
+    domain.sync(&desired, Reason::Startup, &clock);
     finish(&mut domain, &desired, &clock);
     let empty = || kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
     let services = |domain: &Domain<_>| domain.status().programmed.map(|at| at.services().len());
 
     empty();
-    let round = domain.round(&desired, Reason::Timer, &clock);
-    assert_eq!(round.outcome, Outcome::Partial);
-    assert_eq!(round.damage, None);
+    let sync = domain.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(sync.outcome, Outcome::Partial);
+    assert_eq!(sync.repaired_drift, None);
     assert_eq!(services(&domain), Some(101));
 
     empty();
-    let round = domain.round(&desired, Reason::Timer, &clock);
-    assert_eq!(round.outcome, Outcome::Committed);
-    assert!(round.damage.is_some());
+    let sync = domain.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(sync.outcome, Outcome::Committed);
+    assert!(sync.repaired_drift.is_some());
     assert_held(&kernel, &desired);
 }
 
@@ -219,39 +219,41 @@ fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(7)));
     let mut before = Domain::new(chunked(&kernel));
-    before.round(&one, Reason::Startup, &clock);
-    before.round(&desired, Reason::Changed, &clock);
+    before.sync(&one, Reason::Startup, &clock);
+    before.sync(&desired, Reason::Changed, &clock);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 3);
     assert!(!before.answers(Reason::Retry));
     assert!(before.answers(Reason::Continued));
 
     let mut after = Domain::new(chunked(&kernel));
-    let round = after.round(&desired, Reason::Startup, &clock);
-    assert_eq!(round.outcome, Outcome::Committed);
+    let sync = after.sync(&desired, Reason::Startup, &clock);
+    assert_eq!(sync.outcome, Outcome::Committed);
     assert_held(&kernel, &desired);
 }
 
-/// The search for the Service covers the whole change; the same round programs the rest.
+/// The search for the Service covers the whole change; the same sync programs the rest.
 #[test]
 fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let refused = "shop/web-3";
     let backend = Faulty::new(chunked(&kernel), move |call| match call {
-        Call::Commit { suspects, .. } if has(suspects, refused) => Fate::Refuse(Recovery::Isolate),
-        _ => Fate::Pass,
+        Call::Commit { suspects, .. } if has(suspects, refused) => {
+            CallOutcome::Refuse(Recovery::Isolate)
+        }
+        _ => CallOutcome::Pass,
     });
     let mut domain = Domain::new(backend);
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(9)));
-    let mut rounds = 1;
-    domain.round(&one, Reason::Startup, &clock);
-    domain.round(&desired, Reason::Changed, &clock);
+    let mut syncs = 1;
+    domain.sync(&one, Reason::Startup, &clock);
+    domain.sync(&desired, Reason::Changed, &clock);
     while domain.is_unfinished() {
-        domain.round(&desired, Reason::Continued, &clock);
-        rounds += 1;
+        domain.sync(&desired, Reason::Continued, &clock);
+        syncs += 1;
     }
-    assert!(rounds <= 5, "{rounds}");
+    assert!(syncs <= 5, "{syncs}");
     let status = domain.status();
-    assert_eq!(status.standing(), Standing::PartlyProgrammed);
+    assert_eq!(status.standing(), FamilyCondition::PartlyProgrammed);
     assert_eq!(status.quarantined[0].service.to_string(), refused);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 8);
 }
@@ -264,23 +266,23 @@ fn a_part_that_fails_is_tried_again_after_a_while_and_not_at_once() {
         Call::Commit { .. } => {
             number += 1;
             match number {
-                3 => Fate::Refuse(Recovery::Retry),
-                _ => Fate::Pass,
+                3 => CallOutcome::Refuse(Recovery::Retry),
+                _ => CallOutcome::Pass,
             }
         }
-        Call::Observe | Call::Removal => Fate::Pass,
+        Call::Observe | Call::Removal => CallOutcome::Pass,
     });
     let mut families = Reconciler::new(vec![backend]);
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(6)));
-    families.round(&one, Reason::Startup, &clock);
-    families.round(&desired, Reason::Changed, &clock);
-    families.round(&desired, Reason::Continued, &clock);
-    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+    families.sync(&one, Reason::Startup, &clock);
+    families.sync(&desired, Reason::Changed, &clock);
+    families.sync(&desired, Reason::Continued, &clock);
+    assert_eq!(families.follow_up(), FollowUp::Retry { retries: 0 });
 
-    families.round(&desired, Reason::Retry, &clock);
-    assert_eq!(families.sequel(), Sequel::Unfinished);
-    families.round(&desired, Reason::Continued, &clock);
-    assert_eq!(families.sequel(), Sequel::Settled);
+    families.sync(&desired, Reason::Retry, &clock);
+    assert_eq!(families.follow_up(), FollowUp::Unfinished);
+    families.sync(&desired, Reason::Continued, &clock);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
     assert_held(&kernel, &desired);
 }
 

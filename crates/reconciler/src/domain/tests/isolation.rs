@@ -47,29 +47,32 @@ fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
 
-    let round = domain.round(&many(100, &[42]), Reason::Startup, &clock);
+    let sync = domain.sync(&many(100, &[42]), Reason::Startup, &clock);
 
     let mut others = many(100, &[]);
     others.remove(&ServiceKey::new("shop", "service-42"));
     assert_held(&kernel, &others);
-    assert_eq!(round.outcome, Outcome::Committed);
-    let text = round.to_string();
+    assert_eq!(sync.outcome, Outcome::Committed);
+    let text = sync.to_string();
     assert!(
         text.contains(
             "Service shop/service-42 is refused: failed to commit IPv4 rules: a fault was injected"
         ),
         "{text}"
     );
-    assert_eq!(domain.status().standing(), Standing::PartlyProgrammed);
+    assert_eq!(
+        domain.status().standing(),
+        FamilyCondition::PartlyProgrammed
+    );
 }
 
 #[test]
 fn a_service_that_becomes_unprogrammable_keeps_what_it_has() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
-    domain.round(&many(20, &[]), Reason::Startup, &clock);
+    domain.sync(&many(20, &[]), Reason::Startup, &clock);
 
-    domain.round(&many(20, &[7]), Reason::Changed, &clock);
+    domain.sync(&many(20, &[7]), Reason::Changed, &clock);
 
     assert_held(&kernel, &many(20, &[]));
     assert_eq!(quarantined(&domain), ["shop/service-7"]);
@@ -79,11 +82,11 @@ fn a_service_that_becomes_unprogrammable_keeps_what_it_has() {
 fn a_refused_service_keeps_what_it_has_when_an_answer_is_lost() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
-    domain.round(&many(20, &[]), Reason::Startup, &clock);
-    domain.round(&many(20, &[7]), Reason::Changed, &clock);
+    domain.sync(&many(20, &[]), Reason::Startup, &clock);
+    domain.sync(&many(20, &[7]), Reason::Changed, &clock);
 
     kernel.cut_after(1);
-    domain.round(&many(30, &[7]), Reason::Changed, &clock);
+    domain.sync(&many(30, &[7]), Reason::Changed, &clock);
 
     assert_held(&kernel, &many(30, &[]));
     assert_eq!(quarantined(&domain), ["shop/service-7"]);
@@ -100,15 +103,15 @@ fn a_refused_service_is_left_alone_until_it_changes() {
         refused
     });
     let mut domain = Domain::new(backend);
-    domain.round(&many(8, &[3]), Reason::Startup, &clock);
+    domain.sync(&many(8, &[3]), Reason::Startup, &clock);
     let after_search = refusals.load(Ordering::Relaxed);
 
-    let round = domain.round(&many(9, &[3]), Reason::Changed, &clock);
-    assert_eq!(round.transactions, 1, "the new Service in one go");
+    let sync = domain.sync(&many(9, &[3]), Reason::Changed, &clock);
+    assert_eq!(sync.transactions, 1, "the new Service in one go");
     assert_eq!(refusals.load(Ordering::Relaxed), after_search);
 
-    let round = domain.round(&many(9, &[]), Reason::Changed, &clock);
-    assert!(round.quarantined.is_empty());
+    let sync = domain.sync(&many(9, &[]), Reason::Changed, &clock);
+    assert!(sync.quarantined.is_empty());
     assert_held(&kernel, &many(9, &[]));
 }
 
@@ -116,9 +119,9 @@ fn a_refused_service_is_left_alone_until_it_changes() {
 fn a_refused_service_that_is_deleted_is_forgotten() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
-    domain.round(&many(8, &[8]), Reason::Startup, &clock);
-    domain.round(&many(7, &[]), Reason::Changed, &clock);
-    assert_eq!(domain.status().standing(), Standing::Programmed);
+    domain.sync(&many(8, &[8]), Reason::Startup, &clock);
+    domain.sync(&many(7, &[]), Reason::Changed, &clock);
+    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
     assert_held(&kernel, &many(7, &[]));
 }
 
@@ -131,16 +134,16 @@ fn the_timer_tries_refused_services_again() {
         is_unprogrammable(rules) && !script_willing.load(Ordering::Relaxed)
     }));
     let desired = many(8, &[3]);
-    domain.round(&desired, Reason::Startup, &clock);
+    domain.sync(&desired, Reason::Startup, &clock);
     let since = domain.status().quarantined[0].since;
 
     clock.advance(Duration::from_secs(30));
-    domain.round(&desired, Reason::Timer, &clock);
+    domain.sync(&desired, Reason::Timer, &clock);
     assert_eq!(domain.status().quarantined[0].since, since, "all along");
 
     willing.store(true, Ordering::Relaxed);
-    domain.round(&desired, Reason::Timer, &clock);
-    assert_eq!(domain.status().standing(), Standing::Programmed);
+    domain.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
     assert_held(&kernel, &desired);
 }
 
@@ -151,19 +154,19 @@ fn several_refused_services_are_found_in_few_commits() {
     let count = Arc::clone(&tries);
     let backend = Faulty::new(kernel.backend(IPV4), move |call| {
         let Call::Commit { suspects, .. } = call else {
-            return Fate::Pass;
+            return CallOutcome::Pass;
         };
         count.fetch_add(1, Ordering::Relaxed);
         if suspects.iter().any(|rules| is_unprogrammable(rules)) {
-            Fate::Refuse(Recovery::Isolate)
+            CallOutcome::Refuse(Recovery::Isolate)
         } else {
-            Fate::Pass
+            CallOutcome::Pass
         }
     });
     let mut domain = Domain::new(backend);
     let refused = [1, 57, 58, 200];
 
-    domain.round(&many(200, &refused), Reason::Startup, &clock);
+    domain.sync(&many(200, &refused), Reason::Startup, &clock);
 
     let expected: BTreeSet<String> = refused.map(|n| format!("shop/service-{n}")).into();
     assert_eq!(BTreeSet::from_iter(quarantined(&domain)), expected);
@@ -180,9 +183,9 @@ fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
     let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
         Call::Commit { suspects, .. } if !suspects.is_empty() => {
             count.fetch_add(1, Ordering::Relaxed);
-            Fate::Refuse(Recovery::Isolate)
+            CallOutcome::Refuse(Recovery::Isolate)
         }
-        _ => Fate::Pass,
+        _ => CallOutcome::Pass,
     });
     let mut domain = Domain::new(backend);
     let mut desired = dataplane(&[]);
@@ -197,7 +200,7 @@ fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
         desired.set(Arc::new(rules));
     }
 
-    domain.round(&desired, Reason::Startup, &clock);
+    domain.sync(&desired, Reason::Startup, &clock);
 
     assert_eq!(domain.status().quarantined.len(), 1000);
     let tries = tries.load(Ordering::Relaxed);
@@ -218,22 +221,22 @@ fn a_removal_that_is_refused_is_named_and_the_rest_goes_on() {
             let holds = script_kernel.rules(IPV4).cluster_ips.is_superset(&address);
             let removes = suspects.is_empty() && size.elements == 2;
             if holds && removes {
-                Fate::Refuse(Recovery::Isolate)
+                CallOutcome::Refuse(Recovery::Isolate)
             } else {
-                Fate::Pass
+                CallOutcome::Pass
             }
         }
-        _ => Fate::Pass,
+        _ => CallOutcome::Pass,
     });
     let mut domain = Domain::new(backend);
-    domain.round(&before, Reason::Startup, &clock);
+    domain.sync(&before, Reason::Startup, &clock);
     stuck.store(true, Ordering::Relaxed);
     let mut after = before.clone();
     after.remove(&ServiceKey::new("shop", "service-1"));
 
-    let round = domain.round(&after, Reason::Changed, &clock);
+    let sync = domain.sync(&after, Reason::Changed, &clock);
 
-    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!(quarantined(&domain), ["shop/service-1"]);
     assert_held(&kernel, &before);
 }
@@ -248,11 +251,11 @@ fn old_rules_that_are_refused_too_do_not_stop_the_others() {
     let mut domain = Domain::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
         script_strict.load(Ordering::Relaxed) && rules.service == script_first
     }));
-    domain.round(&many(5, &[]), Reason::Startup, &clock);
+    domain.sync(&many(5, &[]), Reason::Startup, &clock);
     strict.store(true, Ordering::Relaxed);
     kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
 
-    domain.round(&many(5, &[1]), Reason::Timer, &clock);
+    domain.sync(&many(5, &[1]), Reason::Timer, &clock);
 
     let mut others = many(5, &[]);
     others.remove(&first);
@@ -285,7 +288,7 @@ fn owner_and_tenant(of_owner: u16) -> Dataplane {
 
 /// The ports that the kernel serves at the contested address, and the Service that each leads to.
 fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, String)> {
-    let programmed = domain.status().programmed.expect("a round has succeeded");
+    let programmed = domain.status().programmed.expect("a sync has succeeded");
     let frontends = programmed.frontends().sorted().into_iter();
     let at_address = frontends.filter_map(|(key, claims)| match key {
         FrontendKey::Address { address, port, .. } if address.to_string() == "192.0.2.7" => {
@@ -302,17 +305,17 @@ fn t101_the_address_of_a_refused_service_goes_to_no_other() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
 
-    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Startup, &clock);
+    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Startup, &clock);
     assert_eq!(quarantined(&domain), ["shop/web"]);
     assert_eq!(at_contested_address(&domain), []);
 
-    // Nor in a later round, nor when the timer retries.
+    // Nor in a later sync, nor when the timer retries.
     for reason in [Reason::Changed, Reason::Timer] {
-        domain.round(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
+        domain.sync(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
         assert_eq!(at_contested_address(&domain), [], "{reason:?}");
     }
 
-    domain.round(&owner_and_tenant(8081), Reason::Changed, &clock);
+    domain.sync(&owner_and_tenant(8081), Reason::Changed, &clock);
     let owned = [(80, "shop/web".to_owned())];
     assert_eq!(at_contested_address(&domain), owned);
     assert_held(&kernel, &owner_and_tenant(8081));
@@ -323,9 +326,9 @@ fn t101_the_address_of_a_refused_service_goes_to_no_other() {
 fn t101_a_service_whose_update_is_refused_keeps_its_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut domain = Domain::new(refusing(&kernel));
-    domain.round(&owner_and_tenant(8081), Reason::Startup, &clock);
+    domain.sync(&owner_and_tenant(8081), Reason::Startup, &clock);
 
-    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
 
     assert_eq!(quarantined(&domain), ["shop/web"]);
     assert_held(&kernel, &owner_and_tenant(8081));
@@ -338,9 +341,9 @@ fn t101_what_was_served_is_served_until_the_new_owner_is() {
     let mut domain = Domain::new(refusing(&kernel));
     let mut tenant_alone = owner_and_tenant(8081);
     tenant_alone.remove(&ServiceKey::new("shop", "web"));
-    domain.round(&tenant_alone, Reason::Startup, &clock);
+    domain.sync(&tenant_alone, Reason::Startup, &clock);
 
-    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
 
     assert_eq!(quarantined(&domain), ["shop/web"]);
     assert_held(&kernel, &tenant_alone);
@@ -350,12 +353,12 @@ fn t101_what_was_served_is_served_until_the_new_owner_is() {
 fn a_change_that_no_service_explains_is_a_failure() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = Faulty::new(kernel.backend(IPV4), |call| match call {
-        Call::Commit { .. } => Fate::Refuse(Recovery::Isolate),
-        Call::Observe | Call::Removal => Fate::Pass,
+        Call::Commit { .. } => CallOutcome::Refuse(Recovery::Isolate),
+        Call::Observe | Call::Removal => CallOutcome::Pass,
     });
     let mut families = Reconciler::new(vec![backend]);
-    let rounds = families.round(&many(5, &[]), Reason::Startup, &clock);
-    assert!(!rounds[0].succeeded());
-    assert!(rounds[0].quarantined.is_empty());
-    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+    let syncs = families.sync(&many(5, &[]), Reason::Startup, &clock);
+    assert!(!syncs[0].succeeded());
+    assert!(syncs[0].quarantined.is_empty());
+    assert_eq!(families.follow_up(), FollowUp::Retry { retries: 0 });
 }

@@ -13,10 +13,10 @@ fn a_loop_that_withdraws_leaves_nothing_and_writes_nothing() {
         .wants(0, web([8080]))
         .at(1000, Command::Settings(WITHDRAWN))
         .wants(2000, web([8081]))
-        .at(3000, Command::Drifted(Disturbance::possible()));
+        .at(3000, Command::Drifted(ExternalChange::possible()));
     let kernel = story.kernel.clone();
     let reports = story.until(600_000);
-    assert_eq!(rounds(&reports), [(0, Reason::Startup)]);
+    assert_eq!(syncs(&reports), [(0, Reason::Startup)]);
     let last = reports.last().expect("the withdrawal was reported");
     assert_eq!(last.activity, Activity::Withdrawn);
     assert!(last.families[0].programmed.is_none() && last.families[0].failing.is_none());
@@ -34,10 +34,10 @@ fn a_loop_that_comes_back_looks_first_and_programs_what_is_wanted_by_then() {
     let kernel = story.kernel.clone();
     let reports = story.until(5000);
     assert_eq!(
-        rounds(&reports),
+        syncs(&reports),
         [(0, Reason::Startup), (4000, Reason::Startup)]
     );
-    let last = reports.last().expect("the round was reported");
+    let last = reports.last().expect("the sync was reported");
     assert_eq!(last.families[0].drifts, 0);
     assert!(reports.iter().all(|report| report.latencies.is_empty()));
     let held = kernel.rules(Family::Ipv4);
@@ -58,7 +58,7 @@ fn a_loop_that_starts_withdrawn_removes_what_is_there() {
 }
 
 #[test]
-fn a_removal_that_fails_is_told_and_tried_again() {
+fn a_removal_that_fails_is_reported_and_tried_again() {
     let story = Story::new()
         .wants(0, web([8080]))
         .at(1000, Command::Settings(WITHDRAWN));
@@ -67,13 +67,13 @@ fn a_removal_that_fails_is_told_and_tried_again() {
     let backend = Faulty::new(kernel.backend(Family::Ipv4), move |call| match call {
         Call::Removal if failures > 0 => {
             failures -= 1;
-            Fate::Refuse(Recovery::Retry)
+            CallOutcome::Refuse(Recovery::Retry)
         }
-        _ => Fate::Pass,
+        _ => CallOutcome::Pass,
     });
     let reports = story.until_with(2000, backend);
-    let told = reports.iter().filter(|r| r.activity == Activity::Withdrawn);
-    let failing: Vec<bool> = told.map(|r| r.families[0].failing.is_some()).collect();
+    let reported = reports.iter().filter(|r| r.activity == Activity::Withdrawn);
+    let failing: Vec<bool> = reported.map(|r| r.families[0].failing.is_some()).collect();
     assert_eq!(failing, [true, true, true, false]);
     assert_eq!(kernel.rules(Family::Ipv4), FakeRules::default());
 }

@@ -111,8 +111,8 @@ impl ApiServer {
                 watch.end_list("1");
                 server.quiet.push(watch);
                 // An empty list, or the absence of a configuration.
-                let told = if other == NODE_PROXIES { 1 } else { 2 };
-                for _ in 0..told {
+                let reported = if other == NODE_PROXIES { 1 } else { 2 };
+                for _ in 0..reported {
                     server.delivery().await;
                 }
             }
@@ -161,8 +161,8 @@ impl ApiServer {
     }
 
     /// The next delivery that matches; others stay queued.
-    async fn next(&mut self, wanted: impl Fn(&Delivery) -> bool) -> Delivery {
-        if let Some(at) = self.delivered.iter().position(&wanted) {
+    async fn next(&mut self, desired: impl Fn(&Delivery) -> bool) -> Delivery {
+        if let Some(at) = self.delivered.iter().position(&desired) {
             return self.delivered.remove(at).expect("it is there");
         }
         loop {
@@ -170,7 +170,7 @@ impl ApiServer {
             let delivery = delivery
                 .expect("something is delivered in time")
                 .expect("the source is running");
-            if wanted(&delivery) {
+            if desired(&delivery) {
                 return delivery;
             }
             self.delivered.push_back(delivery);

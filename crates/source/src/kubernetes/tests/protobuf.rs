@@ -154,11 +154,11 @@ async fn a_watch_in_protobuf_delivers_what_one_in_json_does() {
         watch.raw(part.to_vec());
     }
     for expected in [
-        told(Event::Init),
-        told(Event::InitApply(service("cart", "5"))),
-        told(Event::InitDone),
-        told(Event::Apply(service("cart", "8"))),
-        told(Event::Delete(ObjectKey::namespaced("shop", "cart"))),
+        reported(Event::Init),
+        reported(Event::InitApply(service("cart", "5"))),
+        reported(Event::InitDone),
+        reported(Event::Apply(service("cart", "8"))),
+        reported(Event::Delete(ObjectKey::namespaced("shop", "cart"))),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
@@ -183,9 +183,9 @@ async fn refusals_and_errors_in_protobuf_count_by_their_code() {
     let list = bytes(1, [bytes(2, "70"), bytes(3, "")].concat());
     page.answer_in(PROTOBUF, 200, enveloped("ServiceList", &list));
     for expected in [
-        told(Event::Init),
-        told(Event::InitApply(service("cart", "5"))),
-        told(Event::InitDone),
+        reported(Event::Init),
+        reported(Event::InitApply(service("cart", "5"))),
+        reported(Event::InitDone),
     ] {
         assert_eq!(server.delivery().await, expected);
     }
@@ -217,7 +217,7 @@ async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
     watch.raw(event("ADDED", &number(1, 1)));
     watch.raw(event("ADDED", &service_message("cart", "5")));
     watch.raw(end_of_list("7"));
-    assert_eq!(server.delivery().await, told(Event::Init));
+    assert_eq!(server.delivery().await, reported(Event::Init));
     match server.delivery().await {
         Delivery::Objects(Change::Service(event)) => match *event {
             Event::Undecodable { key, message, .. } => {
@@ -228,9 +228,9 @@ async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
         },
         other => panic!("{other:?}"),
     }
-    let good = told(Event::InitApply(service("cart", "5")));
+    let good = reported(Event::InitApply(service("cart", "5")));
     assert_eq!(server.delivery().await, good);
-    assert_eq!(server.delivery().await, told(Event::InitDone));
+    assert_eq!(server.delivery().await, reported(Event::InitDone));
 }
 
 #[tokio::test]

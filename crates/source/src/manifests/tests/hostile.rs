@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use testkit::{Input, corpus, damaged, try_many};
 
-use super::super::directory::Look;
+use super::super::directory::FileCheck;
 use super::*;
 
 /// Far more than any of these files takes, and far less than parsing one in quadratic time.
@@ -255,16 +255,17 @@ fn whatever_is_written_into_a_file_the_file_is_named_and_mending_it_mends_everyt
     let strategy = damaged(inputs, WORDS.map(|word| word.as_bytes().to_vec()).to_vec());
     try_many(1, &(strategy, 0..good.len()), |(input, which)| {
         let (path, text) = &good[which];
-        let (mut library, mut seen) = (Library::new("node-1".to_owned()), Seen::nothing());
+        let (mut manifest_store, mut seen) =
+            (ManifestStore::new("node-1".to_owned()), Seen::nothing());
         let mut write = |text: &str| {
             let start = std::time::Instant::now();
-            let look = Look::Text(text.to_owned());
-            for delivery in library.take_in(vec![(path.clone(), look)]) {
+            let look = FileCheck::Text(text.to_owned());
+            for delivery in manifest_store.take_in(vec![(path.clone(), look)]) {
                 seen.take(delivery);
             }
             assert!(start.elapsed() < PROMPTLY, "{:?}", start.elapsed());
             let served = (seen.services(), seen.assignment.clone());
-            (served, library.unreadable())
+            (served, manifest_store.unreadable())
         };
         let before = write(text);
         assert_eq!(before.1, []);

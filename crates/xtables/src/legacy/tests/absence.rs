@@ -35,7 +35,7 @@ fn what_is_not_there_is_empty_and_stays_so_but_cannot_be_changed() {
         let mut legacy = legacy(kernel);
         for table in TableName::ALL {
             let held = legacy.observe(table).expect("nothing is there to be read");
-            assert_eq!(held, Held::default());
+            assert_eq!(held, OwnRules::default());
         }
         assert!(!legacy.observe_drift().expect("nothing can drift"));
         let nothing = [TableChange::new(TableName::Nat)];

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn outline(made: &Made) -> Outline {
-    Outline::of(&made.parse().expect("it can be read"), OURS)
+fn table_summary(made: &Made) -> TableSummary {
+    TableSummary::of(&made.parse().expect("it can be read"), OURS)
 }
 
 fn with(made: &Made, prefix: &str, step: TableChange) -> Made {
@@ -21,8 +21,8 @@ fn others_change_their_own_and_ours_is_found_as_it_was_left() {
             &[],
         );
         let left = with(&with_others(family), OURS, step);
-        let seen = Some(Seen::As(left.info, outline(&left)));
-        let found = |made: &Made| Finding::of(seen, made.info, outline(made));
+        let seen = Some(Seen::As(left.info, table_summary(&left)));
+        let found = |made: &Made| Finding::of(seen, made.info, table_summary(made));
         assert_eq!(found(&left), Finding::AsLeft);
 
         let theirs = [(BuiltIn::Input, &[jump("KUBE-C")] as &[Rule])];
@@ -55,15 +55,15 @@ fn others_change_their_own_and_ours_is_found_as_it_was_left() {
 fn where_nothing_is_ours_nothing_can_be_damaged() {
     let others = with_others(Family::Ipv4);
     let empty = Made::empty(Family::Ipv4);
-    assert_eq!(outline(&others), Outline::NOTHING);
+    assert_eq!(table_summary(&others), TableSummary::NOTHING);
     for seen in [
         None,
         Some(Seen::Absent),
-        Some(Seen::As(empty.info, Outline::NOTHING)),
+        Some(Seen::As(empty.info, TableSummary::NOTHING)),
     ] {
-        let found = Finding::of(seen, others.info, outline(&others));
+        let found = Finding::of(seen, others.info, table_summary(&others));
         assert_eq!(found, Finding::AsLeft);
     }
-    let found = Finding::of(Some(Seen::Unread), others.info, outline(&others));
+    let found = Finding::of(Some(Seen::Unread), others.info, table_summary(&others));
     assert_eq!(found, Finding::Touched);
 }

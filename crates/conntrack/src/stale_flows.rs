@@ -1,0 +1,107 @@
+//! Which flows are stale. Pure.
+
+use std::net::SocketAddr;
+
+use dataplane::{Dataplane, Family, Frontend, Port, Protocol, Target};
+use netlink::conntrack::{Answers, Filter, Flow};
+
+use crate::StaleCandidates;
+
+/// Decides which flows of one family are stale.
+#[derive(Debug, Clone)]
+pub struct StaleFlows {
+    stale_candidates: StaleCandidates,
+    /// The programmed dataplane.
+    programmed: Dataplane,
+}
+
+// === impl StaleFlows ===
+
+impl StaleFlows {
+    /// The watchlist for `stale_candidates` when `programmed` is in the kernel.
+    pub fn compile(stale_candidates: &StaleCandidates, programmed: &Dataplane) -> StaleFlows {
+        StaleFlows {
+            stale_candidates: stale_candidates.clone(),
+            programmed: programmed.clone(),
+        }
+    }
+
+    /// The family of the flows.
+    pub fn family(&self) -> Family {
+        self.stale_candidates.family()
+    }
+
+    /// The dumps that are necessary.
+    pub fn filters(&self) -> impl Iterator<Item = Filter> + '_ {
+        let family = self.family();
+        self.stale_candidates
+            .protocols()
+            .iter()
+            .map(move |protocol| Filter {
+                family,
+                protocol: *protocol,
+                answers: answers(*protocol),
+            })
+    }
+
+    /// Whether `flow` is to be deleted.
+    ///
+    /// A flow to a frontend is stale unless one of the endpoints that may still answer it does,
+    /// counting the endpoints of every Service with an equal claim to the frontend. If there are
+    /// none, every flow to the frontend is stale. A flow to a removed frontend is stale if its
+    /// destination was rewritten. For TCP and SCTP, only flows that were never answered can be
+    /// stale: an established connection belongs to its two ends.
+    pub fn is_stale(&self, flow: &Flow) -> bool {
+        self.is_stale_under(&self.programmed, flow)
+    }
+
+    /// Like [`StaleFlows::is_stale`], if the kernel has been programmed to `programmed` since.
+    pub(crate) fn is_stale_under(&self, programmed: &Dataplane, flow: &Flow) -> bool {
+        let protocol = flow.protocol;
+        if answers(protocol) == Answers::None && flow.status.is_answered() {
+            return false;
+        }
+        let destination = flow.original.destination;
+        let Some(port) = Port::new(destination.port()) else {
+            return false;
+        };
+        let address = destination.ip();
+        match programmed.frontend_at(address, protocol, port) {
+            // In another program's zone, packets that were not redirected may never have reached
+            // Signpost's rules: Open vSwitch tracks packets before they do.
+            Some(_) if flow.zone != 0 && !flow.status.is_redirected() => false,
+            // Of Services with equal claims, the first by name gets new connections, but takes no
+            // existing ones from the others.
+            Some(_) => !programmed
+                .equals_at(address, protocol, port)
+                .any(|frontend| may_answer(frontend, flow.reply.source)),
+            None => {
+                flow.status.is_redirected()
+                    && self
+                        .stale_candidates
+                        .was_frontend(address, protocol, port, programmed)
+            }
+        }
+    }
+}
+
+fn may_answer(frontend: &Frontend, from: SocketAddr) -> bool {
+    Port::new(from.port()).is_some_and(|port| {
+        let target = Target {
+            address: from.ip(),
+            port,
+        };
+        frontend.serving.binary_search(&target).is_ok()
+    })
+}
+
+/// Which flows of a protocol can be stale.
+fn answers(protocol: Protocol) -> Answers {
+    match protocol {
+        Protocol::Udp => Answers::Any,
+        Protocol::Tcp | Protocol::Sctp => Answers::None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

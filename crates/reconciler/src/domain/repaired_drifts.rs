@@ -1,0 +1,149 @@
+//! Changes by other programs to one family, from the notification to the repair.
+
+use std::time::{Duration, Instant};
+
+use backend::{Actor, Size};
+
+use super::progress::Progress;
+use crate::RepairedDrift;
+
+/// The changes by other programs to one family.
+#[derive(Debug, Default)]
+pub(super) struct RepairedDrifts {
+    heard: Option<UnverifiedChange>,
+    /// The size of a difference that made a commit fail and is already repaired, until it is known
+    /// which program caused it.
+    commit_failure: Option<Size>,
+    /// A difference that was found and is not known to be repaired.
+    found: Option<Found>,
+    repaired: u64,
+    last: Option<RepairedDrift>,
+}
+
+/// A notification of a change by another program; no sync has checked the kernel since.
+#[derive(Debug)]
+pub(super) struct UnverifiedChange {
+    since: Instant,
+    actor: Option<Actor>,
+}
+
+#[derive(Debug)]
+struct Found {
+    since: Instant,
+    repaired_drift: RepairedDrift,
+}
+
+// === impl RepairedDrifts ===
+
+impl RepairedDrifts {
+    /// Records a notification of a change by another program.
+    pub(super) fn notify(&mut self, actor: Option<&Actor>, now: Instant) {
+        let heard = self.heard.get_or_insert(UnverifiedChange {
+            since: now,
+            actor: None,
+        });
+        if actor.is_some() {
+            heard.actor = actor.cloned();
+        }
+    }
+
+    /// Whether a notification arrived that no sync has checked yet.
+    pub(super) fn is_heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// Takes the pending notification, for a sync that checks the kernel.
+    pub(super) fn take_heard(&mut self) -> Option<UnverifiedChange> {
+        self.heard.take()
+    }
+
+    /// Puts the notification back: the sync could not check the kernel.
+    pub(super) fn restore_notification(&mut self, heard: Option<UnverifiedChange>) {
+        self.heard = heard;
+    }
+
+    /// Drops the notification: there is no known state that the program could have changed.
+    pub(super) fn forget_heard(&mut self) {
+        self.heard = None;
+    }
+
+    /// Records that a commit failed because the kernel did not hold the expected rules.
+    pub(super) fn commit_failed(
+        &mut self,
+        size: Size,
+        heard: Option<UnverifiedChange>,
+        progress: &Progress<'_>,
+    ) {
+        self.commit_failure = Some(size);
+        self.attribute(heard, progress);
+    }
+
+    /// Attributes a failed commit to the program of the notification, if the kernel named one. A
+    /// notification without a program is no evidence: it may only mean that notifications were
+    /// lost.
+    pub(super) fn attribute(&mut self, heard: Option<UnverifiedChange>, progress: &Progress<'_>) {
+        let actor = heard.filter(|heard| heard.actor.is_some());
+        if actor.is_some()
+            && let Some(size) = self.commit_failure.take()
+        {
+            self.find(size, actor, progress);
+        }
+    }
+
+    /// Records that the kernel holds the expected rules. Later notifications are not attributed to
+    /// an earlier failed commit.
+    pub(super) fn find_nothing(
+        &mut self,
+        heard: Option<UnverifiedChange>,
+        progress: &Progress<'_>,
+    ) {
+        self.attribute(heard, progress);
+        self.commit_failure = None;
+    }
+
+    /// Records that the kernel does not hold what it was left with. Several findings before a
+    /// repair count as one.
+    pub(super) fn find(
+        &mut self,
+        size: Size,
+        heard: Option<UnverifiedChange>,
+        progress: &Progress<'_>,
+    ) {
+        let (since, actor) = match heard {
+            Some(heard) => (heard.since, heard.actor),
+            None => (progress.began, None),
+        };
+        self.commit_failure = None;
+        self.found.get_or_insert(Found {
+            since,
+            repaired_drift: RepairedDrift {
+                found: progress.clock.wall_time(),
+                actor,
+                size,
+                repaired_after: Duration::ZERO,
+            },
+        });
+    }
+
+    /// Records that the kernel holds the desired state, so what was found is repaired.
+    pub(super) fn repair(&mut self, ended: Instant) -> Option<RepairedDrift> {
+        let found = self.found.take()?;
+        let repaired_drift = RepairedDrift {
+            repaired_after: ended.saturating_duration_since(found.since),
+            ..found.repaired_drift
+        };
+        self.repaired += 1;
+        self.last = Some(repaired_drift.clone());
+        Some(repaired_drift)
+    }
+
+    /// The number of repaired changes.
+    pub(super) fn repaired(&self) -> u64 {
+        self.repaired
+    }
+
+    /// The change repaired last.
+    pub(super) fn last(&self) -> Option<&RepairedDrift> {
+        self.last.as_ref()
+    }
+}

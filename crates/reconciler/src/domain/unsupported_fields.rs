@@ -1,0 +1,62 @@
+//! What the backend does not support of the desired state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backend::{Backend, FrontendContext, UnsupportedField};
+use dataplane::{Dataplane, FrontendKey, ServiceKey};
+
+/// The unsupported settings of the last desired state: for each frontend, those of the Service that
+/// owns it. Checking every frontend would cost as much as the cluster is large, and a sync may
+/// cost only what changed, so only changed frontends are checked.
+#[derive(Debug, Default)]
+pub(crate) struct UnsupportedFields {
+    about: Dataplane,
+    by_claim: BTreeMap<(ServiceKey, FrontendKey), Vec<UnsupportedField>>,
+    list: Arc<[UnsupportedField]>,
+}
+
+impl UnsupportedFields {
+    /// All of them, sorted.
+    pub(crate) fn list(&self) -> &Arc<[UnsupportedField]> {
+        &self.list
+    }
+
+    /// Updates the list for `desired`.
+    pub(crate) fn follow(&mut self, backend: &impl Backend, desired: &Dataplane) {
+        let before = std::mem::replace(&mut self.about, desired.clone());
+        let is_comparable = before.node() == desired.node() && before.config() == desired.config();
+        let before = if is_comparable {
+            before
+        } else {
+            self.by_claim.clear();
+            Dataplane::default()
+        };
+        let mut is_same_list = is_comparable;
+        for difference in before.frontends().differences(desired.frontends()) {
+            let key = difference.key;
+            let known = difference.before.and_then(|claims| {
+                let (service, _) = claims.winner();
+                self.by_claim.remove(&(service.clone(), *key))
+            });
+            let unsupported_fields = difference.after.map(|claims| {
+                let (service, frontend) = claims.winner();
+                let found = backend.unsupported_fields(FrontendContext {
+                    config: desired.config(),
+                    service,
+                    key: *key,
+                    frontend,
+                });
+                (service, found)
+            });
+            let unsupported_fields = unsupported_fields.filter(|(_, found)| !found.is_empty());
+            is_same_list &= known.as_ref() == unsupported_fields.as_ref().map(|(_, found)| found);
+            if let Some((service, found)) = unsupported_fields {
+                self.by_claim.insert((service.clone(), *key), found);
+            }
+        }
+        if !is_same_list {
+            self.list = self.by_claim.values().flatten().cloned().collect();
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The reconciler thread, and the consumers of its reports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ::conntrack::Feed;
+use backend::Recovery;
+use dataplane::Family;
+use reconciler::{
+    Clock, CommandReceiver, Domain, FamilySync, LoopEvent, Outcome, Periods, Permission, Reason,
+    Reconciler, Report, Settings,
+};
+use runtime::Heartbeat;
+use tracing::{debug, info, warn};
+
+use crate::board::{Board, FamilyState};
+use crate::conntrack;
+use crate::health_proxy::ProxyHealth;
+use crate::mechanism::Mechanisms;
+use crate::metrics::{AgentMetrics, ChangeCounts};
+
+/// The duration from which every sync is logged. Fast syncs for changes are routine, up to a
+/// hundred a second, and writing a log line can block.
+const SLOW: Duration = Duration::from_secs(1);
+/// How many times in a row syncs must fail for a temporary cause before the failure is logged as a
+/// warning.
+const WORTH_TELLING: u32 = 4;
+
+/// The consumers that the reconciler thread updates directly.
+pub(super) struct SyncSubscribers {
+    pub(super) metrics: AgentMetrics,
+    pub(super) changes: ChangeCounts,
+    pub(super) proxy: ProxyHealth,
+}
+
+/// The log level of a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// A failure that may need action.
+    Warning,
+    /// Info.
+    Line,
+    /// Debug.
+    Detail,
+}
+
+/// Runs the reconciler on its thread.
+pub(super) fn reconcile(
+    backends: [Mechanisms; 2],
+    mut inbox: CommandReceiver,
+    board: Arc<Board>,
+    connections: Feed,
+    followed: SyncSubscribers,
+    heartbeat: Heartbeat,
+) {
+    let mut reconciler = Reconciler::new(backends.into());
+    let settings = Settings {
+        periods: Periods {
+            min_sync_period: Duration::ZERO,
+            sync_period: Duration::from_secs(30),
+        },
+        permission: Permission::Active,
+    };
+    reconciler::run(
+        &mut reconciler,
+        settings,
+        &mut inbox,
+        &SystemClock,
+        |news| {
+            let (report, domains) = match news {
+                LoopEvent::Began(running_sync) => {
+                    heartbeat.busy();
+                    followed.changes.began();
+                    followed.proxy.began();
+                    board.post_running_sync(running_sync);
+                    return;
+                }
+                LoopEvent::Report(report, domains) => (report, domains),
+            };
+            heartbeat.idle();
+            let states: BTreeMap<_, _> = domains
+                .iter()
+                .filter(|domain| concerns(&report, domain.family()))
+                .map(|domain| (domain.family(), state(domain)))
+                .collect();
+            for sync in &report.finished {
+                let state = states.get(&sync.family);
+                let desired = state.and_then(|state| state.standing.desired);
+                let family = report.families.iter().find(|f| f.family == sync.family);
+                let failing = family.and_then(|family| family.failing.as_ref());
+                log_sync(sync, failing.map_or(0, |failing| failing.syncs));
+                followed.metrics.finished(sync, desired.unwrap_or_default());
+            }
+            for latency in &report.latencies {
+                followed.metrics.arrived(latency);
+            }
+            followed.changes.reported(&report);
+            followed.proxy.reported(&report);
+            conntrack::post(&connections, &report);
+            board.post_report(report, states, Instant::now());
+        },
+    );
+}
+
+/// Returns whether anything of `family` may have changed with `report`. A report without finished
+/// syncs may follow a removal, which concerns all families.
+fn concerns(report: &Report, family: Family) -> bool {
+    let mut finished = report.finished.iter();
+    report.finished.is_empty() || finished.any(|sync| sync.family == family)
+}
+
+fn state(domain: &Domain<Mechanisms>) -> FamilyState {
+    FamilyState {
+        held: domain.observed().map(|observed| observed.rules.clone()),
+        standing: domain.backend().standing(),
+    }
+}
+
+/// Logs a sync; `failures` is the number of failures in a row, this one included.
+fn log_sync(sync: &FamilySync, failures: u32) {
+    match worth(sync, failures) {
+        Worth::Warning => warn!("{sync}"),
+        Worth::Line => info!("{sync}"),
+        Worth::Detail => debug!("{sync}"),
+    }
+}
+
+fn worth(sync: &FamilySync, failures: u32) -> Worth {
+    match &sync.outcome {
+        Outcome::Unchanged | Outcome::Partial => Worth::Detail,
+        Outcome::Committed if sync.reason == Reason::Changed && sync.took < SLOW => Worth::Detail,
+        Outcome::Committed => Worth::Line,
+        // A busy kernel is no longer busy when the line is read (kubernetes#122604).
+        Outcome::Failed(failure)
+            if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
+        {
+            Worth::Detail
+        }
+        // An unsupported kernel fails at each check; the condition reports it all the time.
+        Outcome::Failed(failure) if failure.recovery == Recovery::Halt && failures > 1 => {
+            Worth::Detail
+        }
+        Outcome::Failed(_) => Worth::Warning,
+    }
+}
+
+/// The machine's clocks.
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend::Size;
+    use reconciler::{Failure, Phases};
+
+    use super::*;
+
+    fn sync(reason: Reason, took: Duration, outcome: Outcome) -> FamilySync {
+        FamilySync {
+            family: Family::Ipv4,
+            number: 2,
+            reason,
+            started: SystemTime::UNIX_EPOCH,
+            took,
+            ended: Instant::now(),
+            phases: Phases::default(),
+            size: Size::default(),
+            transactions: 1,
+            repaired_drift: None,
+            outcome,
+            quarantined: Vec::new(),
+            unsupported_fields: Arc::new([]),
+        }
+    }
+
+    /// A hundred changes a second are not logged; syncs that people search for afterwards are.
+    #[test]
+    fn only_fast_syncs_for_changes_are_left_out_of_the_log() {
+        let fast = Duration::from_millis(4);
+        let committed = |reason, took| worth(&sync(reason, took, Outcome::Committed), 0);
+        assert_eq!(committed(Reason::Changed, fast), Worth::Detail);
+        assert_eq!(committed(Reason::Changed, SLOW), Worth::Line);
+        for reason in [
+            Reason::Startup,
+            Reason::Drift,
+            Reason::Retry,
+            Reason::Requested,
+        ] {
+            assert_eq!(committed(reason, fast), Worth::Line, "{reason}");
+        }
+        let unchanged = sync(Reason::Timer, SLOW, Outcome::Unchanged);
+        assert_eq!(worth(&unchanged, 0), Worth::Detail);
+    }
+
+    #[test]
+    fn a_failure_is_a_warning_and_one_that_passes_once_it_does_not_pass() {
+        let failed = |recovery, failures| {
+            let error = "no such device".to_owned();
+            let outcome = Outcome::Failed(Failure { error, recovery });
+            worth(&sync(Reason::Changed, Duration::ZERO, outcome), failures)
+        };
+        assert_eq!(failed(Recovery::Halt, 1), Worth::Warning);
+        assert_eq!(failed(Recovery::Halt, 2), Worth::Detail);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING - 1), Worth::Detail);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING), Worth::Warning);
+    }
+}

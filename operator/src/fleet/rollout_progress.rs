@@ -1,0 +1,445 @@
+//! The rollout of one profile over its nodes: wave by wave, canaries first, and a rollback when a
+//! wave fails.
+//!
+//! Which nodes have a change, since when, and what they had before is read from their objects each
+//! time. The profile's status stores only what those objects cannot show: that a rollout ended,
+//! successfully or not. An operator that starts in the middle of a rollout therefore continues
+//! where the last one stopped.
+//!
+//! Nodes also join a profile whose rollout has ended. A node that is new in the cluster is assigned
+//! the configuration at once, whatever the result of earlier nodes: it has no other configuration,
+//! so waiting would not protect anything. Its result is counted with the others. A node that moves
+//! from another configuration (its labels or the selector changed) can lose service: as many of
+//! them change at once as `maxUnavailable` allows, and when as many fail, the next ones keep their
+//! configuration. Their failures roll no other node back: the profile is known to work where it
+//! was.
+
+use std::collections::BTreeMap;
+
+use crds::{
+    condition::{
+        PROGRESSING,
+        reason::{DEADLINE_EXCEEDED, HALTED, HELD_BACK, ROLLED_BACK, SETTLED},
+    },
+    effective::hash::ConfigHash,
+    node_proxy::NodeProxySpec,
+    profile::{
+        ProxyProfileSpec,
+        progress::RolloutVerdict,
+        rollout::{OnFailure, Rollout},
+        status::ProxyProfileStatus,
+    },
+};
+use jiff::Timestamp;
+
+use crate::fleet::{
+    budget::{self, is_about_the_change},
+    member::{DesiredNodeProxy, Member},
+    observations::Observations,
+    standing::NodeProgress,
+    verdict::{aborted, failing, verdict},
+    waves::{Progress, Waves},
+};
+
+/// The configuration that a profile requests for its nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// The hash of its configuration.
+    pub(crate) hash: ConfigHash,
+    /// The generation of the profile.
+    pub(crate) generation: i64,
+    /// How to roll out a change.
+    pub(crate) rollout: Rollout,
+    /// Whether changes reach nodes at all.
+    pub(crate) flow: Flow,
+    /// The whole spec except for the rollout settings.
+    pub(crate) asked: ProxyProfileSpec,
+}
+
+/// Whether a profile's changes reach its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Nodes receive changes.
+    Open,
+    /// `spec.paused`: nodes keep their configuration.
+    Paused,
+}
+
+/// The progress of one configuration of a profile.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RolloutProgress {
+    /// The hash of the configuration.
+    hash: ConfigHash,
+    /// The generation of the profile at the last evaluation. After a failure, a later generation
+    /// starts another attempt.
+    generation: i64,
+    /// The generation at which the rollout began.
+    began: i64,
+    /// The profile's request at that generation; absent if another operator evaluated it.
+    asked: Option<ProxyProfileSpec>,
+    /// The phase of the rollout.
+    pub(crate) phase: Phase,
+}
+
+/// The phase of a rollout.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Phase {
+    /// The nodes are being changed.
+    Rolling,
+    /// Every node that was able to applied the configuration. Later failures do not count against
+    /// the rollout.
+    Settled,
+    /// Every node has the configuration, but some did not report success in time, fewer than would
+    /// have failed the rollout.
+    Overdue,
+    /// The rollout has ended, but too many of the nodes that joined since then fail, and others
+    /// wait.
+    HeldBack {
+        /// Which nodes failed, and why.
+        verdict: RolloutVerdict,
+    },
+    /// Too many nodes failed.
+    Failed {
+        /// What the profile's `onFailure` does.
+        outcome: OnFailure,
+        /// Which nodes failed, and why.
+        verdict: RolloutVerdict,
+    },
+}
+
+/// The result of one evaluation of the nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Advance {
+    /// The progress of the waves.
+    pub(crate) progress: Progress,
+    /// The desired configuration of each node.
+    pub(crate) desired: BTreeMap<String, DesiredNodeProxy>,
+    /// When to evaluate again even if no event arrives.
+    pub(crate) wake: Option<Timestamp>,
+}
+
+// === impl RolloutProgress ===
+
+impl RolloutProgress {
+    /// Restores a rollout from the profile's last written status.
+    pub(crate) fn resume(target: &Target, status: &ProxyProfileStatus) -> Self {
+        let said = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == PROGRESSING);
+        let same_target = status.target_hash.as_deref() == Some(target.hash.as_str());
+        let verdict = |message: &str| {
+            let written = status
+                .rollout
+                .as_ref()
+                .and_then(|rollout| rollout.verdict.clone());
+            written.unwrap_or_else(|| RolloutVerdict {
+                message: message.to_owned(),
+                ..RolloutVerdict::default()
+            })
+        };
+        let failed = |outcome, message: &str| Phase::Failed {
+            outcome,
+            verdict: verdict(message),
+        };
+        let mut generation = target.generation;
+        let phase = match said {
+            Some(said) if same_target => {
+                generation = said.observed_generation.unwrap_or(generation);
+                match said.reason.as_str() {
+                    reason if reason == SETTLED.name => Phase::Settled,
+                    reason if reason == DEADLINE_EXCEEDED.name => Phase::Overdue,
+                    reason if reason == HELD_BACK.name => Phase::HeldBack {
+                        verdict: verdict(&said.message),
+                    },
+                    reason if reason == HALTED.name => failed(OnFailure::Halt, &said.message),
+                    reason if reason == ROLLED_BACK.name => {
+                        failed(OnFailure::Rollback, &said.message)
+                    }
+                    _ => Phase::Rolling,
+                }
+            }
+            _ => Phase::Rolling,
+        };
+        let written = status.rollout.as_ref().filter(|_| same_target);
+        Self {
+            hash: target.hash.clone(),
+            generation,
+            began: written.map_or(target.generation, |rollout| rollout.generation),
+            asked: (generation == target.generation).then(|| target.asked.clone()),
+            phase,
+        }
+    }
+
+    /// The hash of the configuration.
+    pub(crate) const fn hash(&self) -> &ConfigHash {
+        &self.hash
+    }
+
+    /// The generation of the profile at which the rollout began.
+    pub(crate) const fn began(&self) -> i64 {
+        self.began
+    }
+
+    /// Evaluates the nodes, advances the rollout and returns the desired configuration of each
+    /// node.
+    pub(crate) fn advance(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        observations: &mut Observations,
+        now: Timestamp,
+    ) -> Advance {
+        // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
+        // failure stands.
+        let edited_after_failure = matches!(self.phase, Phase::Failed { .. })
+            && self.generation != target.generation
+            && self.asked.as_ref() != Some(&target.asked)
+            && target.flow == Flow::Open;
+        if self.hash != target.hash || edited_after_failure {
+            *self = Self {
+                hash: target.hash.clone(),
+                generation: target.generation,
+                began: target.generation,
+                asked: Some(target.asked.clone()),
+                phase: Phase::Rolling,
+            };
+        }
+        if !matches!(self.phase, Phase::Failed { .. }) {
+            self.generation = target.generation;
+            self.asked = Some(target.asked.clone());
+        }
+        let node_progress: Vec<NodeProgress> = members
+            .iter()
+            .map(|member| member.standing(&self.hash, &target.rollout, observations, now))
+            .collect();
+        let waves = Waves::of(&target.rollout, members, &node_progress);
+        if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
+            self.phase = Phase::Failed {
+                outcome: OnFailure::Rollback,
+                verdict: aborted(failing(members, &node_progress).count()),
+            };
+        }
+        if target.flow == Flow::Open {
+            self.judge(target, members, &node_progress, &waves);
+        }
+        let take = |member: &Member<'_>| member.take(&member.effective, &target.rollout, now);
+        let give = match (&self.phase, target.flow) {
+            (Phase::Failed { outcome, .. }, _) => {
+                self.retreat(*outcome, &target.rollout, members, &node_progress, now)
+            }
+            (_, Flow::Paused) => {
+                let proven = self.proven(members, &node_progress);
+                let keep = |member: &Member<'_>| member.keep(&target.rollout, now);
+                let give = |member| keep(member).or_else(|| proven.map(DesiredNodeProxy::first));
+                members.iter().map(give).collect()
+            }
+            (_, Flow::Open) => self.spread(&target.rollout, members, &node_progress, &waves, now),
+        };
+        let returning_until = members.iter().filter_map(|member| {
+            let is_returning = member.is_returning(&self.hash, &target.rollout, now);
+            is_returning.then(|| member.deadline(&target.rollout))?
+        });
+        let desired = members.iter().zip(give).map(|(member, kept)| {
+            let desired = kept.unwrap_or_else(|| take(member));
+            (member.name().to_owned(), desired)
+        });
+        Advance {
+            progress: waves.progress(&self.hash, members, &node_progress),
+            desired: desired.collect(),
+            wake: node_progress
+                .iter()
+                .filter_map(NodeProgress::ends)
+                .chain(returning_until)
+                .min(),
+        }
+    }
+
+    fn judge(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        waves: &Waves,
+    ) {
+        let tolerated = waves.tolerated(&target.rollout);
+        match self.phase {
+            Phase::Rolling => self.judge_rollout(target, members, node_progress, tolerated),
+            Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
+                self.judge_newcomers(members, node_progress, tolerated);
+            }
+            Phase::Failed { .. } => {}
+        }
+    }
+
+    fn judge_rollout(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        tolerated: usize,
+    ) {
+        let open = |standing: &NodeProgress| {
+            !matches!(
+                standing,
+                NodeProgress::Done
+                    | NodeProgress::Joined
+                    | NodeProgress::Excused
+                    | NodeProgress::Failing(_)
+            )
+        };
+        let failing: Vec<_> = failing(members, node_progress).collect();
+        if failing.len() >= tolerated {
+            self.phase = Phase::Failed {
+                outcome: target.rollout.on_failure,
+                verdict: verdict(&failing, members.len()),
+            };
+        } else if !members.is_empty() && !node_progress.iter().any(open) {
+            self.phase = if node_progress.iter().all(is_ready) {
+                Phase::Settled
+            } else {
+                Phase::Overdue
+            };
+        }
+    }
+
+    /// Decides whether nodes that move from another configuration may receive this one.
+    fn judge_newcomers(
+        &mut self,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        tolerated: usize,
+    ) {
+        let count = |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
+        let waiting = count(|standing| matches!(standing, NodeProgress::Behind(_)));
+        let failing: Vec<_> = failing(members, node_progress)
+            .filter(|(_, failure)| is_about_the_change(&self.phase, failure))
+            .collect();
+        if waiting > 0 && failing.len() >= tolerated {
+            let mut verdict = verdict(&failing, members.len());
+            verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
+            self.phase = Phase::HeldBack { verdict };
+            return;
+        }
+        // An operator that has just started counts no failures until the grace period is over.
+        let ailing = count(|standing| matches!(standing, NodeProgress::Ailing(_)));
+        let is_held = matches!(self.phase, Phase::HeldBack { .. });
+        if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
+            return;
+        }
+        if self.phase != Phase::Overdue || node_progress.iter().all(is_ready) {
+            self.phase = Phase::Settled;
+        }
+    }
+
+    /// Returns the desired configuration of each node that must not change yet; `None` for a node
+    /// that receives the configuration now.
+    fn spread(
+        &self,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        waves: &Waves,
+        now: Timestamp,
+    ) -> Vec<Option<DesiredNodeProxy>> {
+        let next = budget::next(&self.phase, rollout, members, node_progress, waves);
+        let proven = self.proven(members, node_progress);
+        let give = |(member, standing): (&Member<'_>, &NodeProgress)| match standing {
+            NodeProgress::Bare => member
+                .keep(rollout, now)
+                .or_else(|| proven.map(DesiredNodeProxy::first)),
+            NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
+            _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
+            _ => None,
+        };
+        members.iter().zip(node_progress).map(give).collect()
+    }
+
+    /// Returns the configuration for a node that joins before the change is proven: the one that
+    /// the other nodes had before.
+    fn proven<'a>(
+        &self,
+        members: &'a [Member<'_>],
+        node_progress: &[NodeProgress],
+    ) -> Option<&'a NodeProxySpec> {
+        let profile = &members.first()?.effective.profile_name;
+        let is_behind = |standing: &NodeProgress| matches!(standing, NodeProgress::Behind(_));
+        let is_proven =
+            !node_progress.iter().any(is_behind) && node_progress.contains(&NodeProgress::Done);
+        self.trusted(members)
+            .filter(|_| self.phase == Phase::Rolling && !is_proven)
+            .filter(|spec| spec.profile_name == *profile)
+    }
+
+    /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
+    /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
+    /// of the healthy ones at most `maxUnavailable` at a time.
+    fn retreat(
+        &self,
+        outcome: OnFailure,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        now: Timestamp,
+    ) -> Vec<Option<DesiredNodeProxy>> {
+        let trusted = self.trusted(members);
+        let is_returning = |member: &&Member<'_>| member.is_returning(&self.hash, rollout, now);
+        let returning = members.iter().filter(is_returning).count();
+        let most = rollout.max_unavailable.of(members.len());
+        let mut room = most.saturating_sub(returning);
+        let mut may_go_back = |standing: &NodeProgress| {
+            let is_well = is_ready(standing) || matches!(standing, NodeProgress::Proving(_));
+            if !is_well {
+                return true;
+            }
+            let may = room > 0;
+            room = room.saturating_sub(1);
+            may
+        };
+        let give = |(member, standing): (&Member<'_>, &NodeProgress)| {
+            let fallback = || {
+                trusted.map(|spec| DesiredNodeProxy {
+                    baseline: member.present(now),
+                    ..DesiredNodeProxy::first(spec)
+                })
+            };
+            let changed = member
+                .current()
+                .is_some_and(|current| current.config_hash == self.hash);
+            let back = match outcome {
+                OnFailure::Rollback if changed && may_go_back(standing) => {
+                    member.go_back(now).or_else(fallback)
+                }
+                OnFailure::Rollback | OnFailure::Halt => None,
+            };
+            back.or_else(|| member.keep(rollout, now)).or_else(fallback)
+        };
+        members.iter().zip(node_progress).map(give).collect()
+    }
+
+    /// Returns the configuration, other than the failed one, that most nodes have or can return to.
+    /// Nodes that join meanwhile receive it.
+    fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a NodeProxySpec> {
+        let mut votes: BTreeMap<&ConfigHash, (usize, &NodeProxySpec)> = BTreeMap::new();
+        for member in members {
+            let previous = member.proxy.and_then(|proxy| proxy.previous.as_ref());
+            for spec in member
+                .current()
+                .into_iter()
+                .chain(previous)
+                .filter(|spec| spec.config_hash != self.hash)
+            {
+                votes.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
+            }
+        }
+        votes
+            .into_values()
+            .max_by_key(|(count, _)| *count)
+            .map(|(_, spec)| spec)
+    }
+}
+
+/// Whether the node is ready with the configuration and has been for long enough.
+pub(crate) const fn is_ready(standing: &NodeProgress) -> bool {
+    matches!(standing, NodeProgress::Done | NodeProgress::Joined)
+}
