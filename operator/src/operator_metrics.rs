@@ -93,17 +93,17 @@ impl OperatorMetrics {
             ),
             syncs: metrics.register(
                 "signpost_operator_syncs",
-                "Looks at the whole fleet",
+                "Syncs of the whole fleet",
                 Counter::default(),
             ),
             sync_seconds: metrics.register(
                 "signpost_operator_sync_duration_seconds",
-                "How long a look at the whole fleet took, its writes included",
+                "How long a sync of the whole fleet took, its writes included",
                 Histogram::new(buckets),
             ),
             last_sync: metrics.register(
                 "signpost_operator_last_sync_timestamp_seconds",
-                "When the last look at the whole fleet ended",
+                "When the last sync of the whole fleet ended",
                 Gauge::default(),
             ),
             oldest_heartbeat: metrics.register(
