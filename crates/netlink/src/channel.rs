@@ -70,6 +70,13 @@ impl Channel {
         Ok(&self.datagram[..length])
     }
 
+    /// Returns a datagram that has already arrived, or `None`.
+    pub(crate) fn receive_arrived(&mut self) -> io::Result<Option<&[u8]>> {
+        let received = exchange::receive_arrived(&self.descriptor, &mut self.datagram);
+        let length = self.note(received)?;
+        Ok(length.map(|length| &self.datagram[..length]))
+    }
+
     /// Abandons the replies that may still arrive: as after a failure, the next
     /// [`send`](Channel::send) reopens the descriptor.
     pub(crate) fn abandon(&mut self) {

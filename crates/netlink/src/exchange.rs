@@ -33,20 +33,33 @@ pub(crate) fn send(descriptor: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 /// any error, the reply to the request may still arrive.
 pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<usize> {
     loop {
+        match receive_arrived(descriptor, datagram)? {
+            Some(length) => return Ok(length),
+            // Rare: the kernel answers a transaction before `sendto` returns, and continues a dump
+            // whenever part of it is read.
+            None => wait(descriptor)?,
+        }
+    }
+}
+
+/// Like [`receive`], but returns `None` instead of waiting if no datagram has arrived.
+pub(crate) fn receive_arrived(
+    descriptor: &OwnedFd,
+    datagram: &mut [u8],
+) -> io::Result<Option<usize>> {
+    loop {
         match recv(
             descriptor,
             &mut *datagram,
             RecvFlags::TRUNC | RecvFlags::DONTWAIT,
         ) {
-            // Rare: the kernel answers a transaction before `sendto` returns, and continues a dump
-            // whenever part of it is read.
-            Err(Errno::AGAIN) => wait(descriptor)?,
+            Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
             Ok((_, length)) if length > datagram.len() => {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            Ok((_, length)) => return Ok(length),
+            Ok((_, length)) => return Ok(Some(length)),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Packets in a real kernel after every step of every transition: a start, a repair, a change, a
 //! new table form and a switch of mechanisms, also after the agent was killed at that step or the
-//! kernel had no memory for the next one. Failure stories T98 and, for excluded sources, T52.
+//! kernel had no memory for the next one. Failure stories T98, T163 and, for excluded sources, T52.
 
 mod agent;
 mod mechanism;
 mod scenarios;
 mod services;
 mod stage;
+mod starvation;
 mod witness;
 
 use anyhow::Result;
@@ -84,6 +85,16 @@ fn main() -> Result<()> {
         "a_refusal_or_a_wrong_answer_at_a_step_is_noticed",
         witness::notices,
     ));
+    let lacks = !starvation::is_offered();
+    for mechanism in MECHANISMS {
+        let name = "t163_a_kernel_without_memory_for_more_refuses_no_healthy_service";
+        let test = move || starvation::run(mechanism);
+        let trial = trial(&format!("{name}::{mechanism}"), test);
+        trials.push(trial.with_ignored_flag(lacks));
+    }
+    if lacks {
+        println!("SKIPPED: a kernel without memory, for want of memory cgroups of version 1");
+    }
     let mut arguments = Arguments::from_args();
     // The tests mostly wait for unanswered packets.
     arguments.test_threads = arguments.test_threads.or(Some(8));

@@ -31,6 +31,8 @@ pub(crate) const OUTSIDERS: [u8; 4] = [2, 3, 4, 5];
 /// it.
 const OTHERS_BEFORE: RangeInclusive<u8> = 21..=28;
 const OTHERS: RangeInclusive<u8> = 25..=32;
+/// The number of Services that come at once.
+const CROWD: u16 = 3_000;
 
 /// Returns the desired state of all transitions.
 pub(crate) fn expected() -> Dataplane {
@@ -40,6 +42,23 @@ pub(crate) fn expected() -> Dataplane {
 /// Returns the state before other Services were added and removed, with one endpoint of `shop/web`.
 pub(crate) fn earlier() -> Dataplane {
     compile(OTHERS_BEFORE, &SERVING[..1])
+}
+
+/// Returns the desired state with more Services than a kernel that is short of memory takes.
+pub(crate) fn crowded() -> Dataplane {
+    let mut dataplane = expected();
+    let endpoints = endpoints(&SERVING);
+    for number in 0..CROWD {
+        let [high, low] = number.to_be_bytes();
+        let service = mk_service(&format!("crowd/{number}"))
+            .cluster_ip(&format!("10.96.{}.{low}", 16 + high))
+            .port("web", 80)
+            .build();
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = dataplane::compile(&service, &endpoints, node, config);
+        dataplane.set(rules.into());
+    }
+    dataplane
 }
 
 /// Returns a Service that admits only some sources.

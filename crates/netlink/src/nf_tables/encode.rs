@@ -48,7 +48,7 @@ pub(crate) mod message {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
-    /// The sequence number of its first message, which errors of the commit itself refer to.
+    /// The sequence number of its first message, which refusals of the batch as a whole refer to.
     pub(crate) first: u32,
     /// The sequence number of the last operation, the only one that the kernel acknowledges.
     pub(crate) last: u32,
