@@ -1,8 +1,8 @@
 //! The cost of one replaced endpoint in mode iptables, by variant and size of the cluster, and the
 //! kernel's share of it: `cargo bench --package tests --bench replaced_endpoint`.
 //!
-//! Each row has a separate network namespace, with Services of five endpoints. In one Service after
-//! another an endpoint is replaced: rendered, compared and committed as by the reconciler.
+//! Each row has a separate network namespace, with Services of five endpoints; the last one of a
+//! variant also has the objects that `bench --row large-objects` writes. In one Service after another an endpoint is replaced: rendered, compared and committed as by the reconciler.
 //! Processor time is that of this thread; the kernel's share is the system time of the scheduler's
 //! accounting, in ticks, which is meaningful only for all changes of a row together.
 
@@ -19,10 +19,23 @@ use dataplane::{Config, Dataplane, LocalDetection, ServiceRules};
 use tests::network::{Network, enter_private_namespaces};
 use xtables::{TableName, Variant};
 
-const SIZES: [u16; 2] = [1_000, 10_000];
+/// The number of Services of each row, and what it has besides.
+const ROWS: [(u16, Beside); 3] = [
+    (1_000, Beside::Nothing),
+    (10_000, Beside::Nothing),
+    (2_000, Beside::LargeObjects),
+];
 const ENDPOINTS: u8 = 5;
 /// The number of replaced endpoints.
 const CHANGES: u16 = 40;
+
+/// What a row has besides Services of five endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// 100 Services of 200 ports, and one of 100 ports with 1,000 endpoints at each.
+    LargeObjects,
+}
 
 /// The processor time of this thread, in ticks.
 #[derive(Debug, Clone, Copy)]
@@ -38,15 +51,15 @@ fn main() -> Result<()> {
     );
     println!("|---|---|---|---|---|---|---|");
     for variant in [Variant::NfTables, Variant::Legacy] {
-        for services in SIZES {
-            println!("{}", measure(variant, services)?);
+        for (services, beside) in ROWS {
+            println!("{}", measure(variant, services, beside)?);
         }
     }
     Ok(())
 }
 
 /// Measures one row.
-fn measure(variant: Variant, services: u16) -> Result<String> {
+fn measure(variant: Variant, services: u16, beside: Beside) -> Result<String> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["bench"])?;
     let folder = tempfile::tempdir_in("/run")?;
@@ -59,6 +72,11 @@ fn measure(variant: Variant, services: u16) -> Result<String> {
     dataplane.set_node(Arc::clone(dataplane.node()), Arc::new(config()?));
     for number in 0..services {
         dataplane.set(service(&dataplane, number, 0));
+    }
+    if beside == Beside::LargeObjects {
+        for number in 0..=100 {
+            dataplane.set(large_object(&dataplane, number));
+        }
     }
     let mut observed = Rendered {
         rules: backend.render(&dataplane, &Rendered::default()),
@@ -92,8 +110,12 @@ fn measure(variant: Variant, services: u16) -> Result<String> {
     let after = ticks()?;
     let system = after.system - before.system;
     let share = 100 * system / (system + after.user - before.user).max(1);
+    let beside = match beside {
+        Beside::Nothing => "",
+        Beside::LargeObjects => ", large objects",
+    };
     Ok(format!(
-        "| {variant} | {services} | {rules} | {written} | {:.1?} | {:.1?} | {share} % |",
+        "| {variant} | {services}{beside} | {rules} | {written} | {:.1?} | {:.1?} | {share} % |",
         middle(elapsed),
         middle(processor),
     ))
@@ -127,6 +149,29 @@ fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
         .port("http", 80)
         .build();
     let endpoints = endpoints.build();
+    dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
+}
+
+/// Returns a Service of 200 ports; number 0 has 100, and 1,000 endpoints at each.
+fn large_object(dataplane: &Dataplane, number: u8) -> Arc<ServiceRules> {
+    let (ports, pods) = match number {
+        0 => (100, 1_000_u16),
+        _ => (200, 1),
+    };
+    let address = Ipv4Addr::new(10, 97, 0, number).to_string();
+    let mut service = testkit::mk_service(&format!("bench/large-{number}")).cluster_ip(&address);
+    let mut endpoints = testkit::mk_endpoints();
+    for port in 1_000..1_000 + ports {
+        let name = format!("p{port}");
+        service = service.port(&name, port);
+        endpoints = endpoints.tcp(&name);
+        for pod in 0..pods {
+            let [high, low] = pod.to_be_bytes();
+            let address = Ipv4Addr::new(10, 64 + number % 32, high, low);
+            endpoints = endpoints.ready(&format!("{address}:{port}"), "node-2");
+        }
+    }
+    let (service, endpoints) = (service.build(), endpoints.build());
     dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
 }
 

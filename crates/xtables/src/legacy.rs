@@ -21,8 +21,9 @@ mod seen;
 mod socket_option;
 mod table_summary;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,6 +116,27 @@ impl Legacy {
         let (seen, held) = read.map_err(&failed)?;
         self.seen.insert(table, seen);
         Ok(held)
+    }
+
+    /// Returns which of `among` occur anywhere in `table`, whoever wrote them. Compares its words instead of
+    /// decoding its rules, so that it takes little longer than the kernel's copy of the table. Creates a
+    /// table that does not exist.
+    pub fn observe_addresses(
+        &self,
+        table: TableName,
+        among: &BTreeSet<Ipv4Addr>,
+    ) -> Result<BTreeSet<Ipv4Addr>, ObserveError> {
+        let (Some(kernel), Some(first), Some(last)) = (&self.kernel, among.first(), among.last())
+        else {
+            return Ok(BTreeSet::new());
+        };
+        let snapshot = kernel.observe_snapshot(&table.to_string());
+        let snapshot = snapshot.map_err(|error| self.observe_failed(table)(error.into()))?;
+        let (words, _) = snapshot.entries().as_chunks::<4>();
+        let words = words.iter().map(|word| u32::from_be_bytes(*word));
+        let between = words.filter(|word| (first.to_bits()..=last.to_bits()).contains(word));
+        let found = between.map(Ipv4Addr::from_bits);
+        Ok(found.filter(|address| among.contains(address)).collect())
     }
 
     /// Writes `changes` in order. Consecutive changes of the same table are written together.

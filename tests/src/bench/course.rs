@@ -348,6 +348,13 @@ impl<'a> Course<'a> {
                 self.contender
             ));
         }
+        if let Some(longest) = ear.longest_look() {
+            figures.note(format!(
+                "The kernel sends no notifications for legacy tables. The benchmark reads them, and meanwhile \
+                 {} cannot replace them. Reading took up to {longest:.0?}: latencies are that coarse.",
+                self.contender
+            ));
+        }
     }
 
     fn push_sighting(

@@ -1,6 +1,6 @@
 //! Listens for every change of the rules in the kernel, with the time of each notification.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,6 +45,8 @@ struct Notification {
     awaited: HashMap<u32, Option<Instant>>,
     counts: Counts,
     last: Option<Instant>,
+    /// How long it took at most to read tables of whose changes the kernel sends no notifications.
+    longest_look: Option<Duration>,
     failure: Option<anyhow::Error>,
 }
 
@@ -122,6 +124,11 @@ impl ListenerThread {
         self.shared.lock().counts
     }
 
+    /// How long it took at most to read the tables; `None` where the kernel sends notifications.
+    pub(super) fn longest_look(&self) -> Option<Duration> {
+        self.shared.lock().longest_look
+    }
+
     fn ensure_listens(&self) -> Result<()> {
         match self.shared.lock().failure.take() {
             Some(error) => Err(error),
@@ -177,10 +184,12 @@ impl Shared {
         let at = Instant::now();
         let changed = rules.has_changed()?;
         if changed || read.elapsed() > LEGACY_READ {
-            let addresses = rules.observe_addresses()?;
+            let awaited = self.lock().unheard();
+            let found = rules.observe_among(&awaited)?;
             *read = Instant::now();
             let mut heard = self.lock();
-            heard.note(addresses, at);
+            heard.note(found.into_iter().map(u32::from), at);
+            heard.longest_look = heard.longest_look.max(Some(at.elapsed()));
             if changed {
                 heard.last = Some(at);
             }
@@ -203,6 +212,14 @@ impl Notification {
                 self.note(message.words(), at);
             }
         }
+    }
+
+    /// Returns the awaited addresses that were not seen yet.
+    fn unheard(&self) -> BTreeSet<Ipv4Addr> {
+        let unheard = self.awaited.iter().filter(|(_, heard)| heard.is_none());
+        unheard
+            .map(|(address, _)| Ipv4Addr::from(*address))
+            .collect()
     }
 
     fn note(&mut self, words: impl IntoIterator<Item = u32>, at: Instant) {

@@ -1,13 +1,14 @@
-//! Rules of the legacy tables: when they change, and which addresses the output of
-//! `iptables-legacy-save` contains.
+//! Rules of the legacy tables: when they change, and which addresses they contain, by the output of
+//! `iptables-legacy-save` or, for awaited addresses, by the kernel's copy of the table.
 //!
 //! These tables send no notifications, so they must be polled.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use xtables::{Family, TableName, Tables, Variant};
 
 use crate::network::Namespace;
@@ -25,12 +26,13 @@ impl SavedRules {
     /// Opens the table on `node` in its present state.
     pub(super) fn open(node: &Namespace) -> Result<SavedRules> {
         // Reads only, so the lock is never taken.
+        // No chain has this prefix: decoding the rules of one takes time.
         let lock = Path::new("/nonexistent");
         let open = || {
             Tables::open(
                 Variant::Legacy,
                 Family::Ipv4,
-                "SIGNPOST-",
+                "NOBODY-",
                 lock,
                 Duration::ZERO,
             )
@@ -52,6 +54,14 @@ impl SavedRules {
             let _ = self.tables.observe(TableName::Nat)?;
         }
         Ok(changed)
+    }
+
+    /// Returns which of these addresses the table contains. Takes little longer than the kernel's copy of it.
+    pub(super) fn observe_among(&self, among: &BTreeSet<Ipv4Addr>) -> Result<BTreeSet<Ipv4Addr>> {
+        match &self.tables {
+            Tables::Legacy(tables) => Ok(tables.observe_addresses(TableName::Nat, among)?),
+            Tables::NfTables(_) => bail!("these are not the legacy tables"),
+        }
     }
 
     /// Returns every address in the table, with duplicates.
