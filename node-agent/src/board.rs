@@ -8,6 +8,7 @@ use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
+use modes::{MechanismState as Carried, RulesByMechanism, VariantScan};
 use reconciler::{Report, RunningSync};
 use tokio::sync::watch;
 use tokio::time::Instant as Moment;
@@ -16,7 +17,6 @@ use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
 use crate::foreign_proxy::ForeignProxyScan;
 use crate::latency::Latencies;
-use crate::mechanism::{MechanismState as Carried, RulesByMechanism, VariantScan};
 use crate::serving_state::ServingState;
 
 /// Values that the parts of the agent share. Each has one writer, which posts it; readers get the

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use backend::Backend;
+use modes::{Variants, lock_at, open_without_listener};
 
 use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
-use crate::mechanism::{Variants, lock_at, open_without_listener};
 use crate::metrics::lock_waits;
 use crate::{handover, last_good, last_node, serving_state};
 

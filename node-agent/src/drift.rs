@@ -12,6 +12,7 @@ use std::time::Duration;
 use backend::{ChangeListener, ExternalChange, ForeignChange, ListenError};
 use crds::event::{self, EventReason};
 use dataplane::{Family, Mechanism};
+use modes::Listener;
 use reconciler::{Command, CommandSender, FamilyStatus, RepairBackoff, RepairedDrift, Report};
 use runtime::CancellationToken;
 use thiserror::Error;
@@ -21,7 +22,6 @@ use tracing::debug;
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
-use crate::mechanism::Listener;
 pub(crate) use actor::WRITER;
 use actor::observe_actor;
 

@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 
 use backend::{AnyBackend, count};
 use dataplane::{Dataplane, Family, Mechanism, Rejection, ServiceKey};
+use modes::{RulesByMechanism, detached};
 use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
 
 use crate::engine_query::{QueryResult, ServiceState};
-use crate::mechanism::{RulesByMechanism, detached};
 
 pub(crate) use answer::Explanation;
 pub(crate) use kernel::{Kernel, RulesLocation, active_mode};

@@ -7,12 +7,12 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
+use modes::findings;
 use runtime::{Log, on_loopback_only};
 use serde_json::Value;
 
 use crate::board::Board;
 use crate::configz::render_configz;
-use crate::mechanism::findings;
 
 #[derive(Debug, Clone)]
 struct Sources {

@@ -31,7 +31,6 @@ mod kube_proxy_routes;
 mod last_good;
 mod last_node;
 mod latency;
-mod mechanism;
 mod metrics;
 mod node_config;
 mod node_lock;
@@ -48,6 +47,7 @@ mod serving_state;
 mod status;
 mod support;
 mod trace;
+mod variant_scan;
 
 use std::process::ExitCode;
 

@@ -8,11 +8,11 @@ use std::time::Instant;
 use anyhow::Context;
 use backend::Rendered;
 use dataplane::{Dataplane, Family};
+use modes::{RulesByMechanism, detached};
 use xtables::Variant;
 
 use crate::engine::{Engine, MissingAssignment, View};
 use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
-use crate::mechanism::{RulesByMechanism, detached};
 use crate::trace::{self, PacketSpec, RulesOf, Trace};
 use source::{Delivery, manifests};
 

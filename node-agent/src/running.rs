@@ -9,6 +9,7 @@ use anyhow::Context;
 use catalog::Change;
 use crds::event;
 use kube::api::Api;
+use modes::Variants;
 use reconciler::{Command, CommandSender, Periods, Permission, Settings, command_receiver};
 use runtime::{
     BuildInfo, CancellationToken, ClientSource, Health, Log, Metrics, RestClientMetrics,
@@ -27,13 +28,14 @@ use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::last_good::LastGood;
 use crate::last_node::LastNode;
-use crate::mechanism::{self, Variants};
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::serving_state::{HandbackMark, ServingState};
-use crate::{affinity, conntrack, debug, drift, foreign_proxy, heartbeat, relay, reporter};
+use crate::{
+    affinity, conntrack, debug, drift, foreign_proxy, heartbeat, relay, reporter, variant_scan,
+};
 use source::Delivery;
 use syncs::{SyncSubscribers, reconcile};
 
@@ -137,10 +139,10 @@ pub(crate) async fn start(
             warn!(error = %chain(&error), "unable to read the last known addresses of the Node: starting without them");
         }
     }
-    let lock = mechanism::lock_at(&arguments.xtables_lock);
+    let lock = modes::lock_at(&arguments.xtables_lock);
     let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
-    let (backends, listener, interruption) = mechanism::open(variants, &arguments.sysctls)
-        .context("nftables cannot be programmed here")?;
+    let (backends, listener, interruption) =
+        modes::open(variants, &arguments.sysctls).context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (commands, loop_inbox) = command_receiver();
@@ -207,7 +209,7 @@ pub(crate) async fn start(
     );
     supervisor.spawn(
         "iptables variants",
-        mechanism::watch(Arc::clone(&board), supervisor.stop()),
+        variant_scan::watch(Arc::clone(&board), supervisor.stop()),
     );
     supervisor.spawn(
         "other proxies",

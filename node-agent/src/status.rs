@@ -15,13 +15,13 @@ use crds::profile::handover::Handover;
 use dataplane::{Dataplane, Family, FrontendKey};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use modes::VariantScan;
 use reconciler::{FamilyStatus, Report, RunningSync};
 
 use crate::conntrack;
 use crate::engine::View;
 use crate::foreign_proxy::ForeignProxyScan;
 use crate::handover;
-use crate::mechanism::{self, VariantScan};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
 use findings::{failure_message, findings};
@@ -38,7 +38,7 @@ pub(crate) struct Facts<'a> {
     /// The number of Signpost's elements in the kernel.
     pub(crate) elements: usize,
     /// How each family is programmed.
-    pub(crate) carried: &'a BTreeMap<Family, mechanism::MechanismState>,
+    pub(crate) carried: &'a BTreeMap<Family, modes::MechanismState>,
     /// The scan for rules of other programs in both variants of iptables.
     pub(crate) variants: &'a VariantScan,
     pub(crate) latency: Option<SyncLatency>,
@@ -105,7 +105,7 @@ pub(crate) fn status(
         } else {
             before.applied_hash.clone()
         },
-        mode: mechanism::findings::mode(facts.carried).filter(|_| !programmed.is_empty()),
+        mode: modes::findings::mode(facts.carried).filter(|_| !programmed.is_empty()),
         last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
         // Without changes, the last figures stay: that nothing changed is not worth a write.
         sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
@@ -116,7 +116,7 @@ pub(crate) fn status(
         },
         conntrack: None,
         heartbeat: None,
-        iptables: mechanism::findings::iptables(facts.carried),
+        iptables: modes::findings::iptables(facts.carried),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),
         rejections,

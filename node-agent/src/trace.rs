@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use backend::{Event, PacketPath};
 use dataplane::{Choice, Dataplane, Family, Verdict};
+use modes::{RulesByMechanism, simulator};
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::explain::{Kernel, active_mode};
-use crate::mechanism::{RulesByMechanism, simulator};
 
 pub(crate) use packet::{PacketSpec, ResolvePacketError};
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use backend::Found;
 use dataplane::{Family, FrontendKey, ServiceKey};
+use modes::RulesByMechanism;
 use reconciler::FamilySync;
 
 use super::answer::{Explanation, KernelAnswer, PieceAnswer};
 use super::comparison::verified;
 use super::{Evidence, Kernel, Question};
-use crate::mechanism::RulesByMechanism;
 
 /// Describes the state of the kernel in the families that the question is about, or in all families
 /// if it is about none.

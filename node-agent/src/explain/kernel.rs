@@ -6,10 +6,9 @@ use std::fmt::Write;
 
 use backend::AnyBackend;
 use dataplane::{Family, Mechanism};
+use modes::{RulesByMechanism, detached, open_reader};
 use runtime::chain;
 use xtables::Variant;
-
-use crate::mechanism::{RulesByMechanism, detached, open_reader};
 
 /// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]

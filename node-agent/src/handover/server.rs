@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use crds::profile::mechanism::Mode;
+use modes::findings;
 use runtime::{CancellationToken, chain};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -24,7 +25,6 @@ use super::preflight::{Point, Severity};
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
 use crate::foreign_proxy::{self, ForeignProxyScan};
-use crate::mechanism::findings;
 use crate::serving_state::HandbackMark;
 
 /// How long a request may take to arrive, and its maximum length in bytes.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use dataplane::{Family, Mechanism};
+use modes::VariantRules;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
@@ -15,7 +16,6 @@ use xtables::TableName;
 
 use super::{Extent, OfFamily, extent, of_family, standing::float};
 use crate::board::Board;
-use crate::mechanism::VariantRules;
 
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
 const WAIT_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ::conntrack::Feed;
 use backend::Recovery;
 use dataplane::Family;
+use modes::Mechanisms;
 use reconciler::{
     Clock, CommandReceiver, Domain, FamilySync, LoopEvent, Outcome, Periods, Permission, Reason,
     Reconciler, Report, Settings,
@@ -17,7 +18,6 @@ use tracing::{debug, info, warn};
 use crate::board::{Board, FamilyState};
 use crate::conntrack;
 use crate::health_proxy::ProxyHealth;
-use crate::mechanism::Mechanisms;
 use crate::metrics::{AgentMetrics, ChangeCounts};
 
 /// The duration from which every sync is logged. Fast syncs for changes are routine, up to a

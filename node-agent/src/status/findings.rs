@@ -11,6 +11,7 @@ use crds::profile::handover::Handover;
 use crds::unsupported::unsupported_fields;
 use dataplane::Family;
 use jiff::Timestamp;
+use modes::LockState;
 use reconciler::{
     Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_ROUND,
 };
@@ -20,7 +21,6 @@ use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::engine::{Configuration, View};
 use crate::foreign_proxy::{self, ForeignProxyScan};
-use crate::mechanism::{self, LockState};
 use crate::serving_state::ServingState;
 use crate::support::{done_without, has_address};
 
@@ -42,7 +42,7 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings.extend(families.map(|family| family_programmed(facts, family)));
     findings.extend(facts.report.map(rules_contested));
     findings.extend(foreign_proxy::finding(facts.scan));
-    findings.extend(mechanism::findings::split(facts.variants, facts.carried));
+    findings.extend(modes::findings::split(facts.variants, facts.carried));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
     findings.extend(conntrack::findings(facts.connections));
@@ -251,12 +251,12 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
     let config = facts.view.desired.as_ref().map(|desired| desired.config());
-    let replaced = config.and_then(|c| mechanism::findings::replaced(c.mechanism, facts.carried));
+    let replaced = config.and_then(|c| modes::findings::replaced(c.mechanism, facts.carried));
     let mut fields: Vec<_> = replaced.into_iter().collect();
-    fields.extend(mechanism::findings::left_behind(facts.carried));
-    fields.extend(mechanism::findings::settings(facts.carried));
+    fields.extend(modes::findings::left_behind(facts.carried));
+    fields.extend(modes::findings::settings(facts.carried));
     fields.extend(unsupported_fields(&facts.view.effective, written));
-    fields.extend(config.and_then(|c| mechanism::findings::scheduler(c)));
+    fields.extend(config.and_then(|c| modes::findings::scheduler(c)));
     if let Some(first) = fields.first() {
         let fields = fields.iter().map(|f| format!("{}: {}", f.field, f.message));
         let all: Vec<String> = fields.chain(affinity_exhausted(facts)).collect();

@@ -68,10 +68,10 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
     }
 }
 
-fn by_nftables() -> BTreeMap<Family, mechanism::MechanismState> {
-    let standing = mechanism::MechanismState {
+fn by_nftables() -> BTreeMap<Family, modes::MechanismState> {
+    let standing = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
-        ..mechanism::MechanismState::default()
+        ..modes::MechanismState::default()
     };
     Family::ALL.map(|family| (family, standing.clone())).into()
 }
@@ -99,8 +99,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 
 /// A node in mode nftables without any problem.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
-    static CARRIED: LazyLock<BTreeMap<Family, mechanism::MechanismState>> =
-        LazyLock::new(by_nftables);
+    static CARRIED: LazyLock<BTreeMap<Family, modes::MechanismState>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
     static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
@@ -323,7 +322,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     };
     view.desired = Some(Dataplane::new(Arc::new(Node::default()), Arc::new(config)));
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let standing = mechanism::MechanismState {
+    let standing = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
         desired: Some(Mechanism::Nftables),
         impossible: [(
@@ -331,7 +330,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
             "the kernel has no IPVS: it needs module ip_vs".to_owned(),
         )]
         .into(),
-        ..mechanism::MechanismState::default()
+        ..modes::MechanismState::default()
     };
     let carried = Family::ALL.map(|family| (family, standing.clone())).into();
     let report = report(both);
@@ -360,10 +359,10 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
 fn a_setting_that_could_not_be_written_is_named() {
     let view = view();
     let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
-    let standing = mechanism::MechanismState {
+    let standing = modes::MechanismState {
         active_mode: Some(Mechanism::Ipvs),
         missing_settings: vec![missing.to_owned()],
-        ..mechanism::MechanismState::default()
+        ..modes::MechanismState::default()
     };
     let carried = Family::ALL.map(|family| (family, standing.clone())).into();
     let facts = Facts {
@@ -520,10 +519,10 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
 fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     let view = view();
     let by = |variant| {
-        let standing = mechanism::MechanismState {
+        let standing = modes::MechanismState {
             active_mode: Some(Mechanism::Iptables),
             variant,
-            ..mechanism::MechanismState::default()
+            ..modes::MechanismState::default()
         };
         Family::ALL.map(|family| (family, standing.clone())).into()
     };

@@ -48,6 +48,21 @@ const RULES: &[(&str, May)] = &[
         ]),
     ),
     ("reconciler", May::Use(&["backend", "dataplane"])),
+    (
+        "modes",
+        May::Use(&[
+            "backend",
+            "backend-iptables",
+            "backend-ipvs",
+            "backend-nftables",
+            "crds",
+            "dataplane",
+            "netlink",
+            "reconciler",
+            "runtime",
+            "xtables",
+        ]),
+    ),
     ("address-plan", May::Use(&["dataplane"])),
     (
         "testkit",

@@ -4,7 +4,7 @@ use crate::expect_none;
 use crate::sources::{is_test, packages};
 
 /// The only file outside its crate that must name a mechanism.
-const LIST: &str = "mechanism/list.rs";
+const LIST: &str = "list.rs";
 
 /// The other files that may name a mechanism's crate, each with the reason.
 const OTHERS: &[(&str, &str, &str)] = &[
@@ -25,22 +25,22 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ),
     (
         "backend_iptables",
-        "mechanism/findings.rs",
+        "findings.rs",
         "names our chains in a condition",
     ),
     (
         "backend_iptables",
-        "mechanism/on_demand.rs",
+        "on_demand.rs",
         "opens tables that others use, too, only while ours are in them",
     ),
     (
         "backend_iptables",
-        "mechanism/on_demand/inspect.rs",
+        "on_demand/inspect.rs",
         "as on_demand.rs",
     ),
     (
         "backend_iptables",
-        "mechanism/variants.rs",
+        "variants.rs",
         "chooses one of the two variants",
     ),
 ];

@@ -2,12 +2,12 @@
 
 use backend::AnyRules;
 use dataplane::{Family, Mechanism};
+use modes::{RulesByMechanism, VariantRules};
 use xtables::{BuiltIn, Rule, TableChange, TableName};
 
 use super::{World, cart, compare_with_golden, observed, till};
 use crate::explain::Kernel;
 use crate::explain::answer::PieceState;
-use crate::mechanism::{RulesByMechanism, VariantRules};
 
 impl World {
     /// Applies an external change to the IPv4 rules of iptables.

@@ -15,13 +15,13 @@ use super::{MechanismState, VariantScan};
 
 /// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
 /// the mode of the first.
-pub(crate) fn mode(carried: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
+pub fn mode(carried: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
     let mut carriers = carried.values().filter_map(|family| family.active_mode);
     carriers.next().map(of_mechanism)
 }
 
 /// Returns the status of iptables while iptables is active in any family.
-pub(crate) fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
+pub fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
     let variant = used_variant(carried)?;
     let waits = carried.values().map(|family| family.longest_lock_wait);
     Some(IptablesStatus {
@@ -35,7 +35,7 @@ pub(crate) fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<Ipt
 
 /// Returns whether other programs use both variants of iptables; `None` if no scan has run, as in
 /// other modes.
-pub(crate) fn split(
+pub fn split(
     sighting: &VariantScan,
     carried: &BTreeMap<Family, MechanismState>,
 ) -> Option<Finding> {
@@ -75,7 +75,7 @@ pub(crate) fn split(
 }
 
 /// Reports that this node cannot use the desired mode.
-pub(crate) fn replaced(
+pub fn replaced(
     desired: Mechanism,
     carried: &BTreeMap<Family, MechanismState>,
 ) -> Option<UnsupportedField> {
@@ -92,7 +92,7 @@ pub(crate) fn replaced(
 }
 
 /// Reports rules of a mode that are still in the kernel and no longer updated.
-pub(crate) fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+pub fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     let (family, outgoing, error) = carried.iter().find_map(|(family, standing)| {
         let outgoing = standing.outgoing?;
         Some((family, outgoing, standing.impossible.get(&outgoing)?))
@@ -108,7 +108,7 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<
 }
 
 /// Reports kernel settings that the active mechanism needs and that are not set.
-pub(crate) fn settings(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+pub fn settings(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     // The settings are the same for both families.
     let missing = carried.values().map(|standing| &standing.missing_settings);
     let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
@@ -120,7 +120,7 @@ pub(crate) fn settings(carried: &BTreeMap<Family, MechanismState>) -> Option<Uns
 }
 
 /// Reports that the profile selects a scheduler that its mode does not have.
-pub(crate) fn scheduler(config: &Config) -> Option<UnsupportedField> {
+pub fn scheduler(config: &Config) -> Option<UnsupportedField> {
     let (mode, asked) = (config.mechanism, config.scheduler);
     let used = asked.replacement_in(mode)?;
     Some(UnsupportedField {

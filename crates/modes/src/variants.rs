@@ -8,24 +8,12 @@ use std::time::Duration;
 
 use backend::Backend;
 use backend_iptables::{Iptables, Lock, NotificationListener, PREFIX, open_with_listener};
-use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::Interruption;
 use prometheus_client::metrics::histogram::Histogram;
-use runtime::{CancellationToken, chain};
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use runtime::chain;
 use tracing::{info, warn};
 use xtables::{Fault, Found, OpenError, OwnChains, Variant, VariantDetector, observe_variants};
-
-use crate::board::Board;
-use crate::engine::AppliedConfig;
-
-/// How often the variants are scanned for rules of other programs: every `PERIODS` times
-/// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
-/// has changed one.
-const PERIODS: u32 = 2;
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// How long a change waits for the xtables lock: as long as kube-proxy
 /// (pkg/util/iptables/iptables.go).
@@ -34,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Opens the iptables tables for both families. Both use the same variant: tables opened for one
 /// family are available to the other as long as either uses them.
 #[derive(Debug)]
-pub(crate) struct Variants {
+pub struct Variants {
     lock: Lock,
     /// How long changes have waited for the lock.
     waits: Histogram,
@@ -80,20 +68,20 @@ pub(super) enum ReadState {
 /// Receives notifications of external changes to Signpost's iptables rules while the tables are
 /// open.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     /// The source of the notifications.
-    pub(crate) notification_listener: NotificationListener,
+    pub notification_listener: NotificationListener,
     /// How long the listener is needed.
-    pub(crate) open_tables: OpenTables,
+    pub open_tables: OpenTables,
 }
 
 /// Tells whether the iptables tables are still open.
 #[derive(Debug)]
-pub(crate) struct OpenTables(Weak<Opened>);
+pub struct OpenTables(Weak<Opened>);
 
 /// The result of the last scan of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum VariantScan {
+pub enum VariantScan {
     /// No scan has run: mode iptables is not in force.
     #[default]
     None,
@@ -104,57 +92,21 @@ pub(crate) enum VariantScan {
 }
 
 /// The lock in this file, with the maximum wait.
-pub(crate) fn lock_at(file: &Path) -> Lock {
+pub fn lock_at(file: &Path) -> Lock {
     Lock {
         path: file.to_owned(),
         patience: PATIENCE,
     }
 }
 
-/// Scans the variants every few `syncPeriod`s while mode iptables is in force, until `stop` is
-/// cancelled.
-pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
-    let mut applied_config = board.applied_config();
-    let mut variant_detector = VariantDetector::default();
-    loop {
-        let (mode, pause) = {
-            let applied_config = applied_config.borrow_and_update();
-            let effective = applied_config
-                .as_ref()
-                .map(|applied_config| &applied_config.effective);
-            let period = effective.map(|effective| effective.sync_period.duration());
-            let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
-            (effective.map(|effective| effective.mode), pause)
-        };
-        let sighting = match mode {
-            Some(Mode::Iptables) => {
-                let look = spawn_blocking(move || {
-                    let seen = variant_detector.observe(PREFIX);
-                    (variant_detector, seen)
-                });
-                let seen;
-                (variant_detector, seen) = match look.await {
-                    Ok(done) => done,
-                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                    // The runtime is shutting down.
-                    Err(_) => return,
-                };
-                match seen {
-                    Ok(found) => VariantScan::Seen(found),
-                    Err(error) => VariantScan::Refused(chain(&error).to_string()),
-                }
-            }
-            _ => VariantScan::None,
-        };
-        board.post_variants(sighting);
-        let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
-        let another =
-            applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);
-        // All arms are cancel safe: none of them consumes anything.
-        tokio::select! {
-            () = stop.cancelled() => return,
-            changed = another => if changed.is_err() { return },
-            () = sleep(pause) => {}
+// === impl VariantScan ===
+
+impl VariantScan {
+    /// Scans both variants. Reads nothing if nothing has changed since the last scan of `detector`.
+    pub fn observe(detector: &mut VariantDetector) -> VariantScan {
+        match detector.observe(PREFIX) {
+            Ok(found) => VariantScan::Seen(found),
+            Err(error) => VariantScan::Refused(chain(&error).to_string()),
         }
     }
 }
@@ -164,7 +116,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
 impl Variants {
     /// The iptables tables of this network namespace, changed under `lock`. Records waits for the
     /// lock in `waits`. Whenever the tables are opened, the returned receiver gets a listener.
-    pub(crate) fn new(lock: Lock, waits: Histogram) -> (Variants, Receiver<Listener>) {
+    pub fn new(lock: Lock, waits: Histogram) -> (Variants, Receiver<Listener>) {
         let (listeners, receiver) = channel();
         let variants = Variants {
             lock,
@@ -324,7 +276,8 @@ impl Drop for Opened {
 // === impl OpenTables ===
 
 impl OpenTables {
-    pub(crate) fn lasts(&self) -> bool {
+    /// Returns whether the tables are still open.
+    pub fn lasts(&self) -> bool {
         self.0.strong_count() > 0
     }
 }

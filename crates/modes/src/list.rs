@@ -60,7 +60,7 @@ const LIST: &[Entry] = &[
 /// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables
 /// listener. `variants` sends an iptables listener whenever it opens the iptables tables. Mode ipvs
 /// writes its settings below `sysctls`.
-pub(crate) fn open(
+pub fn open(
     variants: Variants,
     sysctls: &Path,
 ) -> Result<([Mechanisms; 2], impl ChangeListener + use<>, Interruption), netlink::OpenError> {
@@ -71,9 +71,7 @@ pub(crate) fn open(
 }
 
 /// Opens both families without a listener, to remove Signpost's rules.
-pub(crate) fn open_without_listener(
-    variants: Variants,
-) -> Result<[Mechanisms; 2], netlink::OpenError> {
+pub fn open_without_listener(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
     let (nftables, ipvs) = (
         backend_nftables::open()?,
         backend_ipvs::open(Path::new(""))?,
@@ -107,17 +105,17 @@ fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Me
 }
 
 /// Returns one family of `mechanism` without a kernel, to render, compare and simulate.
-pub(crate) fn detached(mechanism: Mechanism, family: Family, variant: Variant) -> AnyBackend {
+pub fn detached(mechanism: Mechanism, family: Family, variant: Variant) -> AnyBackend {
     (entry(mechanism).detached)(family, variant)
 }
 
 /// Returns `detached` with any variant, to simulate packets: the variant makes no difference there.
-pub(crate) fn simulator(mechanism: Mechanism, family: Family) -> AnyBackend {
+pub fn simulator(mechanism: Mechanism, family: Family) -> AnyBackend {
     detached(mechanism, family, Variant::NfTables)
 }
 
 /// Opens both families of this thread's network namespace to read them.
-pub(crate) fn open_reader(mechanism: Mechanism, variant: Variant) -> Read {
+pub fn open_reader(mechanism: Mechanism, variant: Variant) -> Read {
     (entry(mechanism).open)(variant)
 }
 

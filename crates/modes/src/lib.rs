@@ -20,7 +20,7 @@
 //! the replacement is active if they were active before; and before it is tried again if neither
 //! succeeded.
 
-pub(crate) mod findings;
+pub mod findings;
 mod list;
 mod mechanisms;
 mod on_demand;
@@ -35,18 +35,18 @@ use backend::{AnyChange, AnyRules, Change as _, Size};
 use dataplane::{Family, Mechanism};
 use xtables::{TableName, Variant};
 
-pub(crate) use list::{detached, open, open_reader, open_without_listener, simulator};
-pub(crate) use mechanisms::Mechanisms;
-pub(crate) use on_demand::VariantRules;
-pub(crate) use variants::{Listener, VariantScan, Variants, lock_at, watch};
+pub use list::{detached, open, open_reader, open_without_listener, simulator};
+pub use mechanisms::Mechanisms;
+pub use on_demand::VariantRules;
+pub use variants::{Listener, OpenTables, VariantScan, Variants, lock_at};
 
 /// Signpost's rules in one family of the kernel, for each mechanism that has any.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct RulesByMechanism(BTreeMap<Mechanism, AnyRules>);
+pub struct RulesByMechanism(BTreeMap<Mechanism, AnyRules>);
 
 /// A change between two states. The part for the desired mechanism comes first.
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
+pub struct Change {
     /// The desired mechanism, or `None` if no rules are desired.
     desired: Option<Mechanism>,
     parts: Vec<(Mechanism, AnyChange)>,
@@ -54,32 +54,32 @@ pub(crate) struct Change {
 
 /// How one family is programmed, for status and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct MechanismState {
+pub struct MechanismState {
     /// The active mechanism, or `None` while no mechanism is known to be active.
-    pub(crate) active_mode: Option<Mechanism>,
+    pub active_mode: Option<Mechanism>,
     /// The desired mechanism of the last change.
-    pub(crate) desired: Option<Mechanism>,
+    pub desired: Option<Mechanism>,
     /// The iptables variant in use, or the one that was used last.
-    pub(crate) variant: Option<Variant>,
+    pub variant: Option<Variant>,
     /// The longest wait of a change for the xtables lock since the process started.
-    pub(crate) longest_lock_wait: Duration,
+    pub longest_lock_wait: Duration,
     /// The state in which the last change found that lock.
-    pub(crate) lock: LockState,
+    pub lock: LockState,
     /// The mechanisms that cannot be used on this node, each with the error and its causes.
-    pub(crate) impossible: BTreeMap<Mechanism, String>,
+    pub impossible: BTreeMap<Mechanism, String>,
     /// The unusable mechanism that still has rules of Signpost, in addition to those of the active
     /// one.
-    pub(crate) outgoing: Option<Mechanism>,
+    pub outgoing: Option<Mechanism>,
     /// The kernel settings that the active mechanism needs and could not set, and the modules that
     /// the kernel lacks, each with its consequence.
-    pub(crate) missing_settings: Vec<String>,
+    pub missing_settings: Vec<String>,
     /// How many rules the last iptables change wrote, by table.
-    pub(crate) written: BTreeMap<TableName, usize>,
+    pub written: BTreeMap<TableName, usize>,
 }
 
 /// The state of the xtables lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum LockState {
+pub enum LockState {
     /// The agent acquired the lock, or did not need it.
     #[default]
     Free,
@@ -91,14 +91,14 @@ pub(crate) enum LockState {
 
 impl RulesByMechanism {
     /// The rules of one mechanism, with none in the others.
-    pub(crate) fn only(mechanism: Mechanism, rules: AnyRules) -> RulesByMechanism {
+    pub fn only(mechanism: Mechanism, rules: AnyRules) -> RulesByMechanism {
         let mut held = RulesByMechanism::default();
         held.set(mechanism, rules);
         held
     }
 
     /// Replaces the rules of `mechanism` with `rules`.
-    pub(crate) fn set(&mut self, mechanism: Mechanism, rules: AnyRules) {
+    pub fn set(&mut self, mechanism: Mechanism, rules: AnyRules) {
         match rules.is_nothing() {
             true => self.0.remove(&mechanism),
             false => self.0.insert(mechanism, rules),
@@ -106,17 +106,17 @@ impl RulesByMechanism {
     }
 
     /// Returns the rules of `mechanism`.
-    pub(crate) fn of(&self, mechanism: Mechanism) -> AnyRules {
+    pub fn of(&self, mechanism: Mechanism) -> AnyRules {
         self.0.get(&mechanism).cloned().unwrap_or_default()
     }
 
     /// Returns the mechanism that has rules; the first of several.
-    pub(crate) fn active_mode(&self) -> Option<Mechanism> {
+    pub fn active_mode(&self) -> Option<Mechanism> {
         self.0.keys().next().copied()
     }
 
     /// Returns the number of elements and rules.
-    pub(crate) fn elements(&self) -> usize {
+    pub fn elements(&self) -> usize {
         let held = self.0.iter();
         held.map(|(mechanism, rules)| simulator(*mechanism, Family::Ipv4).elements(rules))
             .sum()
@@ -165,7 +165,7 @@ impl fmt::Display for Change {
 impl MechanismState {
     /// Returns the mechanism that replaces `desired`, and why, if `desired` is unusable and another
     /// mechanism is active.
-    pub(crate) fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {
+    pub fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {
         let error = self.impossible.get(&desired)?;
         let active_mode = self
             .active_mode

@@ -40,11 +40,11 @@ pub(super) struct OpenOnDemand {
 
 /// Signpost's rules in the iptables tables.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct VariantRules {
+pub struct VariantRules {
     /// The rules in the variant in use.
-    pub(crate) used: Rules,
+    pub used: Rules,
     /// Leftover rules in the other variant, written by an earlier agent that used it.
-    pub(crate) leftover: Rules,
+    pub leftover: Rules,
 }
 
 /// A change between two states.

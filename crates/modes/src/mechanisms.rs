@@ -19,7 +19,7 @@ use super::{Change, MechanismState, RulesByMechanism};
 
 /// The mechanisms of one family in one network namespace.
 #[derive(Debug)]
-pub(crate) struct Mechanisms {
+pub struct Mechanisms {
     family: Family,
     /// All mechanisms. The first replaces another one that cannot be used.
     members: Vec<Member>,
@@ -65,7 +65,7 @@ impl Mechanisms {
     }
 
     /// Returns the state of this family.
-    pub(crate) fn standing(&self) -> MechanismState {
+    pub fn standing(&self) -> MechanismState {
         let tally = lock(&self.tally).clone();
         MechanismState {
             active_mode: self.active_mode,

@@ -1,0 +1,65 @@
+//! Scans both variants of iptables for rules of other programs while mode iptables is in force.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::profile::mechanism::Mode;
+use modes::VariantScan;
+use runtime::CancellationToken;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use xtables::VariantDetector;
+
+use crate::board::Board;
+use crate::engine::AppliedConfig;
+
+/// How often the variants are scanned for rules of other programs: every `PERIODS` times
+/// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
+/// has changed one.
+const PERIODS: u32 = 2;
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Scans the variants every few `syncPeriod`s while mode iptables is in force, until `stop` is
+/// cancelled.
+pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
+    let mut applied_config = board.applied_config();
+    let mut variant_detector = VariantDetector::default();
+    loop {
+        let (mode, pause) = {
+            let applied_config = applied_config.borrow_and_update();
+            let effective = applied_config
+                .as_ref()
+                .map(|applied_config| &applied_config.effective);
+            let period = effective.map(|effective| effective.sync_period.duration());
+            let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
+            (effective.map(|effective| effective.mode), pause)
+        };
+        let sighting = match mode {
+            Some(Mode::Iptables) => {
+                let look = spawn_blocking(move || {
+                    let seen = VariantScan::observe(&mut variant_detector);
+                    (variant_detector, seen)
+                });
+                let seen;
+                (variant_detector, seen) = match look.await {
+                    Ok(done) => done,
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    // The runtime is shutting down.
+                    Err(_) => return,
+                };
+                seen
+            }
+            _ => VariantScan::None,
+        };
+        board.post_variants(sighting);
+        let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
+        let another =
+            applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);
+        // All arms are cancel safe: none of them consumes anything.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = another => if changed.is_err() { return },
+            () = sleep(pause) => {}
+        }
+    }
+}
