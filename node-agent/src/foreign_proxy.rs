@@ -19,6 +19,7 @@ use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::event;
 use dataplane::Family;
+use netlink::Socket;
 use runtime::{CancellationToken, chain};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -79,14 +80,16 @@ pub(crate) enum ForeignProxyScan {
     Refused(String),
 }
 
-/// Scans now.
+/// Scans for other proxies, through a socket that stays open.
+#[derive(Debug, Default)]
+pub(crate) struct Scanner {
+    /// Kept, because while a socket is closed the kernel holds the lock of nf_tables for an RCU grace period.
+    socket: Option<Socket>,
+}
+
+/// Scans once, through a socket that is closed afterwards.
 pub(crate) fn observe() -> ForeignProxyScan {
-    match kernel::observe() {
-        Err(error) => ForeignProxyScan::Refused(chain(&error).to_string()),
-        // Without rules of kube-proxy, its process does not matter.
-        Ok(found) if found.is_nothing() => ForeignProxyScan::Seen(found, KubeProxy::Silent),
-        Ok(found) => ForeignProxyScan::Seen(found, observe_process()),
-    }
+    Scanner::default().observe()
 }
 
 /// Scans periodically and after another program has changed nf_tables, and announces newly found
@@ -94,12 +97,18 @@ pub(crate) fn observe() -> ForeignProxyScan {
 pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut before = Found::default();
     let mut others = board.others();
+    let mut scanner = Scanner::default();
     loop {
         let scanned = Instant::now();
         // This scan may miss changes from here on.
         others.mark_unchanged();
-        let scan = match spawn_blocking(observe).await {
-            Ok(scan) => scan,
+        let running = spawn_blocking(move || {
+            let scan = scanner.observe();
+            (scanner, scan)
+        });
+        let scan;
+        (scanner, scan) = match running.await {
+            Ok(done) => done,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.
             Err(_) => return,
@@ -185,6 +194,20 @@ pub(crate) fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
                 reason::LEGACY_RULES_UNREAD,
                 message.to_owned(),
             )
+        }
+    }
+}
+
+// === impl Scanner ===
+
+impl Scanner {
+    /// Scans now.
+    fn observe(&mut self) -> ForeignProxyScan {
+        match kernel::observe(&mut self.socket) {
+            Err(error) => ForeignProxyScan::Refused(chain(&error).to_string()),
+            // Without rules of kube-proxy, its process does not matter.
+            Ok(found) if found.is_nothing() => ForeignProxyScan::Seen(found, KubeProxy::Silent),
+            Ok(found) => ForeignProxyScan::Seen(found, observe_process()),
         }
     }
 }

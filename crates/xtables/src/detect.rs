@@ -9,6 +9,8 @@ mod variant_detector;
 use std::error::Error;
 use std::fmt;
 
+use netlink::Socket;
+
 use crate::{Family, Fault, Variant};
 pub use variant_detector::VariantDetector;
 
@@ -113,11 +115,16 @@ pub struct DetectError {
 /// belong to Signpost. Reads every rule of other programs once; creates no table and changes
 /// nothing. Retries temporary failures briefly.
 pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
+    observe_through(prefix, &mut None)
+}
+
+/// The same through a socket that is open, or that is opened and stays so.
+fn observe_through(prefix: &str, socket: &mut Option<Socket>) -> Result<Found, DetectError> {
     let mut found = Found::default();
     let mut failed: Option<DetectError> = None;
     for variant in [Variant::NfTables, Variant::Legacy] {
         for family in [Family::Ipv4, Family::Ipv6] {
-            let seen = look::observe(variant, family, prefix);
+            let seen = look::observe(variant, family, prefix, socket);
             let presence = seen.unwrap_or_else(|look::Failure { fault, source }| {
                 // Report a temporary failure rather than a permanent one: waiting may resolve it.
                 let is_reported = failed.as_ref().is_some_and(|earlier| {

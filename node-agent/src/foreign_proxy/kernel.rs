@@ -92,9 +92,16 @@ pub(crate) enum RemoveError {
     },
 }
 
-/// Scans the network namespace of this thread for rules of other proxies.
-pub(crate) fn observe() -> Result<Found, ScanError> {
-    let mut socket = open()?;
+/// Scans the network namespace of this thread for rules of other proxies. The socket is left in
+/// `kept` after a scan without errors.
+pub(crate) fn observe(kept: &mut Option<Socket>) -> Result<Found, ScanError> {
+    let mut socket = kept.take().map_or_else(open, Ok)?;
+    let found = observe_through(&mut socket)?;
+    *kept = Some(socket);
+    Ok(found)
+}
+
+fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
     let mut found = Found::default();
     for family in Family::ALL {
         if socket

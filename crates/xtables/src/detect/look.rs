@@ -30,10 +30,16 @@ pub(super) struct Failure {
     pub(super) source: Box<dyn Error + Send + Sync>,
 }
 
-/// Scans one family of one variant. Retries temporary failures for [`PATIENCE`].
-pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<Presence, Failure> {
+/// Scans one family of one variant. Retries temporary failures for [`PATIENCE`]. A socket that this
+/// opens for nf_tables is left in `kept`.
+pub(super) fn observe(
+    variant: Variant,
+    family: Family,
+    prefix: &str,
+    kept: &mut Option<Socket>,
+) -> Result<Presence, Failure> {
     observe_patiently(PATIENCE, || match variant {
-        Variant::NfTables => observe_nf_tables(family, prefix),
+        Variant::NfTables => observe_nf_tables(family, prefix, kept),
         Variant::Legacy => observe_legacy(family, prefix),
     })
 }
@@ -65,13 +71,23 @@ pub(super) fn observe_patiently<T>(
     }
 }
 
-fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> {
-    let mut presence = Presence::default();
-    let mut socket = match Socket::open() {
+fn observe_nf_tables(
+    family: Family,
+    prefix: &str,
+    kept: &mut Option<Socket>,
+) -> Result<Presence, Failure> {
+    let mut socket = match kept.take().map_or_else(Socket::open, Ok) {
         Ok(socket) => socket,
-        Err(error) if is_unsupported(error.source()) => return Ok(presence),
+        Err(error) if is_unsupported(error.source()) => return Ok(Presence::default()),
         Err(error) => return Err(Failure::new(error)),
     };
+    let presence = observe_through(&mut socket, family, prefix)?;
+    *kept = Some(socket);
+    Ok(presence)
+}
+
+fn observe_through(socket: &mut Socket, family: Family, prefix: &str) -> Result<Presence, Failure> {
+    let mut presence = Presence::default();
     for table in TABLES {
         match socket.observe_table(family, table) {
             Ok(true) => {}

@@ -3,13 +3,15 @@
 use netlink::Socket;
 
 use super::look::is_unsupported;
-use super::{DetectError, Found, TABLES, observe_variants};
+use super::{DetectError, Found, TABLES, observe_through};
 use crate::Family;
 use crate::legacy::kernel::{Info, Kernel};
 
 /// Scans both variants, and skips the scan if nothing has changed since the last one.
 #[derive(Debug, Default)]
 pub struct VariantDetector {
+    /// While one is closed, the kernel holds the lock of nf_tables for an RCU grace period.
+    socket: Option<Socket>,
     last: Option<(Version, Found)>,
 }
 
@@ -26,12 +28,15 @@ struct Version {
 // === impl VariantDetector ===
 
 impl VariantDetector {
-    /// Returns what [`observe_variants`] finds, or found last if nothing has changed since; that
-    /// costs only a few requests.
+    /// Returns what [`observe_variants`](super::observe_variants) finds, or found last if nothing has
+    /// changed since; that costs only a few requests.
     pub fn observe(&mut self, prefix: &str) -> Result<Found, DetectError> {
         // Read before the scan, so that the next call notices a change made during the scan.
-        let version = Version::observe();
-        self.answer(version, || observe_variants(prefix))
+        let mut socket = self.socket.take();
+        let version = Version::observe(&mut socket);
+        let answer = self.answer(version, || observe_through(prefix, &mut socket));
+        self.socket = socket;
+        answer
     }
 
     fn answer(
@@ -55,8 +60,10 @@ impl VariantDetector {
 
 impl Version {
     /// The version in this thread's network namespace; `None` if part of it cannot be read.
-    fn observe() -> Option<Version> {
-        let generation = Socket::open().ok()?.observe_generation().ok()?;
+    fn observe(kept: &mut Option<Socket>) -> Option<Version> {
+        let mut socket = kept.take().map_or_else(Socket::open, Ok).ok()?;
+        let generation = socket.observe_generation().ok()?;
+        *kept = Some(socket);
         let mut legacy = Vec::new();
         for family in [Family::Ipv4, Family::Ipv6] {
             let kernel = match Kernel::open(family) {
@@ -89,6 +96,17 @@ mod tests {
         Version {
             generation,
             legacy: vec![(Family::Ipv4, "nat".to_owned(), info)],
+        }
+    }
+
+    /// Failure story T161.
+    #[test]
+    fn t161_a_look_leaves_its_socket_open() {
+        let mut variant_detector = VariantDetector::default();
+        for _ in 0..2 {
+            // Without rights there is nothing to see.
+            let seen = variant_detector.observe("SIGNPOST-");
+            assert!(seen.is_err() || variant_detector.socket.is_some());
         }
     }
 
