@@ -5,6 +5,7 @@
     reason = "columns of the same type repeat type_, which is no mistake"
 )]
 
+pub mod drift;
 pub mod latency;
 pub mod rejections;
 
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     condition,
     effective::{EffectiveConfig, hash::ConfigHash},
-    node_proxy::{latency::SyncLatency, rejections::Rejections},
+    node_proxy::{drift::Drift, latency::SyncLatency, rejections::Rejections},
     profile::mechanism::Mode,
     span::Span,
 };
@@ -176,6 +177,12 @@ pub struct NodeProxyStatus {
     /// Objects, or parts of them, that are rejected. Everything else is served.
     #[serde(skip_serializing_if = "Rejections::is_empty")]
     pub rejections: Rejections,
+
+    /// Programs that changed Signpost's rules on this node since the agent started, at most 8: those with the latest changes.
+    /// The agent repaired all of it. Condition RulesContested says when one does not stop.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub drift: Vec<Drift>,
 
     /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed,
     /// ConntrackPressure, ConntrackConfigured, RulesContested, ForeignProxyDetected and IptablesSplit, as far as they apply.

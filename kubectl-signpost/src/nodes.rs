@@ -89,7 +89,7 @@ fn table(listing: &Listing, format: Format, now: Timestamp) -> Table {
         "LAST-SYNC",
     ];
     if format == Format::Wide {
-        header.extend(["HASH", "REJECTED", "AGENT", "KERNEL"]);
+        header.extend(["HASH", "REJECTED", "DRIFT", "AGENT", "KERNEL"]);
     }
     let mut table = Table::new(&header);
     for node in &listing.nodes {
@@ -128,11 +128,21 @@ fn row(node: &NodeReport, format: Format, now: Timestamp) -> Vec<Cell> {
         cells.extend([
             or_dash(&node.applied_hash),
             node.rejected.to_string().into(),
+            or_dash(&programs(node)),
             or_dash(&node.agent_version),
             or_dash(&node.kernel_version),
         ]);
     }
     cells
+}
+
+/// Formats the programs that changed rules of the node, each with its number of repairs.
+fn programs(node: &NodeReport) -> String {
+    let programs = node.drift.iter().map(|drift| {
+        let program = drift.program.as_deref().unwrap_or("unknown");
+        format!("{program}:{}", drift.repairs)
+    });
+    programs.collect::<Vec<_>>().join(",")
 }
 
 fn or_dash(text: &str) -> Cell {

@@ -334,6 +334,8 @@ fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
         agent_version,
         kernel_version,
         rejections,
+        // The message of RulesContested changes with it, and is the reason to write.
+        drift: _,
         conditions,
     } = before;
     let same_meaning = *observed_generation == after.observed_generation

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crds::NodeProxyStatus;
 use crds::condition::{self, Finding, reason, set_condition};
 use crds::node_proxy::Counts;
+use crds::node_proxy::drift::Drift;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::{MOST_REJECTIONS, Rejection, Rejections};
 use crds::profile::handover::Handover;
@@ -16,7 +17,7 @@ use dataplane::{Dataplane, Family, FrontendKey};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use modes::VariantScan;
-use reconciler::{FamilyStatus, Report, RunningSync};
+use reconciler::{FamilyStatus, RepairBackoff, Report, RunningSync};
 
 use crate::conntrack;
 use crate::engine::View;
@@ -120,6 +121,7 @@ pub(crate) fn status(
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),
         rejections,
+        drift: drift(facts),
         conditions,
     }
 }
@@ -182,6 +184,33 @@ fn first_of_each<'a, T: 'a>(
         last = of_item;
         count <= MOST_REJECTIONS
     })
+}
+
+/// Collects the programs that changed rules of either family.
+fn drift(facts: &Facts<'_>) -> Vec<Drift> {
+    let contest = facts.report.and_then(|report| report.contest.as_ref());
+    let mut found: BTreeMap<Option<&str>, Drift> = BTreeMap::new();
+    for entry in families(facts).iter().flat_map(|f| &*f.drift_by_program) {
+        let program = entry.program.as_deref();
+        let of_contest = |contest: &RepairBackoff| {
+            contest.actor.as_ref().map(|actor| &*actor.program) == program
+        };
+        let last = Time(Timestamp::try_from(entry.last).unwrap_or_default());
+        let number = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
+        let known = found.entry(program).or_insert_with(|| Drift {
+            program: program.map(str::to_owned),
+            continues: contest.is_some_and(of_contest),
+            repairs: 0,
+            last_found: last.clone(),
+            elements: 0,
+            objects: 0,
+        });
+        known.repairs += entry.repairs;
+        known.elements += number(entry.size.elements);
+        known.objects += number(entry.size.objects);
+        known.last_found = Time(known.last_found.0.max(last.0));
+    }
+    Drift::bounded(found.into_values().collect())
 }
 
 /// Collects everything that could not be honoured, from all parts of the agent. Counts all of it,

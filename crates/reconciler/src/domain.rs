@@ -184,6 +184,7 @@ impl<B: Backend> Domain<B> {
             pace: self.pace,
             drifts: self.repaired_drifts.repaired(),
             last_repaired_drift: self.repaired_drifts.last().cloned(),
+            drift_by_program: Arc::clone(self.repaired_drifts.drift_by_program()),
             quarantined: self.quarantine.list(),
             unsupported_fields: Arc::clone(self.unsupported_fields.list()),
             programmed: self.programmed.clone(),

@@ -33,6 +33,58 @@ pub struct RepairBackoff {
     pub actor: Option<Actor>,
 }
 
+/// The changes by one program since the process started, all of them repaired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriftByProgram {
+    /// Its name; `None` if the kernel did not name the program.
+    pub program: Option<String>,
+    /// The number of repairs.
+    pub repairs: u64,
+    /// When the last change was found.
+    pub last: SystemTime,
+    /// The size of all repairs together.
+    pub size: Size,
+}
+
+/// The maximum number of programs kept: those with the latest changes.
+pub const MOST_PROGRAMS: usize = 8;
+
+// === impl DriftByProgram ===
+
+impl DriftByProgram {
+    /// Adds a repaired change to `drift_by_program`.
+    pub(crate) fn add(drift_by_program: &mut Vec<DriftByProgram>, repaired_drift: &RepairedDrift) {
+        let program = repaired_drift.actor.as_ref().map(|actor| &actor.program);
+        let mut known = drift_by_program.iter_mut();
+        if let Some(known) = known.find(|known| known.program.as_ref() == program) {
+            known.repairs += 1;
+            known.last = repaired_drift.found;
+            known.size.elements = known
+                .size
+                .elements
+                .saturating_add(repaired_drift.size.elements);
+            known.size.objects = known
+                .size
+                .objects
+                .saturating_add(repaired_drift.size.objects);
+            return;
+        }
+        if drift_by_program.len() >= MOST_PROGRAMS {
+            let quietest = drift_by_program.iter().enumerate();
+            let quietest = quietest.min_by_key(|(_, entry)| entry.last);
+            if let Some((place, _)) = quietest {
+                drift_by_program.remove(place);
+            }
+        }
+        drift_by_program.push(DriftByProgram {
+            program: program.cloned(),
+            repairs: 1,
+            last: repaired_drift.found,
+            size: repaired_drift.size,
+        });
+    }
+}
+
 // === impl RepairedDrift ===
 
 impl fmt::Display for RepairedDrift {
@@ -62,5 +114,50 @@ impl fmt::Display for RepairBackoff {
             f,
             " keeps changing the rules: repaired {repairs} times within {seconds:.1} s"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend::Actor;
+
+    use super::*;
+
+    fn repaired_drift(program: &str, second: u64) -> RepairedDrift {
+        RepairedDrift {
+            found: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
+            actor: Some(Actor {
+                program: program.to_owned(),
+                process: 4711,
+            }),
+            size: Size {
+                elements: 3,
+                objects: 1,
+            },
+            repaired_after: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn repairs_are_counted_by_program_and_the_one_that_is_quiet_longest_is_forgotten() {
+        let mut drift_by_program = Vec::new();
+        let programs: Vec<String> = (0..8).map(|number| format!("p{number}")).collect();
+        for (second, program) in (0..).zip(&programs) {
+            DriftByProgram::add(&mut drift_by_program, &repaired_drift(program, second));
+        }
+        DriftByProgram::add(&mut drift_by_program, &repaired_drift("p0", 100));
+        DriftByProgram::add(&mut drift_by_program, &repaired_drift("another", 101));
+        assert_eq!(drift_by_program.len(), MOST_PROGRAMS);
+        let find = |name: &str| {
+            drift_by_program
+                .iter()
+                .find(|d| d.program.as_deref() == Some(name))
+        };
+        let first = find("p0").expect("it is known");
+        assert_eq!(
+            (first.repairs, first.size.elements, first.size.objects),
+            (2, 6, 2)
+        );
+        assert!(find("another").is_some() && find("p1").is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use backend::{Recovery, UnsupportedField};
 use dataplane::{Dataplane, Family};
 
-use crate::{Quarantined, RecentSyncs, RepairedDrift};
+use crate::{DriftByProgram, Quarantined, RecentSyncs, RepairedDrift};
 
 /// A successful sync that takes longer than this counts as slow. Connections to a removed endpoint
 /// fail for as long as a sync takes, and clients time out after about this time.
@@ -33,6 +33,8 @@ pub struct FamilyStatus {
     pub drifts: u64,
     /// The last of these changes.
     pub last_repaired_drift: Option<RepairedDrift>,
+    /// The programs that made those changes.
+    pub drift_by_program: Arc<[DriftByProgram]>,
     /// The Services that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
     /// What the backend does not support, and what it does instead.

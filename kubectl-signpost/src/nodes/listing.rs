@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crds::condition::{DEGRADED, READY};
+use crds::node_proxy::drift::Drift;
 use crds::profile::mechanism::Mode;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
@@ -40,6 +41,8 @@ pub(crate) struct NodeReport {
     pub(crate) last_sync_time: Option<Timestamp>,
     pub(crate) applied_hash: String,
     pub(crate) rejected: u32,
+    /// The programs that changed its rules.
+    pub(crate) drift: Vec<Drift>,
     pub(crate) agent_version: String,
     pub(crate) kernel_version: String,
     pub(crate) troubles: Vec<ConditionProblem>,
@@ -105,6 +108,7 @@ impl NodeReport {
                 .map(ToString::to_string)
                 .unwrap_or_default(),
             rejected: status.rejections.total,
+            drift: status.drift.clone(),
             agent_version: status.agent_version.clone().unwrap_or_default(),
             kernel_version: status.kernel_version.clone().unwrap_or_default(),
             troubles,
@@ -134,6 +138,7 @@ impl NodeReport {
             last_sync_time: None,
             applied_hash: String::new(),
             rejected: 0,
+            drift: Vec::new(),
             agent_version: String::new(),
             kernel_version: String::new(),
             troubles: vec![trouble],

@@ -1,5 +1,6 @@
 use crds::effective::hash::ConfigHash;
 use crds::node_proxy::Counts;
+use crds::node_proxy::drift::Drift;
 use crds::node_proxy::latency::SyncLatency;
 use crds::{EffectiveConfig, NodeProxySpec, NodeProxyStatus};
 use jiff::ToSpan;
@@ -107,9 +108,21 @@ fn a_node_that_has_not_applied_its_configuration_is_not_finished() {
 
 #[test]
 fn wide_has_hash_and_versions() {
-    let wide = table(&listing(vec![node("n1", |_| ())]), Format::Wide, now());
+    let drift = |program: Option<&str>, repairs| Drift {
+        program: program.map(str::to_owned),
+        continues: false,
+        repairs,
+        last_found: Time(now()),
+        elements: 1,
+        objects: 0,
+    };
+    let disturbed = node("n1", |status| {
+        status.drift = vec![drift(None, 1), drift(Some("nft"), 12)];
+    });
+    let wide = table(&listing(vec![disturbed]), Format::Wide, now());
     let text = wide.render(Paint::Plain);
     assert!(text.contains("HASH"), "{text}");
+    assert!(text.contains(" unknown:1,nft:12 "), "{text}");
     assert!(text.contains("0.1.0   6.18.0\n"), "{text}");
 }
 

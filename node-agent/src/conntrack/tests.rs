@@ -49,6 +49,7 @@ fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str
             pace: Pace::Ordinary,
             drifts: 0,
             last_repaired_drift: None,
+            drift_by_program: Arc::default(),
             quarantined: Vec::new(),
             unsupported_fields: Arc::default(),
             programmed,

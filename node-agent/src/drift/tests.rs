@@ -30,6 +30,7 @@ fn report(drifts: u64, program: &str) -> Report {
             pace: Pace::Ordinary,
             drifts,
             last_repaired_drift: (drifts > 0).then_some(repaired_drift),
+            drift_by_program: Arc::default(),
             quarantined: Vec::new(),
             unsupported_fields: Arc::default(),
             programmed: None,

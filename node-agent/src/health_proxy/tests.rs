@@ -162,6 +162,7 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
         pace: reconciler::Pace::Ordinary,
         drifts: 0,
         last_repaired_drift: None,
+        drift_by_program: Arc::default(),
         quarantined: Vec::new(),
         unsupported_fields: Arc::new([]),
         programmed: None,

@@ -3,8 +3,10 @@
 use super::*;
 use crate::board::tests::assigned;
 use crate::engine::{Engine, MissingAssignment, View};
+use crds::node_proxy::drift::Drift;
 use crds::node_proxy::{ConntrackFill, Counts};
 use http::{Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::client::Body;
 use runtime::Health;
@@ -41,6 +43,19 @@ fn figures_alone_are_no_reason_to_hurry() {
         ..before.clone()
     };
     assert_eq!(difference(&before, &filled), Difference::None);
+    // What changed the rules is told with the condition that says so.
+    let disturbed = NodeProxyStatus {
+        drift: vec![Drift {
+            program: Some("nft".to_owned()),
+            continues: false,
+            repairs: 1,
+            last_found: Time(Timestamp::UNIX_EPOCH),
+            elements: 3,
+            objects: 1,
+        }],
+        ..before.clone()
+    };
+    assert_eq!(difference(&before, &disturbed), Difference::None);
     let observed = NodeProxyStatus {
         observed_generation: Some(2),
         ..counted

@@ -208,6 +208,7 @@ impl Rig {
             pace: Pace::Ordinary,
             drifts: 0,
             last_repaired_drift: None,
+            drift_by_program: Arc::default(),
             quarantined: Vec::new(),
             unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),

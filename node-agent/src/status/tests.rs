@@ -5,6 +5,7 @@ mod unsupported;
 
 use super::*;
 
+use std::slice;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,9 @@ use crds::condition::{Status, status_of};
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, FrontendKey, Mechanism, Node, Port, Protocol, ServiceKey};
-use reconciler::{Activity, Failing, Pace, Quarantined, RecentSyncs, RepairBackoff, RepairedDrift};
+use reconciler::{
+    Activity, DriftByProgram, Failing, Pace, Quarantined, RecentSyncs, RepairBackoff, RepairedDrift,
+};
 use xtables::{Presence, Variant};
 
 use crate::engine::{Configuration, SourceHealth};
@@ -61,6 +64,7 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         pace: Pace::Ordinary,
         drifts: 0,
         last_repaired_drift: None,
+        drift_by_program: Arc::default(),
         quarantined: Vec::new(),
         unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
@@ -485,6 +489,26 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
         },
         repaired_after: std::time::Duration::from_millis(3),
     });
+    for (family, seconds) in [(0, 7), (1, 9)] {
+        report.families[family].drift_by_program = Arc::new([DriftByProgram {
+            program: Some("firewalld".to_owned()),
+            repairs: 2,
+            last: SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds),
+            size: backend::Size {
+                elements: 3,
+                objects: 2,
+            },
+        }]);
+    }
+    let drift = Drift {
+        program: Some("firewalld".to_owned()),
+        continues: false,
+        repairs: 4,
+        last_found: Time(Timestamp::from_second(9).expect("a time")),
+        elements: 6,
+        objects: 4,
+    };
+    assert_eq!(say(&view, Some(&report)).drift, slice::from_ref(&drift));
     let quiet = reported(&say(&view, Some(&report)), condition::RULES_CONTESTED);
     let expected = "last repaired at 1970-01-01T00:00:00Z: IPv6: firewalld (process 815) had changed \
          3 elements and 2 objects";
@@ -500,6 +524,13 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
         actor: Some(actor),
     });
     let status = say(&view, Some(&report));
+    assert_eq!(
+        status.drift,
+        [Drift {
+            continues: true,
+            ..drift
+        }]
+    );
     let contested = reported(&status, condition::RULES_CONTESTED);
     let expected = "since 1970-01-01T00:00:00Z, firewalld (process 815) keeps changing the rules: \
          repaired 6 times within 1.3 s";

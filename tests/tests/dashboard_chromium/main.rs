@@ -201,7 +201,12 @@ fn drift(stage: &mut Stage) -> Result<()> {
         .wait_for_text("#drift", &["No agent has repaired anything"])?;
     stage.report("n2", State::Contested, &json!({}))?;
     let what_to_do = advice("RepairsHeldBack").context("advice")?;
-    let expected = ["flush-rules", "on 1 node", "(process 4711)", what_to_do];
+    let expected = [
+        "flush-rules",
+        "on 1 node",
+        "12 elements, 1 objects",
+        what_to_do,
+    ];
     stage
         .browser
         .wait_for_text("#drift article", &expected)

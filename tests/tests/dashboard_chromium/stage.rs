@@ -2,16 +2,13 @@
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use backend::Actor;
 use crds::node_proxy::NodeProxy;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use reconciler::RepairBackoff;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::binaries;
@@ -197,20 +194,6 @@ pub(crate) enum State {
     Contested,
 }
 
-/// Returns a message in the agents' format, from which the page parses the program's name.
-fn contested() -> String {
-    let contest = RepairBackoff {
-        since: SystemTime::UNIX_EPOCH,
-        repairs: 6,
-        within: Duration::from_millis(4_200),
-        actor: Some(Actor {
-            program: "flush-rules".to_owned(),
-            process: 4711,
-        }),
-    };
-    format!("since 1970-01-01T00:00:00Z, {contest}")
-}
-
 fn status(proxy: &Value, state: State) -> Value {
     let generation = &proxy["metadata"]["generation"];
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
@@ -227,12 +210,25 @@ fn status(proxy: &Value, state: State) -> Value {
         ],
         State::Contested => vec![
             condition("Ready", "True", "Programmed", "3 services"),
-            condition("RulesContested", "True", "RepairsHeldBack", &contested()),
+            condition(
+                "RulesContested",
+                "True",
+                "RepairsHeldBack",
+                "repaired 6 times",
+            ),
         ],
         State::Failing => vec![
             condition("Ready", "False", "CommitFailed", refused),
             condition("Degraded", "True", "CommitFailed", refused),
         ],
+    };
+    let drift = json!({
+        "program": "flush-rules", "continues": true, "repairs": 6, "lastFound": Timestamp::now(),
+        "elements": 12, "objects": 1,
+    });
+    let drift = match state {
+        State::Contested => vec![drift],
+        State::Ready | State::Failing => Vec::new(),
     };
     let quantiles =
         |p99: u32| json!({"p50Microseconds": 900, "p99Microseconds": p99, "maxMicroseconds": p99});
@@ -248,6 +244,7 @@ fn status(proxy: &Value, state: State) -> Value {
         "counts": {"services": 3, "endpoints": 5, "elements": 40},
         "agentVersion": "0.1.0",
         "kernelVersion": "6.12.48",
+        "drift": drift,
         "conditions": conditions,
     })
 }

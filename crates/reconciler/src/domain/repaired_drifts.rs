@@ -1,11 +1,12 @@
 //! Changes by other programs to one family, from the notification to the repair.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::{Actor, Size};
 
 use super::progress::Progress;
-use crate::RepairedDrift;
+use crate::{DriftByProgram, RepairedDrift};
 
 /// The changes by other programs to one family.
 #[derive(Debug, Default)]
@@ -18,6 +19,7 @@ pub(super) struct RepairedDrifts {
     found: Option<Found>,
     repaired: u64,
     last: Option<RepairedDrift>,
+    drift_by_program: Arc<[DriftByProgram]>,
 }
 
 /// A notification of a change by another program; no sync has checked the kernel since.
@@ -134,12 +136,20 @@ impl RepairedDrifts {
         };
         self.repaired += 1;
         self.last = Some(repaired_drift.clone());
+        let mut drift_by_program = self.drift_by_program.to_vec();
+        DriftByProgram::add(&mut drift_by_program, &repaired_drift);
+        self.drift_by_program = drift_by_program.into();
         Some(repaired_drift)
     }
 
     /// The number of repaired changes.
     pub(super) fn repaired(&self) -> u64 {
         self.repaired
+    }
+
+    /// The programs that made the repaired changes.
+    pub(super) fn drift_by_program(&self) -> &Arc<[DriftByProgram]> {
+        &self.drift_by_program
     }
 
     /// The change repaired last.

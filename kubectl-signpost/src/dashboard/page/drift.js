@@ -1,6 +1,6 @@
 // Which programs change Signpost's rules, and on which nodes.
 
-import { count as counted, element, nodeLink, show, table } from "./elements.js";
+import { count as counted, element, nodeLink, show, table, time } from "./elements.js";
 
 /** The programs that changed rules. */
 export function count({ drift }) {
@@ -24,7 +24,8 @@ function program({ name, total, contested, advice, first }) {
     element("h3", {}, name ? element("code", {}, name) : "Programs that the kernel did not name"),
     element("p", { class: "answer" }, `Changed rules on ${counted(total, "node")}${held}. The agents repaired them.`),
     advice ? element("p", { class: "next" }, element("b", {}, "Next: "), advice) : null,
-    table("", ["Node", "What its agent says"], first.map(({ node, message }) => [nodeLink(node), message])),
+    table("", ["Node", "Repairs", "What they wrote", "Last change"], first.map(({ node, repairs, changed, lastFound }) =>
+      [nodeLink(node), repairs.toLocaleString("en"), changed, time(lastFound)])),
     more > 0 ? element("p", { class: "hint" }, `and on ${counted(more, "more node")}`) : null,
   );
 }

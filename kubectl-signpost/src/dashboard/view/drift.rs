@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crds::condition::RULES_CONTESTED;
 use crds::condition::reason::{REPAIRS_HELD_BACK, advice};
 use crds::event::RULES_DRIFTED;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::dashboard::facts::ClusterState;
 
-/// The last repair of each node, grouped by program.
+/// The repairs of all nodes, grouped by program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::dashboard) struct Drift {
     programs: Vec<Program>,
@@ -32,7 +32,7 @@ struct Program {
     first: Vec<DriftOnNode>,
 }
 
-/// The last repair reported by a node.
+/// The repairs on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DriftOnNode {
@@ -40,14 +40,14 @@ struct DriftOnNode {
     #[serde(skip)]
     is_quiet: bool,
     node: String,
-    /// The message of the condition RulesContested.
-    message: String,
+    repairs: u64,
+    /// The number of elements and objects that the repairs wrote, as text.
+    changed: String,
+    last_found: Timestamp,
 }
 
 /// The maximum number of nodes listed.
 const MOST_NODES: usize = 20;
-/// The text after the name of a program in the condition's message.
-const BEHIND_NAME: &str = " (process ";
 
 // === impl Drift ===
 
@@ -55,39 +55,25 @@ impl Drift {
     pub(in crate::dashboard) fn of(facts: &ClusterState) -> Drift {
         let mut programs: BTreeMap<Option<&str>, Vec<DriftOnNode>> = BTreeMap::new();
         for (node, observed) in &facts.proxies.objects {
-            let status = observed.proxy.status.as_ref();
-            let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-            let found = conditions.find(|condition| condition.type_ == RULES_CONTESTED);
-            // An empty message means that the agent has repaired nothing since it started.
-            let Some(condition) = found.filter(|condition| !condition.message.is_empty()) else {
-                continue;
-            };
-            let nodes = programs.entry(name_in(&condition.message)).or_default();
-            nodes.push(DriftOnNode {
-                is_quiet: condition.status != "True",
-                node: node.clone(),
-                message: condition.message.clone(),
-            });
+            for drift in &observed.row.report.drift {
+                let nodes = programs.entry(drift.program.as_deref()).or_default();
+                nodes.push(DriftOnNode {
+                    is_quiet: !drift.continues,
+                    node: node.clone(),
+                    repairs: drift.repairs,
+                    changed: format!("{} elements, {} objects", drift.elements, drift.objects),
+                    last_found: drift.last_found.0,
+                });
+            }
         }
         let programs = programs.into_iter();
         let mut programs: Vec<Program> = programs
             .map(|(name, nodes)| Program::new(name, nodes))
             .collect();
-        // The sort is stable: programs with the same counts stay sorted by name.
+        // Stable: of as many nodes, by name.
         programs.sort_by_key(|program| std::cmp::Reverse((program.contested, program.total)));
         Drift { programs }
     }
-}
-
-/// Returns the program named in a message:
-/// `last repaired at TIME: IPv4: nft (process 7) had changed …`, or
-/// `since TIME, nft (process 7) keeps changing …`. Returns `None` for other messages, which are
-/// shown unchanged.
-fn name_in(message: &str) -> Option<&str> {
-    let (before, _) = message.split_once(BEHIND_NAME)?;
-    let ends = [": ", ", "].map(|end| before.rfind(end).map(|at| at + end.len()));
-    let start = ends.into_iter().flatten().max()?;
-    Some(&before[start..])
 }
 
 // === impl Program ===
@@ -107,31 +93,6 @@ impl Program {
                 _ => advice(REPAIRS_HELD_BACK.name),
             },
             first: nodes,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_are_named_as_agents_name_them() {
-        for (message, name) in [
-            (
-                "last repaired at 2026-11-24T00:00:00Z: IPv4: nft (process 7) had changed 2 elements and 0 objects",
-                Some("nft"),
-            ),
-            (
-                "since 2026-11-24T00:00:00Z, kube-router (process 71) keeps changing the rules: repaired 6 times within 4.2 s",
-                Some("kube-router"),
-            ),
-            (
-                "last repaired at 2026-11-24T00:00:00Z: IPv6: another program had changed 1 elements and 0 objects",
-                None,
-            ),
-        ] {
-            assert_eq!(name_in(message), name, "{message}");
         }
     }
 }

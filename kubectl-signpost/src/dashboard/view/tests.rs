@@ -171,22 +171,21 @@ fn rejections_of_many_nodes_are_grouped_by_object() {
 
 #[test]
 fn drift_is_grouped_by_program_and_what_lasts_comes_first() {
-    let drifting = |name: &str, (status, message): (&str, &str)| {
+    let drifting = |name: &str, drift: Value| {
         let mut proxy = proxy(name, READY);
-        let condition = json!({
-            "type": "RulesContested", "status": status, "reason": "Any", "message": message,
-            "lastTransitionTime": "2026-11-24T00:00:00Z",
-        });
-        let conditions = proxy.data["status"]["conditions"].as_array_mut();
-        conditions.expect("conditions").push(condition);
+        proxy.data["status"]["drift"] = drift;
         proxy
     };
-    let repaired = "last repaired at 2026-11-24T00:00:00Z: IPv4: nft (process 7) had changed 2 elements and 0 objects";
-    let contested = "since 2026-11-24T00:00:00Z, flush (process 8) keeps changing the rules: repaired 6 times within 4.2 s";
+    let of = |program: &str, continues: bool| {
+        json!({
+            "program": program, "continues": continues, "repairs": 6,
+            "lastFound": "2026-11-24T00:00:00Z", "elements": 12, "objects": 1,
+        })
+    };
     let facts = facts(vec![
-        drifting("n1", ("False", repaired)),
-        drifting("n2", ("True", contested)),
-        drifting("n3", ("False", "")),
+        drifting("n1", json!([of("nft", false)])),
+        drifting("n2", json!([of("flush", true)])),
+        drifting("n3", json!([])),
     ]);
     let whole = json_of(&View::of(&facts).difference(None));
     let programs = whole["drift"]["programs"].as_array().expect("programs");

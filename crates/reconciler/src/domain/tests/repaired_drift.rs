@@ -55,6 +55,11 @@ fn repaired_drift_is_reported_with_its_actor_and_its_size() {
     let status = &families.status()[0];
     assert_eq!(status.drifts, 1);
     assert_eq!(status.last_repaired_drift.as_ref(), Some(repaired_drift));
+    let [entry] = &*status.drift_by_program else {
+        panic!("{:?}", status.drift_by_program)
+    };
+    assert_eq!(entry.program.as_deref(), Some("nft"));
+    assert_eq!((entry.repairs, entry.size), (1, repaired_drift.size));
     assert_held(&kernel, &web_and_cart());
 }
 
