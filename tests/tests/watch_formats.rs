@@ -1,5 +1,5 @@
-//! The agent reads the same from a real API server in protobuf and in JSON: in a streamed list, in
-//! a paged list, and in the events that follow.
+//! What the agent reads from a real API server is the same in protobuf and in JSON: in a list in one answer, in a
+//! streamed and in a paged one, and of what happens after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -135,8 +135,10 @@ enum Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
+    Whole,
+    /// Lists in one answer seem to be cut.
     Streamed,
-    /// The API server appears not to support streamed lists.
+    /// And the API server seems not to stream lists.
     Paged,
 }
 
@@ -154,11 +156,16 @@ type Events = (Vec<Event<Service>>, Vec<Event<EndpointSlice>>);
 
 /// Reads from the API server with given parameters.
 struct Reader {
+    way: Way,
     deliveries: mpsc::Receiver<Delivery>,
     types: Types,
 }
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 6] = [
+    Way {
+        format: Format::AsAgentsAsk,
+        list: List::Whole,
+    },
     Way {
         format: Format::AsAgentsAsk,
         list: List::Streamed,
@@ -166,6 +173,10 @@ const WAYS: [Way; 4] = [
     Way {
         format: Format::AsAgentsAsk,
         list: List::Paged,
+    },
+    Way {
+        format: Format::Json,
+        list: List::Whole,
     },
     Way {
         format: Format::Json,
@@ -237,7 +248,8 @@ async fn an_object_is_the_same_in_protobuf_and_in_json() -> Result<()> {
                 ..
             } => &["application/vnd.kubernetes.protobuf;stream=watch"],
             Way {
-                list: List::Paged, ..
+                list: List::Whole | List::Paged,
+                ..
             } => &[
                 "application/vnd.kubernetes.protobuf",
                 "application/vnd.kubernetes.protobuf;stream=watch",
@@ -286,6 +298,10 @@ impl Way {
     /// Modifies `request`, or returns the response if it is not sent.
     fn change(self, mut request: Request<Body>) -> Result<Request<Body>, Box<Response<Body>>> {
         let query = request.uri().query().unwrap_or_default();
+        let is_whole = !query.contains("watch=true") && !query.contains("limit=");
+        if self.list != List::Whole && is_whole {
+            return Err(Box::new(Response::new(Body::from(b"{".to_vec()))));
+        }
         if self.list == List::Paged && query.contains("sendInitialEvents") {
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
@@ -340,7 +356,11 @@ impl Reader {
             sender,
             stop,
         ));
-        Ok(Reader { deliveries, types })
+        Ok(Reader {
+            way,
+            deliveries,
+            types,
+        })
     }
 
     async fn next(&mut self) -> Result<Delivery> {
@@ -356,6 +376,8 @@ impl Reader {
         loop {
             match self.next().await? {
                 Delivery::Condition(SourceCondition::Fresh) => return Ok((services, slices)),
+                Delivery::Condition(SourceCondition::Stale { .. })
+                    if self.way.list != List::Whole => {}
                 Delivery::Condition(other) => return Err(anyhow!("{other:?}")),
                 Delivery::Objects(Change::Service(event)) => {
                     if let Event::InitApply(service) = *event {

@@ -276,6 +276,11 @@ impl Catalog {
         let belongs = |slice: &&Slice| slice.service == *service;
         let before = before.filter(belongs);
         let after = self.slice(key).filter(belongs);
+        if before.is_none() && self.slice_names(service).len() == 1 {
+            // The first one of its Service: all there is in a first list, and nothing to compare with.
+            return after
+                .is_some_and(|slice| !slice.ports.is_empty() && !slice.endpoints.is_empty());
+        }
         let addresses = differing(before, after);
         let with = |version: Option<&Slice>| {
             let others = self

@@ -26,6 +26,7 @@ use catalog::{Change, Event};
 use kube::Client;
 use runtime::CancellationToken;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::{Delivery, EngineGone, deliver};
 use assignment::Assignments;
@@ -64,21 +65,24 @@ pub async fn watch(
     let nodes = Follower::<Node, _>::new(follow(Collection::own_node(&node)), objects.clone());
     let cidrs = Follower::<ServiceCidr, _>::new(follow(Collection::service_cidrs()), objects);
     let proxies = Follower::new(follow(Collection::own_node_proxy(&node)), assignments);
-    let all = async {
-        tokio::try_join!(
-            freshness.report(&deliveries),
-            services.follow(),
-            slices.follow(),
-            nodes.follow(),
-            cidrs.follow(),
-            proxies.follow(),
-        )
-    };
-    // The futures are dropped halfway and never polled again.
+    // A task for each watch, so that at a start two large lists are decoded at the same time.
+    let mut all: JoinSet<Result<Infallible, EngineGone>> = JoinSet::new();
+    all.spawn(async move { freshness.report(&deliveries).await });
+    all.spawn(services.follow());
+    all.spawn(slices.follow());
+    all.spawn(nodes.follow());
+    all.spawn(cidrs.follow());
+    all.spawn(proxies.follow());
+    // The tasks are aborted halfway and never polled again.
     tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
-        ended = all => ended.map(|(never, ..): (Infallible, _, _, _, _, _)| match never {}),
+        ended = all.join_next() => match ended {
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Some(Ok(Err(gone))) => Err(gone),
+            // No task is cancelled, and the set is not empty.
+            Some(Err(_)) | None => Err(EngineGone),
+        },
     }
 }
 

@@ -11,7 +11,8 @@ use kube::client::Body;
 use kube::core::Status;
 
 use super::failure::WatchError;
-use super::wire::{Line, Page, Watched, json, protobuf};
+use super::wire::list_reader::ListReader;
+use super::wire::{Decoded, Line, ListHeader, Watched, json, protobuf};
 
 /// Requested for kinds that have a protobuf form. An API server that does not support protobuf, or
 /// an aggregated one, sends JSON.
@@ -30,8 +31,18 @@ pub(super) struct Answer {
 /// The lines of a watch, which arrive for as long as it is open.
 pub(super) struct Lines {
     format: Format,
-    stream: Pin<Box<dyn AsyncBufRead + Send>>,
+    stream: Stream,
 }
+
+/// The objects of a list, or of a page of one.
+pub(super) enum Items<T> {
+    /// Decoded while the answer arrives.
+    Protobuf(ListReader<Stream>),
+    /// Decoded after the whole answer has arrived.
+    Json(std::vec::IntoIter<Decoded<T>>, ListHeader),
+}
+
+type Stream = Pin<Box<dyn AsyncBufRead + Send>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -66,22 +77,32 @@ pub(super) async fn ask<T: Watched>(
 // === impl Answer ===
 
 impl Answer {
-    /// Reads a page of a list.
-    pub(super) async fn page<T: Watched>(self) -> Result<Page<T>, WatchError> {
-        let body = self.body.collect_bytes().await?;
+    /// Returns the objects of a list.
+    pub(super) async fn items<T: Watched>(self) -> Result<Items<T>, WatchError> {
         match self.format {
-            Format::Json => json::parse_page(&body),
-            Format::Protobuf => protobuf::parse_page(body),
+            Format::Json => {
+                let body = self.body.collect_bytes().await?;
+                let page = json::parse_page(&body)?;
+                Ok(Items::Json(page.objects.into_iter(), page.header))
+            }
+            Format::Protobuf => {
+                let reader = ListReader::open(self.into_stream()).await?;
+                Ok(Items::Protobuf(reader))
+            }
         }
     }
 
     /// Returns the events of a watch.
     pub(super) fn lines(self) -> Lines {
-        let stream = self.body.into_data_stream();
         Lines {
             format: self.format,
-            stream: Box::pin(stream.map_err(std::io::Error::other).into_async_read()),
+            stream: self.into_stream(),
         }
+    }
+
+    fn into_stream(self) -> Stream {
+        let stream = self.body.into_data_stream();
+        Box::pin(stream.map_err(std::io::Error::other).into_async_read())
     }
 
     /// The reason of a refusal. A body that is not a Kubernetes Status comes from a proxy in
@@ -100,6 +121,30 @@ impl Answer {
             Status::failure(text.trim(), "Failed to parse error data").with_code(code.as_u16())
         });
         status.into()
+    }
+}
+
+// === impl Items ===
+
+impl<T: Watched> Items<T> {
+    /// Returns the next object, or `None` after the last one.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, or the answer is malformed.
+    pub(super) async fn next(&mut self) -> Result<Option<Decoded<T>>, WatchError> {
+        match self {
+            Items::Protobuf(reader) => reader.next().await,
+            Items::Json(objects, _) => Ok(objects.next()),
+        }
+    }
+
+    /// Returns the metadata of the list. Complete after the last object.
+    pub(super) fn into_header(self) -> ListHeader {
+        match self {
+            Items::Protobuf(reader) => reader.into_header(),
+            Items::Json(_, header) => header,
+        }
     }
 }
 

@@ -49,6 +49,15 @@ pub(super) enum Start<'a> {
     After(&'a str),
 }
 
+/// How much of a list one answer contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All objects.
+    Everything,
+    /// As many objects as cost the API server little memory.
+    Page,
+}
+
 // === impl Collection ===
 
 impl Collection {
@@ -131,13 +140,20 @@ impl Collection {
         Requests::new(&self.path).watch(&params, version)
     }
 
-    /// Returns the request for a page of a list: the first page, or the one after token
-    /// `continued`.
-    pub(super) fn page(&self, continued: Option<&str>) -> Result<Request<Vec<u8>>, request::Error> {
+    /// Returns the request for a list, or for the page of one after token `continued`. The answer is
+    /// the most recent state.
+    pub(super) fn list(
+        &self,
+        extent: Extent,
+        continued: Option<&str>,
+    ) -> Result<Request<Vec<u8>>, request::Error> {
         let params = ListParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
-            limit: Some(PAGE),
+            limit: match extent {
+                Extent::Everything => None,
+                Extent::Page => Some(PAGE),
+            },
             continue_token: continued.map(str::to_owned),
             ..ListParams::default()
         };

@@ -82,8 +82,8 @@ impl WatchError {
 pub(super) enum Asked {
     /// A list, streamed.
     StreamedList,
-    /// A list, page by page.
-    PagedList,
+    /// A list, in one answer or page by page.
+    List,
     /// The events after some version.
     Events,
 }

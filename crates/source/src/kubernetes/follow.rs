@@ -1,12 +1,18 @@
 //! One watch, followed for as long as the process runs.
 //!
 //! ```text
-//!        +-> streamed list --+
-//!  start |                   +--> events --(ended)--> resume after the last version seen
+//!        +-> whole list   ---+
+//!  start +-> streamed list --+--> events --(ended)--> resume after the last version seen
 //!        +-> paged list   ---+                          |
 //!   ^                                                   | 410: the version is forgotten
 //!   +---------------------------------------------------+
 //! ```
+//!
+//! A kind with few objects starts with a streamed list, whose request continues as the watch. For
+//! Services and EndpointSlices a streamed list costs the API server twice the processor time of a
+//! list in one answer: it copies each object, encodes it twice and sends it separately
+//! (docs/decisions/0056). If the one answer is cut off, a streamed list follows: it may take longer
+//! than the minute that an API server has for an answer.
 //!
 //! kube's own watcher is not used because it does not expose bookmarks: without them, a watch
 //! without changes could not be distinguished from a dead one, nor would a resumed watch be known
@@ -24,7 +30,7 @@ use tracing::{debug, warn};
 
 use super::answer::ask;
 use super::backoff::{Backoff, jittered};
-use super::collection::{Collection, Start, UnknownKindPolicy};
+use super::collection::{Collection, Extent, Start, UnknownKindPolicy};
 use super::failure::{Asked, Remedy, WatchError};
 use super::freshness::WatchHealth;
 use super::wire::{Decoded, Line, Place, Watched};
@@ -60,6 +66,7 @@ pub(super) struct Follower<T, R> {
 /// The next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Next {
+    ListWhole,
     ListStreamed,
     ListPaged,
     ResumeAfter(String),
@@ -89,7 +96,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             collection,
             watch_health,
             recipient,
-            next: Next::ListStreamed,
+            next: Next::first_of::<T>(),
             backoff: Backoff::default(),
             opened: None,
             heard: SystemTime::now(),
@@ -106,7 +113,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         loop {
             let asked = self.next.asked();
             let ended = match asked {
-                Asked::PagedList => self.list().await,
+                Asked::List => self.list().await,
                 Asked::StreamedList | Asked::Events => self.watch().await,
             };
             let opened = self.opened.take();
@@ -115,8 +122,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 self.backoff.reset();
             }
             let wait = match ended {
-                // The watch follows a paged list at once.
-                Ok(()) if settled || asked == Asked::PagedList => Duration::ZERO,
+                // The watch follows its list at once.
+                Ok(()) if settled || asked == Asked::List => Duration::ZERO,
                 Ok(()) => self.backoff.next(),
                 Err(Ended::Failed(error)) => self.recover(&error, asked).await?,
                 Err(Ended::EngineGone) => return Err(EngineGone),
@@ -132,7 +139,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         debug!(kind, error = message, "watch ended");
         match (error.remedy(asked), self.collection.absence) {
             (Remedy::Absent, UnknownKindPolicy::Empty { look_again }) => {
-                self.next = Next::ListStreamed;
+                self.next = Next::first_of::<T>();
                 self.recipient.deliver(Event::Init).await?;
                 self.recipient.deliver(Event::InitDone).await?;
                 self.heard = SystemTime::now();
@@ -144,10 +151,10 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 return Ok(Duration::ZERO);
             }
             (Remedy::ListQuietly, _) => {
-                self.next = Next::ListStreamed;
+                self.next = Next::first_of::<T>();
                 return Ok(self.backoff.next());
             }
-            (Remedy::List | Remedy::Absent, _) => self.next = Next::ListStreamed,
+            (Remedy::List | Remedy::Absent, _) => self.next = Next::first_of::<T>(),
             // A list that was cut off does not show whether the server streams lists.
             (Remedy::Resume, _) if matches!(self.next, Next::ListPaged) => {
                 self.next = Next::ListStreamed;
@@ -163,7 +170,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
     async fn watch(&mut self) -> Result<(), Ended> {
         let (start, mut phase) = match &self.next {
             Next::ResumeAfter(version) => (Start::After(version), Phase::Watching),
-            Next::ListStreamed | Next::ListPaged => (Start::List, Phase::Listing),
+            Next::ListWhole | Next::ListStreamed | Next::ListPaged => (Start::List, Phase::Listing),
         };
         let request = self.collection.watch(start).map_err(WatchError::from)?;
         let answer = within_silence(ask::<T>(&self.client, request)).await??;
@@ -224,26 +231,38 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         Ok(phase)
     }
 
-    /// Lists page by page. Sets the next request.
+    /// Lists in one answer or page by page. Sets the next request.
     async fn list(&mut self) -> Result<(), Ended> {
+        let extent = match self.next {
+            Next::ListWhole => Extent::Everything,
+            _ => Extent::Page,
+        };
         let mut continued = None;
-        self.recipient.deliver(Event::Init).await?;
         loop {
-            let request = self.collection.page(continued.as_deref());
+            let request = self.collection.list(extent, continued.as_deref());
             let request = request.map_err(WatchError::from)?;
-            let page = async { ask::<T>(&self.client, request).await?.page().await };
-            let page = within_silence(page).await??;
-            self.heard = SystemTime::now();
-            for decoded in page.objects {
+            let answer = within_silence(ask::<T>(&self.client, request)).await??;
+            if continued.is_none() {
+                self.recipient.deliver(Event::Init).await?;
+            }
+            if self.next == Next::ListWhole {
+                // If the answer is cut off, it may have taken longer than the API server allows.
+                self.next = Next::ListStreamed;
+            }
+            let mut items = within_silence(answer.items::<T>()).await??;
+            while let Some(decoded) = within_silence(items.next()).await?? {
+                self.heard = SystemTime::now();
                 let event = put(decoded, Phase::Listing);
                 self.recipient.deliver(event).await?;
             }
-            continued = page.continued;
+            self.heard = SystemTime::now();
+            let header = items.into_header();
+            continued = header.continued;
             if continued.is_none() {
                 self.recipient.deliver(Event::InitDone).await?;
                 self.watch_health.fresh();
                 // Without a version the watch starts with all objects once more, which is correct.
-                self.next = Next::ResumeAfter(page.version.unwrap_or_else(|| "0".to_owned()));
+                self.next = Next::ResumeAfter(header.version.unwrap_or_else(|| "0".to_owned()));
                 return Ok(());
             }
         }
@@ -279,10 +298,19 @@ async fn within_silence<O>(answer: impl Future<Output = O>) -> Result<O, WatchEr
 // === impl Next ===
 
 impl Next {
+    /// The first request.
+    fn first_of<T: Watched>() -> Next {
+        match T::FROM_PROTOBUF {
+            // The kinds with many objects.
+            Some(_) => Next::ListWhole,
+            None => Next::ListStreamed,
+        }
+    }
+
     fn asked(&self) -> Asked {
         match self {
             Next::ListStreamed => Asked::StreamedList,
-            Next::ListPaged => Asked::PagedList,
+            Next::ListWhole | Next::ListPaged => Asked::List,
             Next::ResumeAfter(_) => Asked::Events,
         }
     }

@@ -1,6 +1,7 @@
 //! The API server's answers, decoded directly into the fields that are used.
 
 pub(super) mod json;
+pub(super) mod list_reader;
 mod messages;
 mod objects;
 pub(super) mod protobuf;
@@ -43,7 +44,10 @@ pub(super) enum Unreadable {
     /// A frame longer than any event.
     #[error("a frame of {0} bytes is announced, and {most} is the most", most = protobuf::LONGEST_FRAME)]
     LongFrame(usize),
-    /// An event of an unknown type.
+    /// Bytes where the next object of a list should be.
+    #[error("a list has something other than objects in it")]
+    NoField,
+    /// An event of a type that does not exist.
     #[error("an event has type {0:?}")]
     EventType(String),
     /// A bookmark without a resource version.
@@ -109,7 +113,14 @@ pub(super) enum Decoded<T> {
 pub(super) struct Page<T> {
     /// Its objects, except those without a name.
     pub(super) objects: Vec<Decoded<T>>,
-    /// The token for the next page, if there is one.
+    /// What else it says.
+    pub(super) header: ListHeader,
+}
+
+/// What a list says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ListHeader {
+    /// What to ask the next page with, if there is one.
     pub(super) continued: Option<String>,
     /// The resource version of the whole list.
     pub(super) version: Option<String>,

@@ -107,8 +107,7 @@ impl ApiServer {
         let mut server = ApiServer::start();
         for other in [SERVICES, SLICES, NODES, SERVICE_CIDRS, NODE_PROXIES] {
             if other != path {
-                let watch = server.asked(other).await.watch();
-                watch.end_list("1");
+                let watch = server.listed(other, "1", &[]).await;
                 server.quiet.push(watch);
                 // An empty list, or the absence of a configuration.
                 let reported = if other == NODE_PROXIES { 1 } else { 2 };
@@ -136,6 +135,26 @@ impl ApiServer {
         };
         let asked = timeout(DEADLINE, next).await;
         asked.unwrap_or_else(|_| panic!("nobody asks for {path}"))
+    }
+
+    /// Answers with these objects in the requested form, and opens the watch that follows.
+    pub(super) async fn listed(
+        &mut self,
+        path: &str,
+        version: &str,
+        objects: &[Value],
+    ) -> OpenWatch {
+        let asked = self.asked(path).await;
+        if !asked.is_watch() {
+            asked.list(version, objects);
+            return self.asked(path).await.watch();
+        }
+        let watch = asked.watch();
+        for object in objects {
+            watch.send("ADDED", object);
+        }
+        watch.end_list(version);
+        watch
     }
 
     /// The next delivery that is not a condition: conditions can arrive between any others.
@@ -224,6 +243,19 @@ impl Asked {
         });
         self.give(200, format, StreamBody::new(sent.boxed()));
         OpenWatch(lines)
+    }
+
+    pub(super) fn is_watch(&self) -> bool {
+        self.query.starts_with("watch=true")
+    }
+
+    /// Answers with a whole list.
+    pub(super) fn list(self, version: &str, objects: &[Value]) {
+        let list = json!({
+            "kind": "List", "apiVersion": "v1",
+            "metadata": {"resourceVersion": version}, "items": objects,
+        });
+        self.answer(200, &list);
     }
 
     /// Answers with JSON.

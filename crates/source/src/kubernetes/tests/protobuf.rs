@@ -1,13 +1,15 @@
 //! Answers in protobuf, written byte by byte, so that the field numbers are tested, too.
 
 use catalog::object::EndpointSlice;
+use futures::FutureExt;
 use futures::io::Cursor;
 use proptest::prelude::*;
 use prost::bytes::Bytes;
 
 use super::super::failure::WatchError;
-use super::super::wire::protobuf::{parse_event, parse_page, parse_status, read_frame};
-use super::super::wire::{Line, Unreadable};
+use super::super::wire::list_reader::ListReader;
+use super::super::wire::protobuf::{parse_event, parse_status, read_frame};
+use super::super::wire::{Decoded, Line, ListHeader, Unreadable, Watched};
 use super::*;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
@@ -110,6 +112,12 @@ fn end_of_list(version: &str) -> Vec<u8> {
     event("BOOKMARK", &bytes(1, [bytes(6, version), end].concat()))
 }
 
+fn list(version: &str, continued: &str, items: &[Vec<u8>]) -> Vec<u8> {
+    let metadata = bytes(1, [bytes(2, version), bytes(3, continued)].concat());
+    let items: Vec<Vec<u8>> = items.iter().map(|item| bytes(2, item)).collect();
+    enveloped("ServiceList", &[metadata, items.concat()].concat())
+}
+
 fn status(code: u64, reason: &str, message: &str) -> Vec<u8> {
     [
         bytes(1, ""),
@@ -141,6 +149,9 @@ async fn services_and_slices_are_asked_for_in_protobuf_and_the_rest_in_json() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_in_protobuf_delivers_what_one_in_json_does() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
+    let mut cut = list("7", "", &[service_message("cart", "4")]);
+    cut.truncate(40);
+    server.asked(SERVICES).await.answer_in(PROTOBUF, 200, cut);
     let watch = server.asked(SERVICES).await.watch_in(WATCH);
     let frames = [
         event("ADDED", &service_message("cart", "5")),
@@ -154,6 +165,7 @@ async fn a_watch_in_protobuf_delivers_what_one_in_json_does() {
         watch.raw(part.to_vec());
     }
     for expected in [
+        reported(Event::Init),
         reported(Event::Init),
         reported(Event::InitApply(service("cart", "5"))),
         reported(Event::InitDone),
@@ -171,18 +183,20 @@ async fn a_watch_in_protobuf_delivers_what_one_in_json_does() {
 async fn refusals_and_errors_in_protobuf_count_by_their_code() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
     let invalid = enveloped("Status", &status(422, "Invalid", "no sendInitialEvents"));
+    let mut cut = list("70", "", &[service_message("cart", "5")]);
+    cut.truncate(60);
+    server.asked(SERVICES).await.answer_in(PROTOBUF, 200, cut);
     let asked = server.asked(SERVICES).await;
     asked.answer_in(PROTOBUF, 422, invalid);
     let page = server.asked(SERVICES).await;
     assert!(page.query.ends_with("&limit=500"), "{}", page.query);
-    let items = bytes(2, service_message("cart", "5"));
-    let list = [bytes(1, [bytes(2, "70"), bytes(3, "more")].concat()), items].concat();
-    page.answer_in(PROTOBUF, 200, enveloped("ServiceList", &list));
+    let items = [service_message("cart", "5")];
+    page.answer_in(PROTOBUF, 200, list("70", "more", &items));
     let page = server.asked(SERVICES).await;
     assert!(page.query.ends_with("&continue=more"), "{}", page.query);
-    let list = bytes(1, [bytes(2, "70"), bytes(3, "")].concat());
-    page.answer_in(PROTOBUF, 200, enveloped("ServiceList", &list));
+    page.answer_in(PROTOBUF, 200, list("70", "", &[]));
     for expected in [
+        reported(Event::Init),
         reported(Event::Init),
         reported(Event::InitApply(service("cart", "5"))),
         reported(Event::InitDone),
@@ -194,21 +208,20 @@ async fn refusals_and_errors_in_protobuf_count_by_their_code() {
     let expired = status(410, "Expired", "too old resource version: 70 (90)");
     resumed.watch_in(WATCH).raw(event("ERROR", &expired));
     let again = server.asked(SERVICES).await;
-    assert!(again.query.ends_with(STREAMED), "{}", again.query);
-    let watch = again.watch_in(WATCH);
-    watch.raw(end_of_list("92"));
-    drop(watch);
+    assert_eq!(again.query, WHOLE);
+    again.answer_in(PROTOBUF, 200, list("92", "", &[]));
     let resumed = server.asked(SERVICES).await;
     assert!(resumed.query.ends_with("&resourceVersion=92"));
     // Whatever the body says.
     resumed.answer_in(PROTOBUF, 410, "gone");
-    let again = server.asked(SERVICES).await;
-    assert!(again.query.ends_with(STREAMED), "{}", again.query);
+    assert_eq!(server.asked(SERVICES).await.query, WHOLE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
+    let whole = server.asked(SERVICES).await;
+    whole.answer_in(PROTOBUF, 200, list("3", "", &[]));
     let watch = server.asked(SERVICES).await.watch_in(WATCH);
     // A number in place of the spec.
     let broken = [bytes(1, metadata("broken", "4")), number(2, 1)].concat();
@@ -216,8 +229,8 @@ async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
     // An object without a name.
     watch.raw(event("ADDED", &number(1, 1)));
     watch.raw(event("ADDED", &service_message("cart", "5")));
-    watch.raw(end_of_list("7"));
     assert_eq!(server.delivery().await, reported(Event::Init));
+    assert_eq!(server.delivery().await, reported(Event::InitDone));
     match server.delivery().await {
         Delivery::Objects(Change::Service(event)) => match *event {
             Event::Undecodable { key, message, .. } => {
@@ -228,9 +241,43 @@ async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
         },
         other => panic!("{other:?}"),
     }
-    let good = reported(Event::InitApply(service("cart", "5")));
+    let good = reported(Event::Apply(service("cart", "5")));
     assert_eq!(server.delivery().await, good);
-    assert_eq!(server.delivery().await, reported(Event::InitDone));
+}
+
+#[tokio::test]
+async fn a_list_is_read_object_by_object_and_one_that_ends_early_is_cut() {
+    // Neither a name nor an object.
+    let items = [
+        service_message("cart", "5"),
+        number(1, 1),
+        service_message("till", "6"),
+    ];
+    let whole = list("70", "more", &items);
+    let (names, header) = read_list(&whole).await.expect("it is whole");
+    assert_eq!(names, ["cart", "till"]);
+    assert_eq!(header.version.as_deref(), Some("70"));
+    assert_eq!(header.continued.as_deref(), Some("more"));
+    // What follows the list in its envelope is two empty texts, which nobody reads.
+    let end = whole.len() - 4;
+    for length in 0..whole.len() {
+        match (length >= end, read_list(&whole[..length]).await) {
+            (true, Ok(_)) | (false, Err(WatchError::Cut(_))) => {}
+            (_, other) => panic!("{length} bytes: {other:?}"),
+        }
+    }
+}
+
+async fn read_list(body: &[u8]) -> Result<(Vec<String>, ListHeader), WatchError> {
+    let mut reader = ListReader::open(Cursor::new(body)).await?;
+    let mut names = Vec::new();
+    while let Some(decoded) = reader.next::<Service>().await? {
+        match decoded {
+            Decoded::Good(service) => names.push(service.metadata.name),
+            Decoded::Bad { message, .. } => panic!("{message}"),
+        }
+    }
+    Ok((names, reader.into_header()))
 }
 
 #[tokio::test]
@@ -268,12 +315,21 @@ async fn a_frame_that_no_event_fills_is_not_read() {
     );
 }
 
-/// Calls every parser on `body`, and ignores the results.
+fn skim_list<T: Watched>(body: &Bytes) {
+    let read = async {
+        let mut reader = ListReader::open(Cursor::new(body)).await?;
+        while reader.next::<T>().await?.is_some() {}
+        Ok::<_, WatchError>(())
+    };
+    let _ = read.now_or_never().expect("nothing is waited for");
+}
+
+/// All of them, whatever `body` is.
 fn parse_all(body: &Bytes) {
     let _ = parse_event::<Service>(body.clone());
     let _ = parse_event::<EndpointSlice>(body.clone());
-    let _ = parse_page::<Service>(body.clone());
-    let _ = parse_page::<EndpointSlice>(body.clone());
+    skim_list::<Service>(body);
+    skim_list::<EndpointSlice>(body);
     let _ = parse_status(body.clone());
 }
 

@@ -11,7 +11,9 @@ use kube::core::Status;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Decoded, INITIAL_EVENTS_END, Line, Page, Place, Unreadable, Watched, given};
+use super::{
+    Decoded, INITIAL_EVENTS_END, Line, ListHeader, Page, Place, Unreadable, Watched, given,
+};
 use crate::kubernetes::failure::WatchError;
 
 #[derive(Deserialize)]
@@ -128,8 +130,10 @@ pub(in crate::kubernetes) fn parse_page<T: Watched>(text: &[u8]) -> Result<Page<
             .into_iter()
             .filter_map(|item| parse_object(item.get()))
             .collect(),
-        continued: raw.metadata.continued.and_then(given),
-        version: raw.metadata.resource_version.and_then(given),
+        header: ListHeader {
+            continued: raw.metadata.continued.and_then(given),
+            version: raw.metadata.resource_version.and_then(given),
+        },
     })
 }
 

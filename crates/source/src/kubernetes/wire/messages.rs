@@ -46,15 +46,6 @@ pub(super) struct Status {
     pub(super) code: i32,
 }
 
-/// A list of any kind, its items still encoded.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct List {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ListMeta>,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub(super) items: Vec<Bytes>,
-}
-
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ListMeta {
     #[prost(string, tag = "2")]

@@ -1,7 +1,6 @@
-//! Protobuf: one frame for each event of a watch, one message for each page of a list.
+//! Protobuf: a frame for each event of a watch.
 //!
 //! ```text
-//! page:  "k8s\0" Unknown { raw: List { items } }
 //! frame: length (4 bytes, big-endian)  WatchEvent { object: "k8s\0" Unknown { raw: an object } }
 //! ```
 //!
@@ -14,14 +13,12 @@ use kube::core::Status;
 use prost::Message;
 use prost::bytes::{Buf, Bytes};
 
-use super::messages::{self, Header, HeaderMeta, List, Unknown, WatchEvent};
-use super::{
-    Decoded, FromProtobuf, INITIAL_EVENTS_END, Line, Page, Place, Unreadable, Watched, given,
-};
+use super::messages::{self, Header, HeaderMeta, Unknown, WatchEvent};
+use super::{Decoded, FromProtobuf, INITIAL_EVENTS_END, Line, Place, Unreadable, Watched, given};
 use crate::kubernetes::failure::WatchError;
 
-/// The prefix of every answer.
-const MAGIC: &[u8] = b"k8s\0";
+/// What an answer begins with.
+pub(super) const MAGIC: &[u8; 4] = b"k8s\0";
 
 /// The longest frame that is read, in bytes. No object is larger than an etcd request, by default
 /// 1.5 MiB.
@@ -87,27 +84,7 @@ pub(in crate::kubernetes) fn parse_event<T: Watched>(frame: Bytes) -> Result<Lin
     }
 }
 
-/// Parses a page of a list.
-///
-/// # Errors
-///
-/// Fails if the body is invalid.
-pub(in crate::kubernetes) fn parse_page<T: Watched>(body: Bytes) -> Result<Page<T>, WatchError> {
-    let decode = T::FROM_PROTOBUF.ok_or(Unreadable::Unasked)?;
-    let list = List::decode(open_envelope(body)?).map_err(Unreadable::from)?;
-    let metadata = list.metadata.unwrap_or_default();
-    Ok(Page {
-        objects: list
-            .items
-            .into_iter()
-            .filter_map(|item| parse_object(item, decode))
-            .collect(),
-        continued: given(metadata.continued),
-        version: given(metadata.resource_version),
-    })
-}
-
-/// Parses the status that a refused request gets.
+/// What a refused request is answered with.
 ///
 /// # Errors
 ///
@@ -124,8 +101,8 @@ fn open_envelope(mut bytes: Bytes) -> Result<Bytes, Unreadable> {
     Ok(Unknown::decode(bytes)?.raw)
 }
 
-/// Parses an object; returns `None` if not even its name can be read.
-fn parse_object<T>(bytes: Bytes, decode: FromProtobuf<T>) -> Option<Decoded<T>> {
+/// An object; `None` when not even its name can be read.
+pub(super) fn parse_object<T>(bytes: Bytes, decode: FromProtobuf<T>) -> Option<Decoded<T>> {
     match decode(bytes.clone()) {
         Ok(object) => Some(Decoded::Good(object)),
         Err(error) => {
