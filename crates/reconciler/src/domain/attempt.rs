@@ -61,7 +61,9 @@ impl<B: Backend> Domain<B> {
                 (Extent::Chunk, Transition::Services | Transition::Rebuilding) => {
                     let rebuilds =
                         transition == Transition::Rebuilding || self.stage == Stage::Rebuilding;
-                    let size = match rebuilds {
+                    // A start begins with a small part: it contains the API server and DNS.
+                    let is_start = observed.dataplane.services().is_empty();
+                    let size = match rebuilds && !is_start {
                         true => backend.rebuild_size(admitted.config()),
                         false => backend.chunk_size(admitted.config()),
                     };
