@@ -138,8 +138,8 @@ pub(crate) const CAUSES: &[Cause] = &[
             let mut owner = Process::start("nft", command)?;
             owner
                 .write_line("delete table ip6 signpost; add table ip6 signpost { flags owner; }")?;
-            let log = "IPv6 round";
-            stage.wait_until("a round to fail", || {
+            let log = "IPv6 sync";
+            stage.wait_until("a sync to fail", || {
                 Ok(stage
                     .agent
                     .log()
@@ -254,7 +254,7 @@ pub(crate) const CAUSES: &[Cause] = &[
             let lock = File::open(stage.xtables_lock()?).context("the agent has made it")?;
             flock(&lock, FlockOperation::LockExclusive)?;
             stage.apply("web-endpoints", &endpoints("web", &[None], SERVED, "TCP"))?;
-            stage.wait_until("a round to fail", || {
+            stage.wait_until("a sync to fail", || {
                 let condition = stage.agent.condition(IPV4_PROGRAMMED)?;
                 Ok(condition.is_some_and(|said| said.reason == XTABLES_LOCK_HELD.name))
             })

@@ -137,7 +137,7 @@ fn every_counter_begins() -> Result<()> {
     ensure!(undeclared.is_empty(), "not declared: {undeclared:?}");
     let outcomes = scrape.values("signpost_syncs_total", "outcome");
     let known = ["committed", "failed", "partial", "unchanged"].into();
-    ensure!(outcomes == known, "rounds end {outcomes:?}");
+    ensure!(outcomes == known, "syncs end {outcomes:?}");
     Ok(())
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
         Ok((syncs()? > syncs_before + CHECKS).then_some(()))
     })?;
     let more = failed()? - failed_before;
-    ensure!(more == 0.0, "{more} rounds failed");
+    ensure!(more == 0.0, "{more} syncs failed");
     // The agent notices by itself when the obstacle is gone.
     fs::remove_dir(stage.lock()?)?;
     stage.expect_condition(FEATURES_HONOURED, "True")?;
