@@ -40,7 +40,7 @@ build_once() {
     rm -rf "$partial"
     mkdir "$partial"
     started=$(date +%s)
-    # Short naps: a longer one would go on after the build, and keep whoever reads our output waiting for its end. It ends by itself
+    # Short naps: a longer one would go on after the build, and keep the reader of the output waiting for its end. It ends by itself
     # after a build that was killed.
     (
         while sleep 1 && kill -0 $$ 2>/dev/null; do

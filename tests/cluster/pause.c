@@ -1,5 +1,5 @@
 // What keeps a Pod's namespaces while its containers come and go: it waits to be told to end. Where containers share its process
-// namespace it is process 1 there, and buries whoever lost its parent.
+// namespace it is process 1 there, and reaps every process that lost its parent.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -96,7 +96,7 @@ impl Health {
     /// Adds a loop that must make progress at least every `allowed` while it has work.
     ///
     /// A failed liveness probe kills the process, so choose a limit that only a fault can exceed:
-    /// several times the slowest round that ever succeeded.
+    /// several times the slowest sync that ever succeeded.
     pub fn heartbeat(&self, name: &str, allowed: Duration) -> Heartbeat {
         self.state().heartbeats.insert(
             name.to_owned(),
@@ -171,7 +171,7 @@ impl Check {
 // === impl Heartbeat ===
 
 impl Heartbeat {
-    /// Reports that there is work. The loop calls this when it begins a round; a sender of work may
+    /// Reports that there is work. The loop calls this when it begins a sync; a sender of work may
     /// call it, too, so that a loop that never begins is detected. A call while already busy
     /// changes nothing: the time counts from the first call.
     pub fn busy(&self) {

@@ -50,7 +50,7 @@ pub fn command_receiver() -> (CommandSender, CommandReceiver) {
 
 impl CommandSender {
     /// Leaves a command; never waits for the loop. A command that replaces an older one keeps its
-    /// stamps, or its families and culprit. A loop that has ended ignores it.
+    /// stamps, or its families and actor. A loop that has ended ignores it.
     pub fn send(&self, command: Command) {
         lock(&self.waiting).add(command);
         // Full: a wake-up is already pending.

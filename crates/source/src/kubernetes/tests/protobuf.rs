@@ -258,7 +258,7 @@ async fn a_list_is_read_object_by_object_and_one_that_ends_early_is_cut() {
     assert_eq!(names, ["cart", "till"]);
     assert_eq!(header.version.as_deref(), Some("70"));
     assert_eq!(header.continued.as_deref(), Some("more"));
-    // What follows the list in its envelope is two empty texts, which nobody reads.
+    // What follows the list in its envelope is two empty strings, which the parser skips.
     let end = whole.len() - 4;
     for length in 0..whole.len() {
         match (length >= end, read_list(&whole[..length]).await) {
