@@ -19,7 +19,7 @@ mod sbom;
 mod tree;
 
 pub use image::{Architecture, Archive, Image, User, digest};
-pub use output::{ArchiveArguments, commit, parse_date};
+pub use output::{ArchiveArguments, DateArgument, commit};
 pub use plugin::Plugin;
 pub use reference::Reference;
 pub use sbom::{Metadata, Subject, UnknownPackage, sbom};

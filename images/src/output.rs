@@ -16,6 +16,14 @@ pub struct ArchiveArguments {
     #[arg(long, value_name = "NAME")]
     architecture: Option<Architecture>,
 
+    /// The time of everything in it.
+    #[command(flatten)]
+    pub date: DateArgument,
+}
+
+/// The time that a file carries, so that the same input gives the same bytes.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DateArgument {
     /// The time of everything in it, in seconds since 1970.
     #[arg(
         long,
@@ -47,11 +55,7 @@ pub fn commit(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Parses a time in the format of `SOURCE_DATE_EPOCH`: seconds since 1970.
-///
-/// # Errors
-///
-/// Any other text.
-pub fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
+fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
     let seconds = text.parse::<u32>().ok();
     let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());
     date.ok_or("it has to be a number of seconds since 1970")

@@ -34,7 +34,7 @@ pub use clock::Clock;
 pub use domain::Domain;
 pub use families::Reconciler;
 pub use latency::{Latency, Stamps};
-pub use repaired_drift::{DriftByProgram, MOST_PROGRAMS, RepairBackoff, RepairedDrift};
+pub use repaired_drift::{DriftByProgram, RepairBackoff, RepairedDrift};
 pub use run::{
     Activity, Command, CommandReceiver, CommandSender, CommandSource, Desired, LoopEvent,
     Permission, Received, Reply, Report, Resync, RunningSync, Settings, command_receiver, run,

@@ -1,5 +1,6 @@
 //! Changes by other programs to Signpost's rules, and their repair.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +48,7 @@ pub struct DriftByProgram {
 }
 
 /// The maximum number of programs kept: those with the latest changes.
-pub const MOST_PROGRAMS: usize = 8;
+const MOST_PROGRAMS: usize = 8;
 
 // === impl DriftByProgram ===
 
@@ -59,22 +60,9 @@ impl DriftByProgram {
         if let Some(known) = known.find(|known| known.program.as_ref() == program) {
             known.repairs += 1;
             known.last = repaired_drift.found;
-            known.size.elements = known
-                .size
-                .elements
-                .saturating_add(repaired_drift.size.elements);
-            known.size.objects = known
-                .size
-                .objects
-                .saturating_add(repaired_drift.size.objects);
+            known.size.elements += repaired_drift.size.elements;
+            known.size.objects += repaired_drift.size.objects;
             return;
-        }
-        if drift_by_program.len() >= MOST_PROGRAMS {
-            let quietest = drift_by_program.iter().enumerate();
-            let quietest = quietest.min_by_key(|(_, entry)| entry.last);
-            if let Some((place, _)) = quietest {
-                drift_by_program.remove(place);
-            }
         }
         drift_by_program.push(DriftByProgram {
             program: program.cloned(),
@@ -82,6 +70,8 @@ impl DriftByProgram {
             last: repaired_drift.found,
             size: repaired_drift.size,
         });
+        drift_by_program.sort_by_key(|entry| Reverse(entry.last));
+        drift_by_program.truncate(MOST_PROGRAMS);
     }
 }
 

@@ -86,7 +86,7 @@ fn write_image(arguments: Arguments) -> Result<String> {
     let image = Image {
         reference: arguments.reference,
         architecture: architecture.context("--architecture is needed on this machine")?,
-        created: arguments.archive.created,
+        created: arguments.archive.date.created,
         entrypoint: arguments.entrypoint,
         environment: unique("environment", arguments.environment)?,
         user: arguments.user,

@@ -8,8 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use images::{Architecture, Plugin, commit, parse_date};
-use jiff::Timestamp;
+use images::{Architecture, DateArgument, Plugin, commit};
 
 /// Writes archives of kubectl signpost and signpost.yaml, krew's manifest of them, into a folder, and
 /// prints their paths. The same input gives the same bytes. Publishes nothing.
@@ -28,15 +27,8 @@ struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     output: PathBuf,
 
-    /// The time of everything in it, in seconds since 1970.
-    #[arg(
-        long,
-        env = "SOURCE_DATE_EPOCH",
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = parse_date
-    )]
-    created: Timestamp,
+    #[command(flatten)]
+    date: DateArgument,
 }
 
 fn main() -> ExitCode {
@@ -54,7 +46,7 @@ fn write_plugin(arguments: &Arguments) -> Result<()> {
     let programs = programs.map(|(architecture, path)| Ok((*architecture, read(path)?)));
     let plugin = Plugin {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        created: arguments.created,
+        created: arguments.date.created,
         programs: programs.collect::<Result<BTreeMap<_, _>>>()?,
         license: read(&arguments.license)?,
     };

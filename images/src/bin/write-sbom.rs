@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use images::{Metadata, Subject, commit, parse_date, sbom};
-use jiff::Timestamp;
+use images::{DateArgument, Metadata, Subject, commit, sbom};
 
 /// Writes what a program is made of, by what cargo metadata prints, which is read from standard input,
 /// and prints the path of the document. The same input gives the same bytes.
@@ -34,15 +33,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
 
-    /// The time of the document, in seconds since 1970.
-    #[arg(
-        long,
-        env = "SOURCE_DATE_EPOCH",
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = parse_date
-    )]
-    created: Timestamp,
+    #[command(flatten)]
+    date: DateArgument,
 }
 
 fn main() -> ExitCode {
@@ -61,7 +53,7 @@ fn write_sbom(arguments: Arguments) -> Result<()> {
     let subject = Subject {
         program: arguments.program,
         package: arguments.package,
-        created: arguments.created,
+        created: arguments.date.created,
         rust: arguments.rust,
         glibc: arguments.glibc,
     };
