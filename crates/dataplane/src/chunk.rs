@@ -90,6 +90,9 @@ impl Chunk {
     /// `desired`. If every second turn is [`Turn::Large`], a large change is completed no matter
     /// how many small ones arrive meanwhile.
     ///
+    /// If an address closes to node ports, frontends that replace one there are in the part that
+    /// closes it.
+    ///
     /// The cost is proportional to the difference between the two dataplanes.
     pub fn next(
         family: Family,
@@ -109,6 +112,7 @@ impl Chunk {
         let changes = by_rank(changes, size, is_start);
         let mut divided = divide(changes, size, turn);
         divided.add_hidden_by_node_ports(desired);
+        divided.add_in_place_of_node_ports(programmed, desired);
         let Divided {
             chosen,
             later,
@@ -387,6 +391,32 @@ impl Divided<'_> {
         };
         if !opened.is_empty() {
             self.chosen.extend(self.later.extract_if(.., is_hidden));
+        }
+    }
+
+    /// Adds the frontends that come where a node port answers now and, under the configuration of
+    /// `desired`, no longer does: every part has that configuration.
+    fn add_in_place_of_node_ports(&mut self, programmed: &Dataplane, desired: &Dataplane) {
+        let is_closed = |address: IpAddr| {
+            programmed.has_node_ports_at(address) && !desired.has_node_ports_at(address)
+        };
+        let takes_place = |piece: &mut Piece<'_>| match piece.difference.key {
+            FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            } if piece.difference.before.is_none() && is_closed(*address) => {
+                let node_port = FrontendKey::NodePort {
+                    family: Family::of(*address),
+                    protocol: *protocol,
+                    port: *port,
+                };
+                programmed.frontends().get(&node_port).is_some()
+            }
+            _ => false,
+        };
+        if programmed.config() != desired.config() || programmed.node() != desired.node() {
+            self.chosen.extend(self.later.extract_if(.., takes_place));
         }
     }
 }

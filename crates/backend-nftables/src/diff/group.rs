@@ -22,6 +22,9 @@ pub(super) struct Group {
 /// The kind of object that an element belongs to, in the order of writing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
+    /// The rules of the same transaction, which look the element up: it is not written apart from
+    /// them.
+    Rules,
     /// No frontend, but frontends rely on it: a number, the hairpin of an endpoint. Only elements
     /// of the same key belong together, which [`Step`](super::Step) checks.
     Before,
@@ -36,6 +39,11 @@ pub(super) enum Owner {
 // === impl Group ===
 
 impl Group {
+    /// All elements that rules of the same transaction look up.
+    pub(super) fn with_rules(turn: Precedence) -> Group {
+        Group::of_key(turn, Owner::Rules, &[])
+    }
+
     pub(super) fn of_frontend(turn: Precedence, frontend: &FrontendKey) -> Group {
         let (owner, address) = match frontend {
             FrontendKey::NodePort { .. } => (Owner::NodePort, 0),

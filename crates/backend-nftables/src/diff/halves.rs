@@ -6,11 +6,13 @@ use std::sync::Arc;
 use dataplane::Family;
 use netlink::nf_tables::{Operation, Set, Transaction};
 
-use super::steps::{add_elements, length_of_part, steps_of};
+use super::group::Owner;
+use super::steps::{Step, add_elements, length_of_part, steps_of};
 use crate::layout::SetName;
 
 /// Splits `transaction` in two. The first has about half of the elements and all other operations.
-/// Groups are not split. Returns `None` for a single group without other operations.
+/// Groups are not split, nor are rules and the elements that they look up. Returns `None` for a
+/// single group without other operations.
 pub(crate) fn halves(family: Family, transaction: &Transaction) -> Option<[Transaction; 2]> {
     let mut steps = steps_of(family, transaction);
     let length = length_of_part(&steps, transaction.elements() / 2);
@@ -25,9 +27,12 @@ pub(crate) fn halves(family: Family, transaction: &Transaction) -> Option<[Trans
         .filter_map(|set| Some((SetName::parse(&set.name)?, set)))
         .collect();
     let set_of = |name| sets.get(&name).copied().cloned();
+    let can_follow_rules = |step: &Step<'_>| step.group.owner != Owner::Rules;
     let (early, late) = match steps.split_at_mut(length) {
         // A single group: its objects first, its elements second.
-        (all, []) if !all.is_empty() && !first.operations.is_empty() => (&mut [][..], all),
+        (all, []) if all.first().is_some_and(can_follow_rules) && !first.operations.is_empty() => {
+            (&mut [][..], all)
+        }
         (_, []) => return None,
         halves => halves,
     };

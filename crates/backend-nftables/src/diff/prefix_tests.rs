@@ -5,7 +5,7 @@ use super::*;
 use std::sync::Arc;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Node, Origin, Packet, Protocol, Verdict, compile};
+use dataplane::{Config, Dataplane, Node, Origin, Packet, Protocol, Service, Verdict, compile};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
@@ -95,15 +95,7 @@ fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
         let endpoints = mk_endpoints().tcp("").ready(endpoint, "node-1").build();
         desired.set(compile(&service, &endpoints, &node, &config).into());
     }
-    let packet = Packet {
-        origin: Origin::Outside {
-            interface: "eth0".into(),
-        },
-        source: "192.0.2.7".parse().expect("an address"),
-        destination: "192.168.0.1".parse().expect("an address"),
-        protocol: Protocol::Tcp,
-        port: port(30_080),
-    };
+    let packet = from_outside("192.168.0.1", 30_080);
     let rules = render(Family::Ipv4, &desired, &Rendered::default());
     for held in prefixes(Family::Ipv4, &Table::default(), &rules) {
         never_misleads(
@@ -111,6 +103,97 @@ fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
             [&Dataplane::default(), &desired],
             std::slice::from_ref(&packet),
         );
+    }
+}
+
+/// What a client outside asks of the node's address.
+fn from_outside(destination: &str, number: u16) -> Packet {
+    Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "192.0.2.7".parse().expect("an address"),
+        destination: destination.parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(number),
+    }
+}
+
+/// The dataplane of node-1 with Services of one endpoint and a second one of two.
+fn with_services(config: &Arc<Config>, services: [Service; 2]) -> Dataplane {
+    let node = mk_node(1).build();
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(config));
+    let [one, two] = services;
+    let endpoints = || mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let more = endpoints().ready("10.0.1.6:8080", "node-1").build();
+    for (service, endpoints) in [(one, endpoints().build()), (two, more)] {
+        dataplane.set(compile(&service, &endpoints, &node, config).into());
+    }
+    dataplane
+}
+
+/// The rules at both ends. Those of the second do not keep what only the first needs.
+fn rules_of(before: &Dataplane, after: &Dataplane) -> (Table, Table) {
+    let [before, after] =
+        [before, after].map(|dataplane| render(Family::Ipv4, dataplane, &Rendered::default()));
+    (before, after)
+}
+
+/// Failure story T174: node ports are open at all addresses of the node, then at listed ones only,
+/// while other elements are written with the same rules. The rules look the listed addresses up
+/// from their own transaction on, or from its first half if the kernel takes no more.
+#[test]
+fn t174_node_ports_stay_open_at_an_address_that_is_listed_from_now_on() {
+    let [before, after] = [
+        mk_config().node_ports_anywhere(),
+        mk_config().node_ports_at(&["192.168.0.1"]),
+    ];
+    let web = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    let web = web.node_port(30_080).build();
+    let api = mk_service("shop/api").cluster_ip("10.96.0.11").port("", 80);
+    let before = with_services(&before.build(), [web.clone(), api.clone().build()]);
+    let after = with_services(&after.build(), [web, api.node_port(30_081).build()]);
+    let packets = [from_outside("192.168.0.1", 30_080)];
+    let (observed, desired) = rules_of(&before, &after);
+    for held in prefixes(Family::Ipv4, &observed, &desired) {
+        never_misleads(&held, [&before, &after], &packets);
+    }
+    let mut left: Vec<_> = diff(Family::Ipv4, &observed, &desired).transactions;
+    let mut held = observed;
+    left.reverse();
+    while let Some(next) = left.pop() {
+        if let Some([first, second]) = halves(Family::Ipv4, &next) {
+            left.extend([second, first]);
+            continue;
+        }
+        held.replay(&next).expect("the kernel takes it");
+        never_misleads(&held, [&before, &after], &packets);
+    }
+    assert_eq!(held, desired);
+}
+
+/// Failure story T174, the other way: an address no longer accepts node ports and gets a load
+/// balancer's frontend with the port of one instead.
+#[test]
+fn t174_an_address_that_closes_to_node_ports_is_served_by_its_own_frontend_before() {
+    let [before, after] = [
+        mk_config().node_ports_at(&["192.168.0.1", "172.20.0.1"]),
+        mk_config().node_ports_at(&["192.168.0.1"]),
+    ];
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.10");
+    let other = mk_service("shop/api").cluster_ip("10.96.0.11").port("", 80);
+    let other = other.build();
+    let old = web().port("", 80).node_port(30_080).build();
+    let new = web()
+        .load_balancer_ip("172.20.0.1")
+        .port("", 30_080)
+        .build();
+    let before = with_services(&before.build(), [old, other.clone()]);
+    let after = with_services(&after.build(), [new, other]);
+    let packets = [from_outside("172.20.0.1", 30_080)];
+    let (observed, desired) = rules_of(&before, &after);
+    for held in prefixes(Family::Ipv4, &observed, &desired) {
+        never_misleads(&held, [&before, &after], &packets);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The elements that differ, in the order in which they are written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataplane::{Family, PersistentMap, Precedence};
@@ -51,14 +52,10 @@ pub(super) fn steps<'a>(family: Family, observed: &'a Table, desired: &'a Table)
             });
         }
     }
-    // The first turn also gets the elements on which rules of the same transaction rely: numbers,
-    // and newly added addresses that accept node ports.
     if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
-        let with_rules = steps.iter_mut().filter(|step| {
-            let opens = step.set == SetName::NodePortAddresses && step.after.is_some();
-            opens || step.set.is_numbers()
-        });
-        with_rules.for_each(|step| step.group.turn = first);
+        let with_rules = steps.iter_mut();
+        let with_rules = with_rules.filter(|step| step.group.owner == Owner::Rules);
+        with_rules.for_each(|step| step.group = Group::with_rules(first));
     }
     sort(&mut steps);
     steps
@@ -91,10 +88,19 @@ fn place(
         // frontends and removed before them.
         Some((address, _)) if comes => Group::behind_address(first.turn_at(address), address),
         Some((address, _)) => Group::ahead_of_address(first.turn_at(address), address),
+        // Numbers, and newly added addresses that accept node ports.
+        None if comes && (set.is_numbers() || set == SetName::NodePortAddresses) => {
+            Group::with_rules(Precedence::Ordinary)
+        }
         None => {
             let (turn, owner) = match set {
                 SetName::Hairpins if comes => (first.turn_of_hairpin(key), Owner::Before),
-                SetName::Hairpins => (Precedence::Ordinary, Owner::After),
+                // Frontends may rely on them until they are changed or removed. An address that no
+                // longer accepts node ports may get frontends of its own.
+                SetName::Hairpins | SetName::NodePortAddresses => {
+                    (Precedence::Ordinary, Owner::After)
+                }
+                _ if set.is_numbers() => (Precedence::Ordinary, Owner::After),
                 _ => (Precedence::Ordinary, Owner::Before),
             };
             Group::of_key(turn, owner, bytes)
@@ -106,7 +112,7 @@ fn place(
 fn sort(steps: &mut [Step<'_>]) {
     steps.sort_unstable_by(|a, b| {
         let within = || match a.group.owner {
-            Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
+            Owner::Rules | Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
             Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
         };
         a.group.cmp(&b.group).then_with(within)
@@ -117,7 +123,28 @@ fn sort(steps: &mut [Step<'_>]) {
 pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_>> {
     let nothing = Table::default();
     let first = First::of(&nothing);
-    let step = |set, key, before, after: Option<_>| {
+    // A changed element is one that goes and one that comes, and both are one step.
+    let mut elements: BTreeMap<(SetName, &Bytes), [Option<&ElementData>; 2]> = BTreeMap::new();
+    for operation in &transaction.operations {
+        match operation {
+            Operation::AddElements { set, elements: new } => {
+                if let Some(name) = SetName::parse(&set.name) {
+                    for (key, data) in new {
+                        elements.entry((name, key)).or_default()[1] = Some(data);
+                    }
+                }
+            }
+            Operation::DeleteElements { set, keys } => {
+                if let Some(name) = SetName::parse(&set.name) {
+                    for key in keys {
+                        elements.entry((name, key)).or_default()[0] = Some(&ElementData::None);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let steps = elements.into_iter().map(|((set, key), [before, after])| {
         let (group, rest) = place(family, &first, set, key, after.is_some());
         Step {
             group,
@@ -127,25 +154,8 @@ pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_
             before,
             after,
         }
-    };
-    let mut steps = Vec::with_capacity(transaction.elements());
-    for operation in &transaction.operations {
-        match operation {
-            Operation::AddElements { set, elements } => {
-                if let Some(name) = SetName::parse(&set.name) {
-                    let added = elements.iter();
-                    steps.extend(added.map(|(key, data)| step(name, key, None, Some(data))));
-                }
-            }
-            Operation::DeleteElements { set, keys } => {
-                if let Some(name) = SetName::parse(&set.name) {
-                    let gone = Some(&ElementData::None);
-                    steps.extend(keys.iter().map(|key| step(name, key, gone, None)));
-                }
-            }
-            _ => {}
-        }
-    }
+    });
+    let mut steps: Vec<_> = steps.collect();
     sort(&mut steps);
     steps
 }
@@ -208,8 +218,8 @@ fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
 impl Step<'_> {
     /// Whether both steps belong to the same group.
     fn is_with(&self, other: &Step<'_>) -> bool {
-        let is_frontends = matches!(self.group.owner, Owner::Address | Owner::NodePort);
-        self.group == other.group && (is_frontends || self.key == other.key)
+        let is_of_one_key = matches!(self.group.owner, Owner::Before | Owner::After);
+        self.group == other.group && (!is_of_one_key || self.key == other.key)
     }
 
     fn elements(&self) -> usize {

@@ -5,10 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Service, ServiceKey, Turn,
+    Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Origin, Packet, Protocol, Service,
+    ServiceKey, Turn, Verdict,
 };
 use proptest::prelude::*;
-use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, packets};
+use testkit::{
+    clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
+};
 
 use crate::dataplane_of;
 
@@ -342,6 +345,38 @@ fn one_port_with_many_addresses_is_divided() {
     assert_eq!(way.len(), 11);
     assert!(way.iter().all(|at| at.frontends().len() <= 101));
     assert_eq!(way[0].frontends().len(), 10);
+}
+
+/// Failure story T174: an address closes to node ports, and a frontend at it replaces one. The part
+/// that closes the address has that frontend, however small parts are.
+#[test]
+fn t174_an_address_that_closes_to_node_ports_has_its_own_frontend_in_the_same_part() {
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.10");
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let endpoints = endpoints.build();
+    let others = (1..20).map(|n| service(&format!("shop/{n}"), &format!("10.96.1.{n}"), 1, &[]));
+    let state = |web: Service, others: Vec<(Service, Endpoints)>, addresses: &[&str]| {
+        let config = mk_config().node_ports_at(addresses).build();
+        let services = [others, vec![(web, endpoints.clone())]].concat();
+        dataplane_of(&mk_node(1).build(), &config, &services)
+    };
+    let old = web().port("", 80).node_port(30_080).build();
+    let before = state(old, Vec::new(), &["192.168.0.1", "172.20.0.1"]);
+    let new = web().load_balancer_ip("172.20.0.1").port("", 30_080);
+    let after = state(new.build(), others.collect(), &["192.168.0.1"]);
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "192.0.2.7".parse().expect("an address"),
+        destination: "172.20.0.1".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(30_080),
+    };
+    assert!(matches!(after.verdict(&packet), Verdict::Deliver(_)));
+    for at in way(&before, &after, 1) {
+        assert_eq!(at.verdict(&packet), after.verdict(&packet));
+    }
 }
 
 fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
