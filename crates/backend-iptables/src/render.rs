@@ -29,11 +29,12 @@ pub(crate) struct Setting {
 /// The frontends of Service ports, in the order of their Services' rules.
 type FrontendsByPort<'a> = BTreeMap<&'a ServicePortName, Vec<(FrontendKey, &'a Arc<Frontend>)>>;
 
-/// Renders one family of `desired`. If `from` has a dataplane, processes only the differences from
+/// Renders one family of `desired`. If `from` has Services, processes only the differences from
 /// it. The arrangement is unique, so the result does not depend on `from`.
 pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
-    let is_incremental =
-        from.rules.trees.are_known() && from.dataplane.config() == desired.config();
+    // Rules come without a dataplane if it is not known what they implement.
+    let is_known = from.rules.trees.are_known() && !from.dataplane.services().is_empty();
+    let is_incremental = is_known && from.dataplane.config() == desired.config();
     if is_incremental {
         let mut rules = from.rules.clone();
         rules.first = None;

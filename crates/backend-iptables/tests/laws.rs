@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Change, Iptables, Rules};
-use dataplane::{Dataplane, Family, FrontendKey, Precedence, Target, compile};
+use dataplane::{Config, Dataplane, Family, FrontendKey, Precedence, Target, compile};
 use proptest::prelude::*;
 use testkit::{
     InMemoryBackend, cases, clusters, clusters_with_tenants, histories, laws, mk_config,
@@ -41,6 +41,28 @@ impl laws::Subject for EitherVariant {
     fn targets(&self, rules: &Rules, key: &FrontendKey) -> BTreeSet<Target> {
         rules.targets(key)
     }
+}
+
+/// Rules that come without a dataplane are rendered anew, also if the configuration is the one that
+/// an empty dataplane has: nothing in them is taken for desired.
+#[test]
+fn nothing_is_kept_of_rules_whose_services_are_not_known() {
+    let backend = Iptables::detached(Family::Ipv4, Variant::NfTables);
+    let (node, config) = (mk_node(1).build(), Arc::new(Config::default()));
+    let state = |name: &str, cluster_ip: &str| {
+        let service = mk_service(name).cluster_ip(cluster_ip).port("", 80).build();
+        let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        dataplane.set(compile(&service, &endpoints.build(), &node, &config).into());
+        dataplane
+    };
+    let found = Rendered {
+        dataplane: Dataplane::default(),
+        rules: backend.render(&state("shop/old", "10.96.0.1"), &Rendered::default()),
+    };
+    let desired = state("shop/new", "10.96.0.2");
+    let anew = backend.render(&desired, &Rendered::default());
+    assert_eq!(backend.render(&desired, &found), anew);
 }
 
 /// The number of rules according to `Rules::count`.
