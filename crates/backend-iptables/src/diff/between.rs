@@ -234,8 +234,9 @@ fn taken(observed: &Rules, desired: &Rules) -> Vec<Refused> {
         let goes = key.is_some_and(|key| after.get(&key).is_none());
         let destination = rule.destination.as_ref().filter(|_| goes);
         destination.is_some_and(|destination| {
-            has_cluster_ip(&desired.filter, &destination.range)
-                && !has_cluster_ip(&observed.filter, &destination.range)
+            let mut hooks = LEADING.iter().flat_map(|(_, hooks)| hooks.iter());
+            let has = |rules: &Rules, hook| has_cluster_ip(&rules.filter, hook, &destination.range);
+            hooks.any(|hook| has(desired, *hook) && !has(observed, *hook))
         })
     };
     let refused = rules.filter(is_taken).map(|rule| Refused {
@@ -251,11 +252,11 @@ fn taken(observed: &Rules, desired: &Rules) -> Vec<Refused> {
     refused.collect()
 }
 
-/// Whether packets to a cluster IP at this address are refused at every hook. The chain alone does
-/// not show it: one left by an interrupted change may be unreachable.
-fn has_cluster_ip(filter: &TableRules, address: &IpNet) -> bool {
-    let mut hooks = LEADING.iter().flat_map(|(_, hooks)| hooks.iter());
-    hooks.all(|hook| leads_to(filter, *hook, CLUSTER_IPS)) && refuses(filter, CLUSTER_IPS, address)
+/// Whether packets at `hook` to a cluster IP at this address are refused. The chain alone does not
+/// show it: one left by an interrupted change may be unreachable, and packets to this node reach it
+/// only if a cluster IP is on a device of the node.
+fn has_cluster_ip(filter: &TableRules, hook: BuiltIn, address: &IpNet) -> bool {
+    leads_to(filter, hook, CLUSTER_IPS) && refuses(filter, CLUSTER_IPS, address)
 }
 
 /// Whether a chain, or one that it leads such packets to, refuses them. The cost is that of the

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Endpoints, Family, Origin, Packet, Protocol, Service, compile};
+use dataplane::{Dataplane, Endpoints, Family, Node, Origin, Packet, Protocol, Service, compile};
 use testkit::{
     EndpointsBuilder, ServiceBuilder, mk_config, mk_endpoints, mk_node, mk_service, port,
 };
@@ -99,5 +99,35 @@ fn t99_an_external_ip_that_becomes_a_cluster_ip_is_served_or_refused_at_every_st
     let other = other.port("", 443);
     let before = state(vec![(before, list.clone())]);
     let after = state(vec![(web().port("", 80), list.clone()), (other, list)]);
+    expect_good_changes(&before, &after, "198.51.100.1", 80);
+}
+
+/// On a node whose own address is not known, arriving packets to cluster IPs are not refused, but
+/// forwarded ones are.
+#[test]
+fn t99_an_external_ip_that_becomes_a_cluster_ip_is_served_or_refused_where_no_node_address_is_known()
+ {
+    let node = Node {
+        ipv4: None,
+        ..Node::clone(&mk_node(1).build())
+    };
+    let (node, config) = (Arc::new(node), mk_config().build());
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.1");
+    let other = mk_service("shop/other").cluster_ip("198.51.100.1");
+    let other = other.port("", 443).build();
+    let list = mk_endpoints()
+        .tcp("")
+        .ready("10.0.2.7:80", "node-2")
+        .build();
+    let state = |services: &[Service]| {
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        for service in services {
+            dataplane.set(compile(service, &list, &node, &config).into());
+        }
+        dataplane
+    };
+    let before = web().external_ip("198.51.100.1").port("", 80).build();
+    let before = state(&[before]);
+    let after = state(&[web().port("", 80).build(), other]);
     expect_good_changes(&before, &after, "198.51.100.1", 80);
 }
