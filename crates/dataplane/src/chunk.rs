@@ -1,18 +1,20 @@
 //! Divides a large change into parts, so that other changes need not wait for all of it.
 
 mod size;
+mod transition;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Port, Precedence,
-    Protocol, ServiceKey, ServicePortName, ServiceRules, Target,
+    Dataplane, Difference, Family, Frontend, FrontendKey, Port, Precedence, Protocol, ServiceKey,
+    ServicePortName,
 };
 
 pub use size::ChunkSize;
 use size::{FrontendDifference, Grain};
+use transition::Transition;
 
 /// What to program next on the way from one dataplane to another.
 #[derive(Debug, Clone)]
@@ -61,16 +63,6 @@ enum Rank {
     Ordinary,
 }
 
-/// The change from one dataplane to another.
-struct PacketPath<'a> {
-    programmed: &'a Dataplane,
-    desired: &'a Dataplane,
-    /// The addresses of frontends that later chunks change.
-    unfinished: HashSet<IpAddr>,
-    /// One of these frontends, of which this chunk contains a part.
-    begun: Option<&'a (FrontendKey, Arc<Frontend>)>,
-}
-
 // === impl Chunk ===
 
 impl Chunk {
@@ -91,7 +83,9 @@ impl Chunk {
     /// how many small ones arrive meanwhile.
     ///
     /// If an address closes to node ports, frontends that replace one there are in the part that
-    /// closes it.
+    /// closes it. If a part would give a frontend to a Service that has it neither before nor after,
+    /// all changes at its address are in that part: the owners of an address as a load-balancer IP,
+    /// for example, decide together which namespaces may have it as an external IP.
     ///
     /// The cost is proportional to the difference between the two dataplanes.
     pub fn next(
@@ -101,9 +95,8 @@ impl Chunk {
         size: ChunkSize,
         turn: Turn,
     ) -> Chunk {
-        let differences = differences(family, programmed, desired);
         let grain = size.grain();
-        let changes = by_service(differences, grain);
+        let changes = by_service(differences(family, programmed, desired), grain);
         let left: usize = changes.values().map(|change| change.size).sum();
         if left <= size.count() {
             return Chunk::Last;
@@ -113,51 +106,29 @@ impl Chunk {
         let mut divided = divide(changes, size, turn);
         divided.add_hidden_by_node_ports(desired);
         divided.add_in_place_of_node_ports(programmed, desired);
-        let Divided {
-            chosen,
-            later,
-            begun,
-            is_small,
-        } = divided;
-        if later.is_empty() {
-            return Chunk::Last;
-        }
-        let mut keys: BTreeMap<&ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
-        for Piece { difference, .. } in &chosen {
-            for service in claimants(difference) {
-                keys.entry(service).or_default().insert(*difference.key);
+        let mut settled = BTreeSet::new();
+        loop {
+            if divided.later.is_empty() {
+                return Chunk::Last;
             }
-        }
-        if let Some((_, frontend)) = &begun {
-            keys.entry(&frontend.service_port.service).or_default();
-        }
-        let cluster_ips = cluster_ips_of(keys.keys(), [programmed, desired]);
-        let unfinished = later.iter().filter_map(|piece| match piece.difference.key {
-            FrontendKey::Address { address, .. } => Some(*address),
-            FrontendKey::NodePort { .. } => None,
-        });
-        let way = PacketPath {
-            programmed,
-            desired,
-            unfinished: unfinished
-                .filter(|address| cluster_ips.contains(address))
-                .collect(),
-            begun: begun.as_ref(),
-        };
-        let mut next = programmed.clone();
-        next.set_node(Arc::clone(desired.node()), Arc::clone(desired.config()));
-        for (service, keys) in keys {
-            match way.rules(service, &keys) {
-                Some(rules) => next.set(rules),
-                None => next.remove(service),
-            };
-        }
-        // Whether a Service may have an address depends on other Services. If the chosen changes
-        // make no progress without the others, all are made together.
-        match (way.comes_nearer(family, grain, &next), is_small) {
-            (true, true) => Chunk::Small(next),
-            (true, false) => Chunk::Part(next),
-            (false, _) => Chunk::Last,
+            let transition = Transition::new(programmed, desired, &divided);
+            let next = transition.next(&divided.chosen, &settled);
+            let changed = differences(family, programmed, &next);
+            let astray = transition.astray(&changed);
+            if astray.is_empty() {
+                // Whether a Service may have an address depends on other Services. If the chosen
+                // changes make no progress without the others, all are made together.
+                return match (transition.comes_nearer(grain, &changed), divided.is_small) {
+                    (true, true) => Chunk::Small(next),
+                    (true, false) => Chunk::Part(next),
+                    (false, _) => Chunk::Last,
+                };
+            }
+            if astray.is_subset(&settled) {
+                return Chunk::Last;
+            }
+            settled.extend(astray);
+            divided.add_all_at(&settled);
         }
     }
 }
@@ -297,22 +268,6 @@ fn by_service<'a>(
     changes
 }
 
-/// Every cluster IP of these Services.
-fn cluster_ips_of<'a>(
-    services: impl Iterator<Item = &'a &'a ServiceKey>,
-    dataplanes: [&Dataplane; 2],
-) -> BTreeSet<IpAddr> {
-    let mut cluster_ips = BTreeSet::new();
-    for service in services {
-        for dataplane in dataplanes {
-            if let Some(rules) = dataplane.services().get(service) {
-                cluster_ips.extend(rules.cluster_ips.iter().copied());
-            }
-        }
-    }
-    cluster_ips
-}
-
 /// The Services that claim a frontend before or after.
 fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'a ServiceKey> {
     let claims = [difference.before, difference.after].into_iter().flatten();
@@ -325,10 +280,25 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
 // === impl Piece ===
 
 impl Piece<'_> {
+    /// The address of the frontend; `None` for a node port.
+    fn address(&self) -> Option<IpAddr> {
+        match self.difference.key {
+            FrontendKey::Address { address, .. } => Some(*address),
+            FrontendKey::NodePort { .. } => None,
+        }
+    }
+
     /// The frontend before and after, if any.
     fn winners(&self) -> [Option<&Frontend>; 2] {
         let Difference { before, after, .. } = self.difference;
         [before, after].map(|claims| claims.map(|claims| &**claims.winner().1))
+    }
+
+    /// Whether another Service has the frontend after than before, or one has it only after.
+    fn changes_owner(&self) -> bool {
+        let Difference { before, after, .. } = self.difference;
+        let [before, after] = [before, after].map(|claims| claims.map(|c| c.winner().0));
+        after.is_some() && before != after
     }
 
     /// A part of the change, if it alone exceeds `room`. A frontend that several Services claim, or
@@ -365,17 +335,26 @@ impl ServiceChange<'_> {
 // === impl Divided ===
 
 impl Divided<'_> {
-    /// Adds the frontends at the node's addresses whose protocol and port a chosen new node port
-    /// has. The node port alone would take their packets. The API gives such addresses to few
+    /// Adds all changes at these addresses.
+    fn add_all_at(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let is_at = |address: Option<IpAddr>| address.is_some_and(|at| addresses.contains(&at));
+        self.chosen
+            .extend(self.later.extract_if(.., |piece| is_at(piece.address())));
+        self.begun.take_if(|(key, _)| match key {
+            FrontendKey::Address { address, .. } => is_at(Some(*address)),
+            FrontendKey::NodePort { .. } => false,
+        });
+    }
+
+    /// Adds the frontends at the node's addresses whose protocol and port a chosen node port has that
+    /// comes, or moves to another Service. The node port alone would take their packets. The API gives such addresses to few
     /// Services.
     fn add_hidden_by_node_ports(&mut self, desired: &Dataplane) {
         let opened = self
             .chosen
             .iter()
             .filter_map(|piece| match piece.difference.key {
-                FrontendKey::NodePort { protocol, port, .. }
-                    if piece.difference.before.is_none() =>
-                {
+                FrontendKey::NodePort { protocol, port, .. } if piece.changes_owner() => {
                     Some((*protocol, *port))
                 }
                 _ => None,
@@ -419,113 +398,4 @@ impl Divided<'_> {
             self.chosen.extend(self.later.extract_if(.., takes_place));
         }
     }
-}
-
-// === impl PacketPath ===
-
-impl<'a> PacketPath<'a> {
-    /// Whether `next` is closer to the desired dataplane than the programmed one is. Compares only
-    /// what `next` changes.
-    fn comes_nearer(&self, family: Family, grain: Grain, next: &Dataplane) -> bool {
-        let (mut before, mut after) = (0, 0);
-        for difference in differences(family, self.programmed, next) {
-            let desired_claims = self.desired.frontends().get(difference.key);
-            let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == desired_claims {
-                true => 0,
-                false => grain.size_between(claims, desired_claims),
-            };
-            before += left(difference.before);
-            after += left(difference.after);
-        }
-        after < before
-    }
-
-    /// The rules of one Service with the frontends at `keys` as desired, and the others as
-    /// programmed. Returns `None` if nothing is left of it.
-    fn rules(
-        &self,
-        service: &ServiceKey,
-        keys: &BTreeSet<FrontendKey>,
-    ) -> Option<Arc<ServiceRules>> {
-        let before = self.programmed.services().get(service);
-        let after = self.desired.services().get(service);
-        let frontends = |rules: Option<&'a Arc<ServiceRules>>, is_chosen| {
-            let all = rules.into_iter().flat_map(|rules| &rules.frontends);
-            all.filter(move |(key, _)| keys.contains(key) == is_chosen)
-        };
-        let begun = self.begun.into_iter();
-        let begun = begun.filter(|(_, frontend)| frontend.service_port.service == *service);
-        let now = || frontends(after, true).chain(begun.clone());
-        let as_before = |(key, _): &&(FrontendKey, _)| begun.clone().all(|(other, _)| key != other);
-        let mut mixed: Vec<_> = now()
-            .chain(frontends(before, false).filter(as_before))
-            .cloned()
-            .collect();
-        mixed.sort_unstable_by_key(|(key, _)| *key);
-        let cluster_ips = self.cluster_ips(before, after);
-        if mixed == after.map_or(&[][..], |rules| &rules.frontends)
-            && cluster_ips == after.map_or(&[][..], |rules| &rules.cluster_ips)
-        {
-            return after.cloned();
-        }
-        let rules = after.or(before)?;
-        Some(Arc::new(ServiceRules {
-            service: service.clone(),
-            cluster_ips,
-            hairpins: hairpins(before, after, now()),
-            frontends: mixed,
-            health_check: rules.health_check,
-            rejections: rules.rejections.clone(),
-        }))
-    }
-
-    /// The cluster IPs of a Service in this part. A new one is added once all its frontends are; an
-    /// old one is removed at once. One that only moves to another Service exists throughout.
-    fn cluster_ips(
-        &self,
-        before: Option<&Arc<ServiceRules>>,
-        after: Option<&Arc<ServiceRules>>,
-    ) -> Vec<IpAddr> {
-        let list = |rules: Option<&Arc<ServiceRules>>| -> BTreeSet<IpAddr> {
-            let ips = rules.into_iter().flat_map(|rules| &rules.cluster_ips);
-            ips.copied().collect()
-        };
-        let (old, new) = (list(before), list(after));
-        let is_kept = |ip: &IpAddr| {
-            let both = [self.programmed, self.desired];
-            both.iter().all(|at| at.cluster_ips().get(ip).is_some())
-        };
-        let is_there = |ip: &&IpAddr| match self.unfinished.contains(ip) {
-            true => is_kept(ip) && (old.contains(ip) || new.contains(ip)),
-            false => new.contains(ip),
-        };
-        old.union(&new).filter(is_there).copied().collect()
-    }
-}
-
-/// The previous hairpins, and those that the `chosen` frontends need.
-fn hairpins<'a>(
-    before: Option<&'a Arc<ServiceRules>>,
-    after: Option<&'a Arc<ServiceRules>>,
-    chosen: impl Iterator<Item = &'a (FrontendKey, Arc<Frontend>)>,
-) -> Vec<Hairpin> {
-    let list = |rules: Option<&'a Arc<ServiceRules>>| rules.map_or(&[][..], |r| &r.hairpins);
-    let (old, new) = (list(before), list(after));
-    // A Service without endpoints on this node needs none, and may have 100,000 elsewhere.
-    if new.is_empty() {
-        return old.to_vec();
-    }
-    let targets: HashSet<(Protocol, Target)> = chosen
-        .flat_map(|(key, frontend)| {
-            let targets = frontend.cluster.iter().chain(&*frontend.local);
-            targets.map(|target| (key.protocol(), *target))
-        })
-        .collect();
-    let is_needed = |hairpin: &&Hairpin| {
-        let (address, port) = (hairpin.address, hairpin.port);
-        targets.contains(&(hairpin.protocol, Target { address, port }))
-    };
-    let all = old.iter().chain(new.iter().filter(is_needed));
-    let all: BTreeSet<Hairpin> = all.copied().collect();
-    all.into_iter().collect()
 }

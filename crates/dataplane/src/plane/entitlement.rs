@@ -56,6 +56,20 @@ impl Dataplane {
         }
     }
 
+    /// The Services that claim `address` other than as a cluster IP, whether they may have it or not,
+    /// with their frontends there.
+    pub(crate) fn claims_on(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (&ServiceKey, &[(FrontendKey, Arc<Frontend>)])> {
+        let claimants = self.claimants.get(&address).into_iter();
+        let claimants = claimants.flat_map(|claimants| claimants.iter());
+        claimants.filter_map(move |(service, _)| {
+            let rules = self.services.get(service)?;
+            Some((service, at(rules, address)))
+        })
+    }
+
     /// The frontends of `rules` whose addresses the Service may have.
     pub(super) fn admitted(
         &self,
