@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
-use backend::Backend;
 use modes::{Variants, lock_at, open_without_listener};
+use reconciler::SystemClock;
 
 use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
@@ -19,8 +19,8 @@ use crate::{handover, last_good, last_node, serving_state};
 pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
     let state = &arguments.state;
     let (variants, _) = Variants::new(lock_at(&arguments.xtables_lock), lock_waits());
-    for mut family in open_without_listener(variants)? {
-        family.commit_removal().map(drop)?;
+    for mut family in open_without_listener(variants)?.reconcilers {
+        family.commit_removal(&SystemClock).map(drop)?;
     }
     remove_kept(state)?;
     let state = state.display();

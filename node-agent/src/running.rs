@@ -141,7 +141,7 @@ pub(crate) async fn start(
     }
     let lock = modes::lock_at(&arguments.xtables_lock);
     let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
-    let (backends, listener, interruption) =
+    let (families, listener, interruption) =
         modes::open(variants, &arguments.sysctls).context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
@@ -183,7 +183,7 @@ pub(crate) async fn start(
     let posted = Arc::clone(&board);
     supervisor.spawn_thread(drift::WRITER, move |_| {
         reconcile(
-            backends,
+            families,
             loop_inbox,
             posted,
             connections,

@@ -18,7 +18,6 @@ pub mod real_cluster;
 pub mod scenario;
 pub mod shared;
 pub mod stamped;
-pub mod system_clock;
 pub mod tcp_connections;
 pub mod test_run;
 pub mod trial;

@@ -9,14 +9,13 @@ use dataplane::{Dataplane, Family, ServiceRules};
 use libtest_mimic::Arguments;
 use netlink::nf_tables::{self, Chain, ChainKind, Hook, HookPoint, Operation, Transaction};
 use netlink::{CommitError, Refusal, Socket};
-use reconciler::{Domain, Reason};
+use reconciler::{FamilyReconciler, Reason, SystemClock};
 use rustix::io::Errno;
 use testkit::Faulty;
 use tests::binaries;
 use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::programmed::{generated_clusters, program, richest};
-use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
 /// The number of generated clusters programmed one after another in one kernel.
@@ -363,7 +362,7 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     let [ipv4, _] = open(namespace)?;
     // Everything but the rejection is done by the real kernel.
     let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
-    let mut family = Domain::new(Faulty::refusing(ipv4, bad));
+    let mut family = FamilyReconciler::new(Faulty::refusing(ipv4, bad));
     let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
     let refused: Vec<String> = sync
         .quarantined

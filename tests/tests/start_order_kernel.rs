@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use dataplane::{Dataplane, Family, ServiceRules};
 use libtest_mimic::Arguments;
-use reconciler::{Domain, Reason};
+use reconciler::{FamilyReconciler, Reason, SystemClock};
 use testkit::address_plan as addresses;
 use tests::network::{
     Namespace, Plan, PlannedNode, Server, Topology, enter_private_namespaces, start_server,
 };
-use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
 /// The number of Services besides these two.
@@ -53,7 +52,7 @@ fn first_connections() -> Result<()> {
     let dataplane = cluster();
     let node = topology.node(1)?;
     let [ipv4, _] = node.enter(backend_nftables::open)??;
-    let mut family = Domain::new(ipv4);
+    let mut family = FamilyReconciler::new(ipv4);
     let start = Instant::now();
     let [api_server, dns, last, programmed] = thread::scope(|scope| -> Result<_> {
         let clients = [API_SERVER, DNS, LAST].map(|service| {

@@ -9,10 +9,9 @@ use anyhow::{Result, ensure};
 use backend_nftables::open;
 use dataplane::{Dataplane, compile};
 use libtest_mimic::Arguments;
-use reconciler::{Domain, Reason};
+use reconciler::{FamilyReconciler, Reason, SystemClock};
 use testkit::{mk_endpoints, mk_service};
 use tests::network::{Network, enter_private_namespaces};
-use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
 fn main() -> Result<()> {
@@ -43,7 +42,7 @@ fn only_affinity_is_lost() -> Result<()> {
         dataplane.set(rules.into());
     }
     let [ipv4, _] = namespace.enter(open)??;
-    let mut family = Domain::new(ipv4);
+    let mut family = FamilyReconciler::new(ipv4);
     let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
     let held_back: BTreeSet<String> = sync
         .quarantined

@@ -133,8 +133,15 @@ impl Display for AnyRules {
 // === impl AnyChange ===
 
 impl AnyChange {
-    fn of(change: impl Change) -> AnyChange {
+    /// Erases the type of `change`.
+    pub fn of(change: impl Change) -> AnyChange {
         AnyChange(Box::new(change))
+    }
+
+    /// The change with its type; `None` if it is of another type.
+    pub fn typed<C: Change>(self) -> Option<C> {
+        let change = self.0.into_any().downcast();
+        change.ok().map(|change| *change)
     }
 }
 
@@ -205,9 +212,9 @@ impl<B: Inspect> Backend for Erased<B> {
     }
 
     fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {
-        match change.0.into_any().downcast() {
-            Ok(change) => self.0.commit(*change),
-            Err(_) => Err(CommitError {
+        match change.typed() {
+            Some(change) => self.0.commit(change),
+            None => Err(CommitError {
                 family: self.family(),
                 recovery: Recovery::Observe,
                 effect: Effect::None,
@@ -218,10 +225,6 @@ impl<B: Inspect> Backend for Erased<B> {
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         self.0.commit_removal()
-    }
-
-    fn open(&mut self) -> Result<(), ObserveError> {
-        self.0.open()
     }
 
     fn release(&mut self) {

@@ -12,6 +12,7 @@
 //!                                  '------------- observed <-----------'
 //! ```
 
+mod boxed;
 mod compare;
 mod erased;
 mod external_change;
@@ -81,12 +82,6 @@ pub trait Backend {
 
     /// Removes all of Signpost's rules from the kernel. Succeeds if there are none.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError>;
-
-    /// Prepares this backend to read and write. Called before it replaces a backend that cannot be
-    /// used. The default does nothing.
-    fn open(&mut self) -> Result<(), ObserveError> {
-        Ok(())
-    }
 
     /// Releases resources that are needed only to read and write. Called on a backend that is not
     /// active and has no rules in the kernel.

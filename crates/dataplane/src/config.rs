@@ -129,6 +129,16 @@ impl Config {
         let of_rules = |config: &Config| (config.external_ips, config.mechanism, config.scheduler);
         of_rules(self) == of_rules(other)
     }
+
+    /// Whether both are the same for a backend, which ignores the mechanism.
+    pub fn equals_in_any_mode(&self, other: &Config) -> bool {
+        let mechanism = other.mechanism;
+        self == other
+            || Config {
+                mechanism,
+                ..self.clone()
+            } == *other
+    }
 }
 
 // === impl LocalDetection ===

@@ -1,64 +1,49 @@
-//! The active backend of each family: what one family of the kernel holds of Signpost's rules in
-//! all mechanisms, and the switch from one mechanism to another.
+//! The modes as a list: which mechanism programs a family.
 //!
-//! The profile's mode selects one mechanism; the others must hold no rules. That is a rendering
-//! like any other, so a switch is an ordinary change, make before break:
+//! The profile's mode selects one mechanism, or the first of the list replaces it. The reconciler has
+//! a domain for each, and switches from one to another, make before break:
 //!
 //! ```text
-//! observed {nftables: all, iptables: nothing}
-//!     -- 1. write all of iptables, 2. remove table signpost -->
-//! desired  {nftables: nothing, iptables: all}
+//! nftables: all, iptables: nothing
+//!     -- 1. fill iptables in parts, while nftables follows
+//!     -- 2. remove table signpost
+//! nftables: nothing, iptables: all
 //! ```
 //!
-//! Both mechanisms have rules until step 2. The chains of type nat in table signpost come first, so
-//! their redirect decides; both redirect to the same endpoints. Established connections continue,
-//! because chains of type nat exist all the time. An agent that starts after an interrupted switch
-//! reads both mechanisms and completes the switch.
-//!
-//! A mechanism that turns out to be unusable is replaced by another one, and is not read while it
-//! is given up. Its rules are removed separately: at once if they were only partly written; once
-//! the replacement is active if they were active before; and before it is tried again if neither
-//! succeeded.
+//! Both have rules until step 2, for all Services or for some. A Service that has rules in both has
+//! the same endpoints there. The chains of type nat in table signpost come first, so their redirect
+//! decides. Established connections continue, because chains of type nat exist all the time. An agent
+//! that starts after an interrupted switch reads both and completes the switch.
 
 pub mod findings;
 mod list;
-mod mechanisms;
 mod on_demand;
-mod unusable_mechanisms;
 mod variants;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use backend::{AnyChange, AnyRules, Change as _, Size};
+use backend::{AnyBackend, AnyRules, Backend as _};
 use dataplane::{Family, Mechanism};
+use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
-pub use list::{detached, open, open_reader, open_without_listener, simulator};
-pub use mechanisms::Mechanisms;
-pub use on_demand::VariantRules;
+pub use list::{Families, detached, open, open_reader, open_without_listener, simulator};
+pub use on_demand::{IptablesFigures, VariantRules};
 pub use variants::{Listener, OpenTables, VariantScan, Variants, lock_at};
 
 /// Signpost's rules in one family of the kernel, for each mechanism that has any.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RulesByMechanism(BTreeMap<Mechanism, AnyRules>);
 
-/// A change between two states. The part for the desired mechanism comes first.
-#[derive(Debug, Clone)]
-pub struct Change {
-    /// The desired mechanism, or `None` if no rules are desired.
-    desired: Option<Mechanism>,
-    parts: Vec<(Mechanism, AnyChange)>,
-}
-
 /// How one family is programmed, for status and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MechanismState {
     /// The active mechanism, or `None` while no mechanism is known to be active.
     pub active_mode: Option<Mechanism>,
-    /// The desired mechanism of the last change.
-    pub desired: Option<Mechanism>,
+    /// The mechanism that the last sync programmed: the desired one or its replacement.
+    pub chosen: Option<Mechanism>,
     /// The iptables variant in use, or the one that was used last.
     pub variant: Option<Variant>,
     /// The longest wait of a change for the xtables lock since the process started.
@@ -90,6 +75,15 @@ pub enum LockState {
 // === impl RulesByMechanism ===
 
 impl RulesByMechanism {
+    /// Returns the rules of a family; `None` if they are not known.
+    pub fn observed(family: &FamilyReconciler<AnyBackend>) -> Option<RulesByMechanism> {
+        let mut held = RulesByMechanism::default();
+        for (mechanism, rules) in family.rules_by_mode()? {
+            held.set(mechanism, rules.clone());
+        }
+        Some(held)
+    }
+
     /// The rules of one mechanism, with none in the others.
     pub fn only(mechanism: Mechanism, rules: AnyRules) -> RulesByMechanism {
         let mut held = RulesByMechanism::default();
@@ -130,39 +124,27 @@ impl fmt::Display for RulesByMechanism {
     }
 }
 
-// === impl Change ===
-
-impl Change {
-    /// The change to `desired` that consists of these parts.
-    fn to(desired: Option<Mechanism>, mut parts: Vec<(Mechanism, AnyChange)>) -> Change {
-        parts.retain(|(_, part)| !part.size().is_empty());
-        // The sort is stable, so parts that only remove rules keep their order at the end.
-        parts.sort_by_key(|(mechanism, _)| Some(*mechanism) != desired);
-        Change { desired, parts }
-    }
-}
-
-impl backend::Change for Change {
-    fn size(&self) -> Size {
-        let mut size = Size::default();
-        for part in self.parts.iter().map(|(_, part)| part.size()) {
-            size.elements += part.elements;
-            size.objects += part.objects;
-        }
-        size
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = self.parts.iter();
-        parts.try_for_each(|(_, part)| write!(f, "{part}"))
-    }
-}
-
 // === impl MechanismState ===
 
 impl MechanismState {
+    /// Returns the state of `family`, whose iptables tables have these `figures`.
+    pub fn of(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> MechanismState {
+        let active_mode = family.active_mode();
+        let figures = figures.current();
+        MechanismState {
+            active_mode,
+            chosen: family.chosen_mode(),
+            variant: figures.variant,
+            longest_lock_wait: figures.longest_lock_wait,
+            lock: figures.lock,
+            impossible: family.unusable_modes(),
+            outgoing: family.outgoing_mode(),
+            missing_settings: active_mode
+                .map_or_else(Vec::new, |_| family.backend().missing_settings()),
+            written: figures.written,
+        }
+    }
+
     /// Returns the mechanism that replaces `desired`, and why, if `desired` is unusable and another
     /// mechanism is active.
     pub fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::{AnyBackend, Backend as _, ChangeListener, erase};
+use backend::{AnyBackend, ChangeListener, erase};
 use backend_iptables::{Iptables, Lock};
 use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{Family, Mechanism};
 use netlink::Interruption;
+use reconciler::FamilyReconciler;
 use xtables::Variant;
 
 use super::on_demand::OpenOnDemand;
-use super::{Mechanisms, Variants};
+use super::{IptablesFigures, Variants};
 
 /// The backends of both families, or why they could not be opened.
 type Read = Result<[AnyBackend; 2], Box<dyn Error>>;
@@ -57,13 +58,22 @@ const LIST: &[Entry] = &[
     },
 ];
 
+/// Both families of one network namespace, in all mechanisms.
+#[derive(Debug)]
+pub struct Families {
+    /// IPv4 and IPv6.
+    pub reconcilers: [FamilyReconciler<AnyBackend>; 2],
+    /// The figures about the iptables tables of each.
+    pub iptables: [IptablesFigures; 2],
+}
+
 /// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables
 /// listener. `variants` sends an iptables listener whenever it opens the iptables tables. Mode ipvs
 /// writes its settings below `sysctls`.
 pub fn open(
     variants: Variants,
     sysctls: &Path,
-) -> Result<([Mechanisms; 2], impl ChangeListener + use<>, Interruption), netlink::OpenError> {
+) -> Result<(Families, impl ChangeListener + use<>, Interruption), netlink::OpenError> {
     let (nftables, listener) = backend_nftables::open_with_listener()?;
     let interruption = listener.interruption();
     let ipvs = backend_ipvs::open(sysctls)?;
@@ -71,7 +81,7 @@ pub fn open(
 }
 
 /// Opens both families without a listener, to remove Signpost's rules.
-pub fn open_without_listener(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
+pub fn open_without_listener(variants: Variants) -> Result<Families, netlink::OpenError> {
     let (nftables, ipvs) = (
         backend_nftables::open()?,
         backend_ipvs::open(Path::new(""))?,
@@ -81,27 +91,38 @@ pub fn open_without_listener(variants: Variants) -> Result<[Mechanisms; 2], netl
 
 /// Combines the mechanisms of each family. Checks whether the iptables tables contain rules of
 /// Signpost.
-fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Mechanisms; 2] {
+fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> Families {
     let variants = Arc::new(variants);
     let is_suspected = !variants.observe_suspected().is_empty();
-    let [ipv4, ipv6] = nftables;
-    let [ipvs_ipv4, ipvs_ipv6] = ipvs;
-    [(ipv4, ipvs_ipv4), (ipv6, ipvs_ipv6)].map(|(nftables, ipvs)| {
-        let family = nftables.family();
+    let iptables = [Family::Ipv4, Family::Ipv6].map(|family| {
         let mut iptables = OpenOnDemand::new(family, Arc::clone(&variants));
         if is_suspected {
             iptables.suspect();
             iptables.open_suspected();
         }
-        let tally = iptables.tally();
+        iptables
+    });
+    let figures = iptables.each_ref().map(OpenOnDemand::figures);
+    let [ipv4, ipv6] = nftables;
+    let [iptables_ipv4, iptables_ipv6] = iptables;
+    let [ipvs_ipv4, ipvs_ipv6] = ipvs;
+    let modes = [
+        (ipv4, iptables_ipv4, ipvs_ipv4),
+        (ipv6, iptables_ipv6, ipvs_ipv6),
+    ];
+    let reconcilers = modes.map(|(nftables, iptables, ipvs)| {
         // The first mechanism replaces another one that cannot be used.
-        let members = vec![
-            (Mechanism::Nftables, erase(nftables)),
+        let first = (Mechanism::Nftables, erase(nftables));
+        let others = vec![
             (Mechanism::Iptables, erase(iptables)),
             (Mechanism::Ipvs, erase(ipvs)),
         ];
-        Mechanisms::new(family, members, tally)
-    })
+        FamilyReconciler::with_modes(first, others)
+    });
+    Families {
+        reconcilers,
+        iptables: figures,
+    }
 }
 
 /// Returns one family of `mechanism` without a kernel, to render, compare and simulate.

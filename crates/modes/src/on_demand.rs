@@ -35,7 +35,7 @@ pub(super) struct OpenOnDemand {
     pub(super) offer: TableAvailability,
     /// `None` if the tables are never opened.
     variants: Option<Arc<Variants>>,
-    tally: Arc<Mutex<Tally>>,
+    figures: IptablesFigures,
 }
 
 /// Signpost's rules in the iptables tables.
@@ -59,9 +59,13 @@ pub(super) struct VariantChange {
 #[error("the iptables tables have not been read yet")]
 struct Unread;
 
+/// The current figures about the iptables tables of one family, shared with its backend.
+#[derive(Debug, Clone, Default)]
+pub struct IptablesFigures(Arc<Mutex<Figures>>);
+
 /// Figures about the iptables tables, for status and metrics.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tally {
+pub(super) struct Figures {
     /// The variant that was used last.
     pub(super) variant: Option<Variant>,
     /// The longest wait of a change for the xtables lock.
@@ -88,6 +92,20 @@ struct Open {
     opened: Option<Arc<Opened>>,
 }
 
+// === impl IptablesFigures ===
+
+impl IptablesFigures {
+    pub(super) fn current(&self) -> Figures {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        // The figures are consistent between any two statements that change them, so a poisoned
+        // lock is harmless.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 // === impl OpenOnDemand ===
 
 impl OpenOnDemand {
@@ -108,7 +126,7 @@ impl OpenOnDemand {
             knowledge: ReadState::Read,
             offer: TableAvailability::Assumed,
             variants: None,
-            tally: Arc::default(),
+            figures: IptablesFigures::default(),
         }
     }
 
@@ -125,9 +143,9 @@ impl OpenOnDemand {
         }
     }
 
-    /// Returns the figures, shared with this backend for as long as it exists.
-    pub(super) fn tally(&self) -> Arc<Mutex<Tally>> {
-        Arc::clone(&self.tally)
+    /// Returns the figures, which stay current for as long as this backend exists.
+    pub(super) fn figures(&self) -> IptablesFigures {
+        self.figures.clone()
     }
 
     fn is_open(&self) -> bool {
@@ -145,7 +163,7 @@ impl OpenOnDemand {
         };
         let opened = variants.open()?;
         self.knowledge = ReadState::Read;
-        lock(&self.tally).variant = Some(opened.variant);
+        self.figures.lock().variant = Some(opened.variant);
         let ways = opened.take(self.family);
         self.offer = match &ways {
             Some(ways) if !ways.used.is_offered() => TableAvailability::Lacking,
@@ -212,7 +230,7 @@ impl OpenOnDemand {
 
     /// Reads the rules in the variant in use; none while it is not open.
     fn observe_used(&mut self) -> Result<Rules, ObserveError> {
-        lock(&self.tally).lock = LockState::Free;
+        self.figures.lock().lock = LockState::Free;
         let used = self.used();
         used.map_or_else(|| Ok(Rules::default()), Iptables::observe)
     }
@@ -252,7 +270,7 @@ impl OpenOnDemand {
             let written: &mut BTreeMap<_, _> = &mut written;
             *written.entry(step.table).or_default() += step.rules();
         }
-        lock(&self.tally).written = written;
+        self.figures.lock().written = written;
         let (committed, wait) = commit(self.used(), change);
         self.note_wait(wait, committed.is_ok());
         committed
@@ -315,11 +333,11 @@ impl OpenOnDemand {
             return;
         };
         variants.waited(wait);
-        let mut tally = lock(&self.tally);
-        tally.longest_lock_wait = tally.longest_lock_wait.max(wait);
+        let mut figures = self.figures.lock();
+        figures.longest_lock_wait = figures.longest_lock_wait.max(wait);
         // A shorter wait means that the lock was acquired.
         let in_vain = !succeeded && wait >= variants.patience();
-        tally.lock = match in_vain {
+        figures.lock = match in_vain {
             true => LockState::Held,
             false => LockState::Free,
         };
@@ -419,15 +437,6 @@ impl Backend for OpenOnDemand {
         Ok(Receipt { transactions })
     }
 
-    fn open(&mut self) -> Result<(), ObserveError> {
-        let family = self.family;
-        self.open_variant().map_err(|error| ObserveError {
-            family,
-            recovery: recovery(error.fault),
-            source: error.into(),
-        })
-    }
-
     fn release(&mut self) {
         // Keep the tables open while the other variant may contain rules of Signpost.
         if !self.owes_a_look() {
@@ -470,12 +479,6 @@ impl backend::Change for VariantChange {
             objects: used.objects + leftover.objects,
         }
     }
-}
-
-/// Locks the tally. It is consistent between any two statements that change it, so a poisoned lock
-/// is harmless.
-pub(super) fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Commits `change` if the tables are open. Also returns the wait for the xtables lock, if the

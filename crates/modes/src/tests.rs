@@ -1,30 +1,17 @@
 mod third;
 
-use std::sync::Arc;
-
-use backend::{Backend, Recovery, Rendered, erase};
+use backend::{Backend, Change as _, Recovery, Rendered, erase};
 use backend_iptables::Iptables;
-use backend_nftables::Nftables;
 use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
 use crds::profile::mechanism::Mode;
 use dataplane::{Config, Dataplane, Family};
-use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
+use testkit::{FakeKernel, FakeRules, mk_config, mk_endpoints, mk_node, mk_service};
 use xtables::{Found, Presence};
 
 use super::findings;
 use super::on_demand::{OpenOnDemand, TableAvailability};
 use super::*;
-
-const BOTH: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
-
-/// One family without a kernel.
-fn detached() -> Mechanisms {
-    let members = BOTH.map(|mechanism| {
-        let backend = list::detached(mechanism, Family::Ipv4, Variant::NfTables);
-        (mechanism, backend)
-    });
-    Mechanisms::new(Family::Ipv4, members.into(), Arc::default())
-}
 
 /// Services with these numbers, programmed by `mechanism`.
 fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
@@ -50,97 +37,22 @@ fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
 }
 
 #[test]
-fn what_is_wanted_is_rendered_whole_and_comes_before_what_goes() {
-    let backend = detached();
-    let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
-    let fresh = |mechanism| {
-        let desired = dataplane(mechanism, 1..4);
-        backend.render(&desired, &Rendered::default())
-    };
-    for (from, to) in [(nftables, iptables), (iptables, nftables)] {
-        let observed = Rendered {
-            dataplane: dataplane(from, 1..3),
-            rules: backend.render(&dataplane(from, 1..3), &Rendered::default()),
-        };
-        let desired_rules = backend.render(&dataplane(to, 1..4), &observed);
-        assert_eq!(desired_rules, fresh(to), "from {from}");
-        assert_eq!(desired_rules.active_mode(), Some(to));
-        let change = backend.diff(&observed.rules, &desired_rules);
-        let order = change.parts.iter().map(|(mechanism, _)| *mechanism);
-        assert_eq!(order.collect::<Vec<_>>(), [to, from]);
-        assert!(
-            backend
-                .diff(&desired_rules, &desired_rules)
-                .size()
-                .is_empty()
-        );
-    }
-}
-
-#[test]
-fn what_changes_in_one_mechanism_is_all_that_is_written() {
-    let backend = detached();
-    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
-        let before = Rendered {
-            dataplane: dataplane(mechanism, 1..100),
-            rules: backend.render(&dataplane(mechanism, 1..100), &Rendered::default()),
-        };
-        let mut desired = before.dataplane.clone();
-        let more = dataplane(mechanism, 100..101);
-        for (_, rules) in more.services().iter() {
-            desired.set(Arc::clone(rules));
-        }
-        let after = backend.render(&desired, &before);
-        let size = backend.diff(&before.rules, &after).size();
-        let all = backend.diff(&RulesByMechanism::default(), &after).size();
-        assert!(size.elements * 4 < all.elements, "{size:?} of {all:?}");
-    }
-}
-
-#[test]
-fn an_interrupted_switch_leads_on_to_what_is_wanted() {
-    let backend = detached();
-    let render = |mechanism| backend.render(&dataplane(mechanism, 1..3), &Rendered::default());
-    let mut both = render(Mechanism::Nftables);
-    let iptables = render(Mechanism::Iptables).of(Mechanism::Iptables);
-    both.set(Mechanism::Iptables, iptables);
-    // The state after a read: the dataplane that the rules were rendered from is not known.
-    let observed = Rendered {
-        dataplane: Dataplane::default(),
-        rules: both.clone(),
-    };
-    for (mechanism, other) in BOTH.into_iter().zip(BOTH.into_iter().rev()) {
-        let desired = backend.render(&dataplane(mechanism, 1..3), &observed);
-        assert_eq!(desired, render(mechanism));
-        let change = backend.diff(&both, &desired);
-        let parts: Vec<Mechanism> = change.parts.iter().map(|part| part.0).collect();
-        assert_eq!(parts, [other], "{mechanism} is complete");
-    }
-}
-
-#[test]
-fn what_is_in_the_variant_that_is_not_used_goes() {
-    let backend = detached();
+fn rules_in_the_variant_that_is_not_used_are_removed() {
+    let backend = simulator(Mechanism::Iptables, Family::Ipv4);
     let desired = dataplane(Mechanism::Iptables, 1..3);
     let desired_rules = backend.render(&desired, &Rendered::default());
-    let used = desired_rules
-        .of(Mechanism::Iptables)
-        .typed::<VariantRules>()
-        .used;
-    let with_leftover = VariantRules {
+    let used = desired_rules.typed::<VariantRules>().used;
+    let with_leftover = AnyRules::of(VariantRules {
         used: used.clone(),
         leftover: used,
-    };
-    let with_leftover = RulesByMechanism::only(Mechanism::Iptables, AnyRules::of(with_leftover));
+    });
     let observed = Rendered {
         dataplane: Dataplane::default(),
         rules: with_leftover.clone(),
     };
     assert_eq!(backend.render(&desired, &observed), desired_rules);
     let removal = backend.diff(&with_leftover, &desired_rules).size();
-    let all = backend
-        .diff(&desired_rules, &RulesByMechanism::default())
-        .size();
+    let all = backend.diff(&desired_rules, &AnyRules::default()).size();
     assert_eq!(
         removal, all,
         "the other variant is emptied, and no more is written"
@@ -149,23 +61,23 @@ fn what_is_in_the_variant_that_is_not_used_goes() {
 
 /// A node with `ipv6.disable=1` on which other programs use legacy tables, which it lacks for IPv6.
 #[test]
-fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
-    let backend = detached();
-    let fresh = |backend: &Mechanisms, mechanism| {
-        backend.render(&dataplane(mechanism, 1..4), &Rendered::default())
-    };
-    let expected = fresh(&backend, Mechanism::Nftables);
-    assert_ne!(fresh(&backend, Mechanism::Iptables), expected);
-    let nftables = erase(Nftables::detached(Family::Ipv4));
+fn a_family_that_legacy_tables_lack_is_served_as_in_mode_nftables() {
+    let kernel = FakeKernel::new();
+    let nftables = erase(kernel.backend(Family::Ipv4));
     let mut iptables = OpenOnDemand::detached(Iptables::detached(Family::Ipv4, Variant::Legacy));
     iptables.offer = TableAvailability::Lacking;
-    let members = vec![
-        (Mechanism::Nftables, nftables),
-        (Mechanism::Iptables, erase(iptables)),
-    ];
-    let backend = Mechanisms::new(Family::Ipv4, members, Arc::default());
-    assert_eq!(fresh(&backend, Mechanism::Iptables), expected);
-    assert!(backend.standing().impossible.is_empty(), "nothing is said");
+    let others = vec![(Mechanism::Iptables, erase(iptables))];
+    let mut family = FamilyReconciler::with_modes((Mechanism::Nftables, nftables), others);
+    let desired = dataplane(Mechanism::Iptables, 1..4);
+    let sync = family.sync(&desired, Reason::Startup, &SystemClock);
+    assert_eq!(sync.outcome, Outcome::Committed);
+    assert_eq!(
+        kernel.rules(Family::Ipv4),
+        FakeRules::render(&desired, Family::Ipv4)
+    );
+    let state = MechanismState::of(&family, &IptablesFigures::default());
+    assert!(state.impossible.is_empty(), "nothing is reported");
+    assert_eq!(state.active_mode, Some(Mechanism::Nftables));
 }
 
 fn carried(
@@ -242,7 +154,8 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
 /// A change that is counted as done would be recorded as present in the kernel.
 #[test]
 fn a_change_of_another_mechanism_is_refused() {
-    let [mut nftables, iptables] = BOTH.map(|mechanism| simulator(mechanism, Family::Ipv4));
+    let [mut nftables, iptables] = [Mechanism::Nftables, Mechanism::Iptables]
+        .map(|mechanism| simulator(mechanism, Family::Ipv4));
     let nothing = AnyRules::default();
     let error = nftables
         .commit(iptables.diff(&nothing, &nothing))

@@ -1,12 +1,12 @@
 //! Keeps the kernel at the desired state: one loop for every backend.
 //!
 //! A [`Dataplane`](dataplane::Dataplane) arrives whenever the desired state changes. [`Schedule`]
-//! decides when to act on it, a [`Domain`] for each address family programs it, and a [`Report`]
-//! describes the result. No function here returns an error to the loop: a failure is a reported
+//! decides when to act on it, a [`FamilyReconciler`] for each address family programs it, and a
+//! [`Report`] describes the result. A family has a domain for each mode, of which one serves. No function here returns an error to the loop: a failure is a reported
 //! state, and the loop continues.
 //!
 //! ```text
-//! Command --take--> Schedule --due--> Reconciler --sync--> Domain (IPv4), Domain (IPv6)
+//! Command --take--> Schedule --due--> Reconciler --sync--> family --> domain of the mode
 //!    ^                                                         | render, diff, commit
 //!    '--- sources                          Report <--publish---'
 //! ```
@@ -22,7 +22,9 @@ mod clock;
 mod domain;
 mod error_chain;
 mod families;
+mod family;
 mod latency;
+mod progress;
 mod repaired_drift;
 mod run;
 mod schedule;
@@ -30,9 +32,9 @@ mod status;
 mod sync;
 mod urgency;
 
-pub use clock::Clock;
-pub use domain::Domain;
+pub use clock::{Clock, SystemClock};
 pub use families::Reconciler;
+pub use family::FamilyReconciler;
 pub use latency::{Latency, Stamps};
 pub use repaired_drift::{DriftByProgram, RepairBackoff, RepairedDrift};
 pub use run::{

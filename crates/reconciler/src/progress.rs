@@ -72,6 +72,11 @@ impl<'a> Progress<'a> {
         self.transactions += receipt.transactions;
     }
 
+    /// Allows each domain of the family its own attempt.
+    pub(crate) fn allow_reread(&mut self) {
+        self.reread = Reread::Allowed;
+    }
+
     /// Returns `true` the first time, `false` after that.
     pub(crate) fn take_reread(&mut self) -> bool {
         std::mem::replace(&mut self.reread, Reread::Taken) == Reread::Allowed

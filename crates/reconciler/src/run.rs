@@ -14,8 +14,8 @@ use dataplane::{Dataplane, Family};
 use crate::latency::{Backlog, Latency};
 use crate::urgency::urgency;
 use crate::{
-    Clock, Domain, FamilySync, Periods, Reason, Reconciler, RepairBackoff, RepairedDrift, Schedule,
-    Stamps, Urgency,
+    Clock, FamilyReconciler, FamilySync, Periods, Reason, Reconciler, RepairBackoff, RepairedDrift,
+    Schedule, Stamps, Urgency,
 };
 pub use command_receiver::{CommandReceiver, CommandSender, command_receiver};
 pub use command_source::{CommandSource, Received};
@@ -116,7 +116,7 @@ pub fn run<B: Backend>(
     }
 }
 
-/// The state of the loop, in addition to that of its domains.
+/// The state of the loop, in addition to that of its families.
 struct Loop<'a, B: Backend, P> {
     reconciler: &'a mut Reconciler<B>,
     clock: &'a dyn Clock,
@@ -206,7 +206,9 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
                     None => Urgency::Ordinary,
                 };
                 self.schedule.changed(now, urgency);
-                self.backlog.add(self.reconciler.families(), &stamps);
+                let families = self.reconciler.families().iter();
+                self.backlog
+                    .add(families.map(FamilyReconciler::family), &stamps);
                 self.desired = Some(dataplane);
             }
             Command::Settings(Settings {
@@ -336,10 +338,10 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
 
     /// The families in which some sync has succeeded.
     fn caught_up(&self) -> impl Iterator<Item = Family> {
-        let domains = self.reconciler.domains().iter();
-        domains
-            .filter(|domain| domain.is_programmed())
-            .map(Domain::family)
+        let families = self.reconciler.families().iter();
+        families
+            .filter(|family| family.is_programmed())
+            .map(FamilyReconciler::family)
     }
 
     fn publish_idle(&mut self) {
@@ -364,7 +366,7 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
             finished,
             latencies,
         };
-        (self.publish)(LoopEvent::Report(report, self.reconciler.domains()));
+        (self.publish)(LoopEvent::Report(report, self.reconciler.families()));
     }
 }
 

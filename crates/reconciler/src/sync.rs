@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use backend::{Recovery, Size, UnsupportedField};
+use backend::{CommitError, ObserveError, Recovery, Size, UnsupportedField};
 use dataplane::{Family, ServiceKey};
 
 use crate::RepairedDrift;
+use crate::error_chain::error_chain;
 
 /// Why a sync ran, ordered by how much the sync does. A sync with several reasons reports the
 /// last of them in this order.
@@ -112,6 +113,26 @@ pub struct Quarantined {
 /// The most recent syncs of one family, oldest first: at most [`RecentSyncs::KEPT`].
 #[derive(Debug, Clone, Default)]
 pub struct RecentSyncs(VecDeque<Arc<FamilySync>>);
+
+// === impl Failure ===
+
+impl From<&CommitError> for Failure {
+    fn from(error: &CommitError) -> Failure {
+        Failure {
+            error: error_chain(error),
+            recovery: error.recovery,
+        }
+    }
+}
+
+impl From<&ObserveError> for Failure {
+    fn from(error: &ObserveError) -> Failure {
+        Failure {
+            error: error_chain(error),
+            recovery: error.recovery,
+        }
+    }
+}
 
 // === impl RecentSyncs ===
 

@@ -19,6 +19,8 @@ pub struct Faulty<B: Backend> {
     /// Divides a change into steps, which are committed in order.
     steps: fn(B::Change) -> Vec<B::Change>,
     script: Box<dyn FnMut(&Call<'_>) -> CallOutcome + Send>,
+    /// How much of a change one sync programs, if not what `inner` says.
+    chunk_size: Option<ChunkSize>,
     /// The dataplane that was rendered last, which determines the Services that a change affects.
     desired: Mutex<Dataplane>,
 }
@@ -92,7 +94,16 @@ impl<B: Backend> Faulty<B> {
             inner,
             steps,
             script: Box::new(script),
+            chunk_size: None,
             desired: Mutex::default(),
+        }
+    }
+
+    /// Sets how much of a change one sync programs.
+    pub fn with_chunk_size(self, chunk_size: ChunkSize) -> Faulty<B> {
+        Faulty {
+            chunk_size: Some(chunk_size),
+            ..self
         }
     }
 
@@ -195,7 +206,8 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 
     fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.inner.chunk_size(config)
+        self.chunk_size
+            .unwrap_or_else(|| self.inner.chunk_size(config))
     }
 
     fn longest_part(&self, config: &Config) -> Duration {

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use ::conntrack::Feed;
-use backend::Recovery;
+use backend::{AnyBackend, Recovery};
 use dataplane::Family;
-use modes::Mechanisms;
+use modes::{Families, IptablesFigures, MechanismState, RulesByMechanism};
 use reconciler::{
-    Clock, CommandReceiver, Domain, FamilySync, LoopEvent, Outcome, Periods, Permission, Reason,
-    Reconciler, Report, Settings,
+    CommandReceiver, FamilyReconciler, FamilySync, LoopEvent, Outcome, Periods, Permission, Reason,
+    Reconciler, Report, Settings, SystemClock,
 };
 use runtime::Heartbeat;
 use tracing::{debug, info, warn};
@@ -47,14 +47,17 @@ enum Worth {
 
 /// Runs the reconciler on its thread.
 pub(super) fn reconcile(
-    backends: [Mechanisms; 2],
+    Families {
+        reconcilers,
+        iptables,
+    }: Families,
     mut inbox: CommandReceiver,
     board: Arc<Board>,
     connections: Feed,
     followed: SyncSubscribers,
     heartbeat: Heartbeat,
 ) {
-    let mut reconciler = Reconciler::new(backends.into());
+    let mut reconciler = Reconciler::of(reconcilers.into());
     let settings = Settings {
         periods: Periods {
             min_sync_period: Duration::ZERO,
@@ -68,7 +71,7 @@ pub(super) fn reconcile(
         &mut inbox,
         &SystemClock,
         |news| {
-            let (report, domains) = match news {
+            let (report, families) = match news {
                 LoopEvent::Began(running_sync) => {
                     heartbeat.busy();
                     followed.changes.began();
@@ -76,21 +79,22 @@ pub(super) fn reconcile(
                     board.post_running_sync(running_sync);
                     return;
                 }
-                LoopEvent::Report(report, domains) => (report, domains),
+                LoopEvent::Report(report, families) => (report, families),
             };
             heartbeat.idle();
-            let states: BTreeMap<_, _> = domains
+            let states: BTreeMap<_, _> = families
                 .iter()
-                .filter(|domain| concerns(&report, domain.family()))
-                .map(|domain| (domain.family(), state(domain)))
+                .zip(&iptables)
+                .filter(|(family, _)| concerns(&report, family.family()))
+                .map(|(family, figures)| (family.family(), state(family, figures)))
                 .collect();
             for sync in &report.finished {
                 let state = states.get(&sync.family);
-                let desired = state.and_then(|state| state.standing.desired);
+                let mode = state.and_then(|state| state.standing.chosen);
                 let family = report.families.iter().find(|f| f.family == sync.family);
                 let failing = family.and_then(|family| family.failing.as_ref());
                 log_sync(sync, failing.map_or(0, |failing| failing.syncs));
-                followed.metrics.finished(sync, desired.unwrap_or_default());
+                followed.metrics.finished(sync, mode.unwrap_or_default());
             }
             for latency in &report.latencies {
                 followed.metrics.arrived(latency);
@@ -110,10 +114,10 @@ fn concerns(report: &Report, family: Family) -> bool {
     report.finished.is_empty() || finished.any(|sync| sync.family == family)
 }
 
-fn state(domain: &Domain<Mechanisms>) -> FamilyState {
+fn state(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> FamilyState {
     FamilyState {
-        held: domain.observed().map(|observed| observed.rules.clone()),
-        standing: domain.backend().standing(),
+        held: RulesByMechanism::observed(family),
+        standing: MechanismState::of(family, figures),
     }
 }
 
@@ -145,21 +149,10 @@ fn worth(sync: &FamilySync, failures: u32) -> Worth {
     }
 }
 
-/// The machine's clocks.
-struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn wall_time(&self) -> SystemTime {
-        SystemTime::now()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use backend::Size;
     use reconciler::{Failure, Phases};
 

@@ -328,7 +328,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     let both = Family::ALL.map(|family| programmed(family, &view));
     let standing = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
-        desired: Some(Mechanism::Nftables),
+        chosen: Some(Mechanism::Nftables),
         impossible: [(
             Mechanism::Ipvs,
             "the kernel has no IPVS: it needs module ip_vs".to_owned(),

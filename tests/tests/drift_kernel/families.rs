@@ -12,10 +12,9 @@ use netlink::Socket;
 use netlink::nf_tables::{
     self, Bytes, DataType, ElementData, Operation, Set, SetContent, SetWriter, Transaction,
 };
-use reconciler::{Domain, Outcome, Reason};
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use tests::deadline::patience;
 use tests::network::{Namespace, Network};
-use tests::system_clock::SystemClock;
 
 /// How long the kernel may take to send a notification.
 const PROMPTLY: Duration = Duration::from_secs(2);
@@ -48,9 +47,9 @@ pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> 
 }
 
 /// Opens families with some Services, and a listener.
-fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, NotificationListener)> {
+fn open(inside: &Namespace) -> Result<(Vec<FamilyReconciler<Nftables>>, NotificationListener)> {
     let (families, mut notification_listener) = inside.enter(open_with_listener)??;
-    let mut domains: Vec<_> = families.into_iter().map(Domain::new).collect();
+    let mut domains: Vec<_> = families.into_iter().map(FamilyReconciler::new).collect();
     for domain in &mut domains {
         let sync = domain.sync(&services(1..=3, &[8080]), Reason::Startup, &SystemClock);
         ensure!(sync.succeeded(), "{sync}");

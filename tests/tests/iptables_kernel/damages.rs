@@ -4,9 +4,8 @@ use anyhow::{Context, Result, ensure};
 use backend::{Backend, Change as _, Recovery, Rendered};
 use backend_iptables::{Iptables, Rules};
 use dataplane::{Dataplane, Family};
-use reconciler::{Domain, Outcome, Reason};
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use tests::programmed::program;
-use tests::system_clock::SystemClock;
 use xtables::Variant;
 
 use crate::ground::Ground;
@@ -68,7 +67,7 @@ pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
         };
         ensure!(error.recovery == Recovery::Observe, "{error:?}");
 
-        let mut domain = Domain::new(backend);
+        let mut domain = FamilyReconciler::new(backend);
         let sync = domain.sync(&before, Reason::Startup, &SystemClock);
         ensure!(sync.succeeded(), "{sync}");
         delete()?;

@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use dataplane::Family;
-use reconciler::{Domain, Outcome, Reason};
-use tests::system_clock::SystemClock;
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 
 use crate::damages::services;
 use crate::ground::Ground;
@@ -18,7 +17,7 @@ pub(crate) fn conntrack_that_is_made_liberal(ground: &Ground) -> Result<()> {
     let [backend, _] = ground.open()?;
     // The sysctl is read in the thread's namespace.
     ground.namespace.enter(|| -> Result<()> {
-        let mut domain = Domain::new(backend);
+        let mut domain = FamilyReconciler::new(backend);
         let mut sync = |reason| domain.sync(&dataplane, reason, &SystemClock);
         for (liberal, reason) in [
             ("0", Reason::Startup),

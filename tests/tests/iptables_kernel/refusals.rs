@@ -3,9 +3,8 @@
 use anyhow::{Result, ensure};
 use backend::Backend;
 use dataplane::ServiceRules;
-use reconciler::{Domain, Reason};
+use reconciler::{FamilyReconciler, Reason, SystemClock};
 use testkit::Faulty;
-use tests::system_clock::SystemClock;
 
 use crate::damages::services;
 use crate::ground::Ground;
@@ -18,7 +17,7 @@ pub(crate) fn one_refused_service(ground: &Ground) -> Result<()> {
         let family = backend.family();
         // Everything but the rejection is done by the real kernel.
         let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
-        let mut domain = Domain::new(Faulty::refusing(backend, bad));
+        let mut domain = FamilyReconciler::new(Faulty::refusing(backend, bad));
         let sync = domain.sync(&dataplane, Reason::Startup, &SystemClock);
         let refused: Vec<String> = sync
             .quarantined

@@ -2,14 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, bail, ensure};
-use backend::{Backend, Change as _, CommitError, Recovery};
+use anyhow::{Result, bail};
+use backend::{AnyBackend, AnyChange, Recovery, erase};
 use backend_iptables::Iptables;
 use backend_nftables::Nftables;
-use dataplane::{Dataplane, Family};
-use reconciler::{Domain, Outcome, Reason};
+use dataplane::{ChunkSize, Config, Dataplane, Family};
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{Call, CallOutcome, Faulty};
-use tests::system_clock::SystemClock;
 use xtables::Variant;
 
 use crate::mechanism::{Mechanism, Steps, smallest_parts, transactions};
@@ -18,6 +17,8 @@ use crate::witness::Witness;
 
 /// The maximum number of attempts before the test fails for lack of progress.
 const ATTEMPTS: usize = 10;
+/// How much of a switch one sync programs: a few Services of the stage.
+const PART: ChunkSize = ChunkSize::new(16);
 
 /// The size of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(crate) struct Script {
     pub(crate) witness: Option<Witness>,
     /// The number of steps begun.
     pub(crate) steps: usize,
+    /// The number of syncs after which another part followed.
+    pub(crate) parts: usize,
     /// Why a check was not possible.
     failure: Option<anyhow::Error>,
     is_dead: bool,
@@ -63,6 +66,7 @@ impl Script {
             incident: None,
             witness,
             steps: 0,
+            parts: 0,
             failure: None,
             is_dead: false,
         }
@@ -91,7 +95,7 @@ impl Script {
 }
 
 /// Runs an agent that programs one family of the node with `expected` through `mechanism`, and
-/// removes the rules of `other`.
+/// removes the rules of `other`. A switch goes in parts.
 pub(crate) fn run(
     stage: &Stage,
     expected: &Dataplane,
@@ -100,25 +104,19 @@ pub(crate) fn run(
     script: Script,
 ) -> Result<Script> {
     let script = Arc::new(Mutex::new(script));
-    match mechanism {
-        Mechanism::Nftables => {
-            program::<Nftables>(stage, Variant::NfTables, expected, family, &script)?;
+    let first = open(stage, mechanism, family, &script)?;
+    let mut reconciler = match other {
+        None => FamilyReconciler::new(first),
+        Some(other) => {
+            let in_parts = |mechanism: Mechanism, backend: Faulty<AnyBackend>| {
+                (mechanism.listed(), backend.with_chunk_size(PART))
+            };
+            let others = vec![in_parts(other, open(stage, other, family, &script)?)];
+            FamilyReconciler::with_modes(in_parts(mechanism, first), others)
         }
-        Mechanism::Iptables(variant) => {
-            program::<Iptables>(stage, variant, expected, family, &script)?;
-        }
-    }
-    if !hold(&script).is_dead {
-        match other {
-            None => {}
-            Some(Mechanism::Nftables) => {
-                withdraw::<Nftables>(stage, Variant::NfTables, family, &script)?;
-            }
-            Some(Mechanism::Iptables(variant)) => {
-                withdraw::<Iptables>(stage, variant, family, &script)?;
-            }
-        }
-    }
+    };
+    program(&mut reconciler, &in_mode(expected, mechanism), &script)?;
+    drop(reconciler);
     let script = Arc::try_unwrap(script).map_err(|_| anyhow::anyhow!("an agent still runs"))?;
     let mut script = script.into_inner().unwrap_or_else(PoisonError::into_inner);
     match script.failure.take() {
@@ -127,71 +125,88 @@ pub(crate) fn run(
     }
 }
 
-/// Runs syncs of the reconciler until the first success.
-fn program<B: Steps>(
-    stage: &Stage,
-    variant: Variant,
+fn in_mode(expected: &Dataplane, mechanism: Mechanism) -> Dataplane {
+    let mut dataplane = expected.clone();
+    let config = Config {
+        mechanism: mechanism.listed(),
+        ..Config::clone(expected.config())
+    };
+    dataplane.set_node(Arc::clone(expected.node()), config.into());
+    dataplane
+}
+
+/// Runs syncs until the first success.
+fn program(
+    reconciler: &mut FamilyReconciler<Faulty<AnyBackend>>,
     expected: &Dataplane,
-    family: Family,
     script: &Shared,
 ) -> Result<()> {
-    let mut domain = Domain::new(open::<B>(stage, variant, family, script)?);
-    for reason in [Reason::Startup]
-        .into_iter()
-        .chain([Reason::Retry; ATTEMPTS])
-    {
-        let sync = domain.sync(expected, reason, &SystemClock);
+    let mut reason = Reason::Startup;
+    let mut failures = 0;
+    while failures < ATTEMPTS {
+        let sync = reconciler.sync(expected, reason, &SystemClock);
         match &sync.outcome {
-            Outcome::Failed(failure) if failure.recovery == Recovery::Retry => {}
             Outcome::Failed(_) if hold(script).is_dead => return Ok(()),
-            Outcome::Failed(_) | Outcome::Partial => bail!("{sync}"),
+            Outcome::Failed(failure) if failure.recovery == Recovery::Halt => bail!("{sync}"),
+            Outcome::Failed(_) => {
+                failures += 1;
+                reason = Reason::Retry;
+            }
+            Outcome::Partial => {
+                hold(script).parts += 1;
+                reason = Reason::Continued;
+            }
             Outcome::Committed | Outcome::Unchanged => return Ok(()),
         }
     }
     bail!("it is still not programmed")
 }
 
-fn withdraw<B: Steps>(
+fn open(
     stage: &Stage,
-    variant: Variant,
+    mechanism: Mechanism,
     family: Family,
     script: &Shared,
-) -> Result<()> {
-    let mut backend = open::<B>(stage, variant, family, script)?;
-    for _ in 0..ATTEMPTS {
-        let found = backend.observe()?;
-        let change = backend.diff(&found, &B::Rules::default());
-        if change.size().is_empty() {
-            return Ok(());
-        }
-        let result: Result<_, CommitError> = backend.commit(change);
-        if hold(script).is_dead {
-            return Ok(());
-        }
-        if let Err(error) = result {
-            let passes = matches!(error.recovery, Recovery::Retry | Recovery::Observe);
-            ensure!(passes, "{error:?}");
-        }
+) -> Result<Faulty<AnyBackend>> {
+    match mechanism {
+        Mechanism::Nftables => open_as::<Nftables>(stage, Variant::NfTables, family, script),
+        Mechanism::Iptables(variant) => open_as::<Iptables>(stage, variant, family, script),
     }
-    bail!("it is still there")
 }
 
-fn open<B: Steps>(
+fn open_as<B: Steps>(
     stage: &Stage,
     variant: Variant,
     family: Family,
     script: &Shared,
-) -> Result<Faulty<B>> {
-    let backend = B::open_family(stage, variant, family)?;
+) -> Result<Faulty<AnyBackend>> {
+    let backend = erase(B::open_family(stage, variant, family)?);
     let steps = match hold(script).grain {
-        Grain::Transactions => transactions::<B>,
-        Grain::SmallestParts => smallest_parts::<B>,
+        Grain::Transactions => any_steps::<B, false>,
+        Grain::SmallestParts => any_steps::<B, true>,
     };
     let script = Arc::clone(script);
-    Ok(Faulty::in_steps(backend, steps, move |call| match call {
-        Call::Commit { .. } => hold(&script).fate(),
-        Call::Observe | Call::Removal => CallOutcome::Pass,
+    Ok(Faulty::in_steps(backend, steps, move |call| {
+        let mut script = hold(&script);
+        match call {
+            // Nothing reaches the kernel after the agent was killed.
+            _ if script.is_dead => CallOutcome::Refuse(Recovery::Halt),
+            Call::Commit { .. } => script.fate(),
+            Call::Observe | Call::Removal => CallOutcome::Pass,
+        }
     }))
+}
+
+/// Divides a change of backend `B` into its transactions, or into the smallest parts.
+fn any_steps<B: Steps, const SMALLEST: bool>(change: AnyChange) -> Vec<AnyChange> {
+    let Some(change) = change.typed::<B::Change>() else {
+        return Vec::new();
+    };
+    let steps = match SMALLEST {
+        true => smallest_parts::<B>(change),
+        false => transactions::<B>(change),
+    };
+    steps.into_iter().map(AnyChange::of).collect()
 }
 
 fn hold(script: &Shared) -> std::sync::MutexGuard<'_, Script> {

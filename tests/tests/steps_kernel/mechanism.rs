@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::Result;
-use backend::Backend;
+use backend::Inspect;
 use backend_iptables::{Iptables, Lock};
 use backend_nftables::Nftables;
 use dataplane::Family;
@@ -23,7 +23,7 @@ pub(crate) enum Mechanism {
 }
 
 /// A backend whose changes can be divided.
-pub(crate) trait Steps: Backend + Sized + Send + 'static {
+pub(crate) trait Steps: Inspect + Sized + Send + 'static {
     /// Opens one family of the node.
     fn open_family(stage: &Stage, variant: Variant, family: Family) -> Result<Self>;
 
@@ -95,6 +95,16 @@ fn of_family<B>([ipv4, ipv6]: [B; 2], family: Family) -> B {
     match family {
         Family::Ipv4 => ipv4,
         Family::Ipv6 => ipv6,
+    }
+}
+
+impl Mechanism {
+    /// The mechanism in the profile's terms.
+    pub(crate) fn listed(self) -> dataplane::Mechanism {
+        match self {
+            Mechanism::Nftables => dataplane::Mechanism::Nftables,
+            Mechanism::Iptables(_) => dataplane::Mechanism::Iptables,
+        }
     }
 }
 

@@ -90,6 +90,8 @@ impl Scenario<'_> {
         let script = Script::new(Grain::SmallestParts, Some(self.witness()?));
         let script = self.run(script)?;
         ensure!(script.steps > 0, "there was nothing to do");
+        let is_switch = self.other().is_some();
+        ensure!(!is_switch || script.parts > 1, "{} parts", script.parts);
         Ok((script.steps, self.finish(script)?))
     }
 

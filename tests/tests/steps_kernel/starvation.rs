@@ -17,9 +17,8 @@ use backend::{Backend, Recovery};
 use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family};
-use reconciler::{Domain, Outcome, Reason};
+use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{Call, CallOutcome, Faulty};
-use tests::system_clock::SystemClock;
 use xtables::Variant;
 
 use crate::agent::{self, Grain, Script};
@@ -104,7 +103,7 @@ fn starve<B: Steps>(stage: &Stage, variant: Variant, witness: &mut Witness) -> R
 
 fn program<B: Steps>(backend: B, group: &Arc<MemoryGroup>) -> Result<()> {
     let is_short = Arc::new(AtomicBool::new(false));
-    let mut domain = Domain::new(within(backend, group, &is_short));
+    let mut domain = FamilyReconciler::new(within(backend, group, &is_short));
     let (few, crowd) = (services::expected(), services::crowded());
     ensure_programmed(sync_until(&mut domain, &few, Reason::Startup, group)?)?;
     // Once with enough memory, so that the process has allocated what it needs.
@@ -159,7 +158,7 @@ fn within<B: Steps>(backend: B, group: &Arc<MemoryGroup>, is_short: &Arc<AtomicB
 
 /// Runs syncs until everything is programmed or one fails.
 fn sync_until<B: Backend>(
-    domain: &mut Domain<B>,
+    domain: &mut FamilyReconciler<B>,
     desired: &Dataplane,
     mut reason: Reason,
     group: &MemoryGroup,

@@ -1,44 +1,31 @@
 //! Three mechanisms, each in a separate fake kernel: what holds for two holds for any number.
 
-use std::time::{Instant, SystemTime};
-
-use reconciler::{Clock, Domain, Outcome, Reason};
-use testkit::FakeKernel;
-
 use super::*;
 
 /// In the order of the list. Each has its own kernel, which shows which rules are where.
 const ALL: [Mechanism; 3] = [Mechanism::Nftables, Mechanism::Iptables, Mechanism::Ipvs];
 
-struct Now;
-
-impl Clock for Now {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn wall_time(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
-    }
-}
-
 struct World {
     kernels: [FakeKernel; 3],
-    domain: Domain<Mechanisms>,
+    family: FamilyReconciler<AnyBackend>,
 }
 
 impl World {
     fn new() -> World {
         let kernels = ALL.map(|_| FakeKernel::new());
         World {
-            domain: start(&kernels),
+            family: start(&kernels),
             kernels,
         }
     }
 
+    /// Syncs until nothing follows.
     fn sync(&mut self, mechanism: Mechanism) -> Outcome {
         let desired = dataplane(mechanism, 1..4);
-        let sync = self.domain.sync(&desired, Reason::Changed, &Now);
+        let mut sync = self.family.sync(&desired, Reason::Changed, &SystemClock);
+        while self.family.is_unfinished() {
+            sync = self.family.sync(&desired, Reason::Continued, &SystemClock);
+        }
         sync.outcome.clone()
     }
 
@@ -51,12 +38,13 @@ impl World {
 }
 
 /// Starts an agent on these kernels.
-fn start(kernels: &[FakeKernel; 3]) -> Domain<Mechanisms> {
-    let members = ALL.into_iter().zip(kernels);
-    let members =
-        members.map(|(mechanism, kernel)| (mechanism, erase(kernel.backend(Family::Ipv4))));
-    let members = members.collect();
-    Domain::new(Mechanisms::new(Family::Ipv4, members, Arc::default()))
+fn start(kernels: &[FakeKernel; 3]) -> FamilyReconciler<AnyBackend> {
+    let mut modes = ALL
+        .into_iter()
+        .zip(kernels)
+        .map(|(mechanism, kernel)| (mechanism, erase(kernel.backend(Family::Ipv4))));
+    let first = modes.next().expect("there are three");
+    FamilyReconciler::with_modes(first, modes.collect())
 }
 
 #[test]
@@ -67,11 +55,8 @@ fn a_third_mechanism_is_switched_to_and_from() {
         assert_eq!(world.holding(), [mechanism]);
         assert!(!matches!(world.sync(next), Outcome::Failed(_)));
         assert_eq!(world.holding(), [next], "from {mechanism}");
-        assert_eq!(world.domain.backend().standing().active_mode, Some(next));
-        let observed = world
-            .domain
-            .observed()
-            .map(|observed| observed.rules.clone());
+        assert_eq!(world.family.active_mode(), Some(next));
+        let observed = RulesByMechanism::observed(&world.family);
         assert_eq!(observed.and_then(|held| held.active_mode()), Some(next));
     }
 }
@@ -91,7 +76,7 @@ fn a_switch_to_a_third_mechanism_that_was_cut_short_is_completed() {
         let change = backend.diff(&Default::default(), &desired_rules);
         let _cut = backend.commit(change);
         assert_eq!(world.kernels[0].rules(Family::Ipv4), whole);
-        world.domain = start(&world.kernels);
+        world.family = start(&world.kernels);
         assert_eq!(
             world.sync(Mechanism::Ipvs),
             Outcome::Committed,
@@ -106,8 +91,8 @@ fn a_switch_to_a_third_mechanism_that_was_cut_short_is_completed() {
 fn a_third_mechanism_is_cleaned_up() {
     let mut world = World::new();
     assert_eq!(world.sync(Mechanism::Ipvs), Outcome::Committed);
-    world.domain = start(&world.kernels);
-    let removed = world.domain.commit_removal(&Now);
+    world.family = start(&world.kernels);
+    let removed = world.family.commit_removal(&SystemClock);
     let _ = removed.expect("it goes");
     assert_eq!(world.holding(), []);
 }

@@ -4,11 +4,10 @@ use backend::{Backend, Change, Effect, Recovery, Rendered};
 use dataplane::{Chunk, Dataplane, Turn};
 
 use super::Domain;
-use super::progress::{Phase, Progress};
 use super::stage::Stage;
 use super::unverified_rules::{Cause, UnverifiedRules};
 use crate::Failure;
-use crate::error_chain::error_chain;
+use crate::progress::{Phase, Progress};
 
 /// How much of the desired state one attempt programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +15,13 @@ pub(super) enum Extent {
     /// At most one chunk.
     Chunk,
     Whole,
+    /// Nothing at all: no rules, not even those of an empty dataplane.
+    Nothing,
 }
 
 /// What is left to program once an attempt has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(crate) enum Rest {
     Nothing,
     /// Another part. This attempt programmed a part of this kind.
     Another(Turn),
@@ -76,7 +77,7 @@ impl<B: Backend> Domain<B> {
                         part_size.turn(),
                     )
                 }
-                (Extent::Whole, _) | (_, Transition::AtOnce) => Chunk::Last,
+                (Extent::Whole | Extent::Nothing, _) | (_, Transition::AtOnce) => Chunk::Last,
             });
             let (next, rest) = match &chunk {
                 Chunk::Last => (admitted, Rest::Nothing),
@@ -86,7 +87,10 @@ impl<B: Backend> Domain<B> {
             if rest != Rest::Nothing && transition == Transition::Rebuilding {
                 self.stage = Stage::Rebuilding;
             }
-            let rules = progress.measure(Phase::Render, || backend.render(next, &observed));
+            let rules = progress.measure(Phase::Render, || match extent {
+                Extent::Chunk | Extent::Whole => backend.render(next, &observed),
+                Extent::Nothing => B::Rules::default(),
+            });
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
@@ -96,7 +100,6 @@ impl<B: Backend> Domain<B> {
             match progress.measure(Phase::Commit, || backend.commit(change)) {
                 Ok(receipt) => {
                     progress.count(size, receipt);
-                    self.last_receipt = Some(progress.clock.wall_time());
                     self.advance(next, rules, rest);
                     return Ok(rest);
                 }
@@ -118,10 +121,7 @@ impl<B: Backend> Domain<B> {
                     if error.recovery == Recovery::Observe && progress.take_reread() {
                         continue;
                     }
-                    return Err(Failure {
-                        error: error_chain(&error),
-                        recovery: error.recovery,
-                    });
+                    return Err(Failure::from(&error));
                 }
             }
         }
@@ -132,14 +132,14 @@ impl<B: Backend> Domain<B> {
         let Some(unverified_rules) = self.unverified_rules.take() else {
             return;
         };
-        let heard = self.repaired_drifts.take_heard();
+        let heard = self.pending_drift.take_heard();
         let size = self.backend.diff(rules, &unverified_rules.rules).size();
         match unverified_rules.cause {
-            Cause::Unread if !size.is_empty() => self.repaired_drifts.find(size, heard, progress),
+            Cause::Unread if !size.is_empty() => self.pending_drift.find(size, heard, progress),
             Cause::Refused if !size.is_empty() => {
-                self.repaired_drifts.commit_failed(size, heard, progress)
+                self.pending_drift.commit_failed(size, heard, progress)
             }
-            Cause::Unread | Cause::Refused => self.repaired_drifts.attribute(heard, progress),
+            Cause::Unread | Cause::Refused => self.pending_drift.attribute(heard, progress),
         }
     }
 }
@@ -159,10 +159,8 @@ enum Transition {
 
 impl Transition {
     /// Rules that were read back are replaced at once, because they do not show which dataplane
-    /// they implement. Rules of another mechanism are replaced at once, too: the active rules must
-    /// stay complete until their successors are. A kernel that is emptied while it is being filled
-    /// is filled at once; in parts, a program that keeps emptying it would never be recognised as
-    /// doing so.
+    /// they implement. A kernel that is emptied while it is being filled is filled at once; in parts,
+    /// a program that keeps emptying it would never be recognised as doing so.
     fn between<R: Default + PartialEq>(
         observed: &Rendered<R>,
         admitted: &Dataplane,
@@ -176,11 +174,9 @@ impl Transition {
                 Stage::Complete | Stage::Rebuilding => Transition::AtOnce,
             };
         }
-        let (before, after) = (programmed.config(), admitted.config());
-        match before == after {
+        match programmed.config().equals_in_any_mode(admitted.config()) {
             true => Transition::Services,
-            false if before.mechanism == after.mechanism => Transition::Rebuilding,
-            false => Transition::AtOnce,
+            false => Transition::Rebuilding,
         }
     }
 }

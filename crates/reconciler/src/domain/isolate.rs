@@ -6,9 +6,9 @@ use backend::{Backend, Recovery};
 use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
-use super::progress::{Phase, Progress};
 use super::quarantine::{copy_service, hold_back, keep_addresses};
 use crate::Failure;
+use crate::progress::{Phase, Progress};
 
 /// The number of groups of Services that one sync tries separately. Enough to find 20 among
 /// 10,000. A kernel that refuses more Services refuses them for a shared reason, and each refusal

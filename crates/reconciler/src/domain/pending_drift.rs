@@ -1,25 +1,21 @@
-//! Changes by other programs to one family, from the notification to the repair.
+//! Changes by other programs to the rules of one domain, from the notification to the repair.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::{Actor, Size};
 
-use super::progress::Progress;
-use crate::{DriftByProgram, RepairedDrift};
+use crate::RepairedDrift;
+use crate::progress::Progress;
 
-/// The changes by other programs to one family.
+/// The changes by other programs that are not known to be repaired.
 #[derive(Debug, Default)]
-pub(super) struct RepairedDrifts {
+pub(super) struct PendingDrift {
     heard: Option<UnverifiedChange>,
     /// The size of a difference that made a commit fail and is already repaired, until it is known
     /// which program caused it.
     commit_failure: Option<Size>,
     /// A difference that was found and is not known to be repaired.
     found: Option<Found>,
-    repaired: u64,
-    last: Option<RepairedDrift>,
-    drift_by_program: Arc<[DriftByProgram]>,
 }
 
 /// A notification of a change by another program; no sync has checked the kernel since.
@@ -35,9 +31,9 @@ struct Found {
     repaired_drift: RepairedDrift,
 }
 
-// === impl RepairedDrifts ===
+// === impl PendingDrift ===
 
-impl RepairedDrifts {
+impl PendingDrift {
     /// Records a notification of a change by another program.
     pub(super) fn notify(&mut self, actor: Option<&Actor>, now: Instant) {
         let heard = self.heard.get_or_insert(UnverifiedChange {
@@ -130,30 +126,9 @@ impl RepairedDrifts {
     /// Records that the kernel holds the desired state, so what was found is repaired.
     pub(super) fn repair(&mut self, ended: Instant) -> Option<RepairedDrift> {
         let found = self.found.take()?;
-        let repaired_drift = RepairedDrift {
+        Some(RepairedDrift {
             repaired_after: ended.saturating_duration_since(found.since),
             ..found.repaired_drift
-        };
-        self.repaired += 1;
-        self.last = Some(repaired_drift.clone());
-        let mut drift_by_program = self.drift_by_program.to_vec();
-        DriftByProgram::add(&mut drift_by_program, &repaired_drift);
-        self.drift_by_program = drift_by_program.into();
-        Some(repaired_drift)
-    }
-
-    /// The number of repaired changes.
-    pub(super) fn repaired(&self) -> u64 {
-        self.repaired
-    }
-
-    /// The programs that made the repaired changes.
-    pub(super) fn drift_by_program(&self) -> &Arc<[DriftByProgram]> {
-        &self.drift_by_program
-    }
-
-    /// The change repaired last.
-    pub(super) fn last(&self) -> Option<&RepairedDrift> {
-        self.last.as_ref()
+        })
     }
 }

@@ -11,11 +11,14 @@ use testkit::{
 };
 
 use crate::fake_clock::FakeClock;
-use crate::{Clock, Domain, FamilyCondition, FollowUp, Outcome, Pace, Reason, Reconciler};
+use crate::{
+    Clock, FamilyCondition, FamilyReconciler, FollowUp, Outcome, Pace, Reason, Reconciler,
+};
 
 mod chunks;
 mod isolation;
 mod repaired_drift;
+mod switch;
 
 const IPV4: Family = Family::Ipv4;
 
@@ -86,12 +89,12 @@ fn failing(
 fn t42_a_restart_with_nothing_changed_writes_nothing() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let desired = web_and_cart();
-    let mut before = Domain::new(kernel.backend(IPV4));
+    let mut before = FamilyReconciler::new(kernel.backend(IPV4));
     before.sync(&desired, Reason::Startup, &clock);
     let operations = kernel.operations();
     assert!(operations > 0);
 
-    let mut after = Domain::new(kernel.backend(IPV4));
+    let mut after = FamilyReconciler::new(kernel.backend(IPV4));
     let sync = after.sync(&desired, Reason::Startup, &clock);
 
     assert_eq!(sync.outcome, Outcome::Unchanged);
@@ -102,10 +105,10 @@ fn t42_a_restart_with_nothing_changed_writes_nothing() {
 #[test]
 fn a_restart_removes_what_ended_meanwhile_and_nothing_else() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    Domain::new(kernel.backend(IPV4)).sync(&web_and_cart(), Reason::Startup, &clock);
+    FamilyReconciler::new(kernel.backend(IPV4)).sync(&web_and_cart(), Reason::Startup, &clock);
     let desired = dataplane(&[service("shop/web", 10, &[8080, 8081])]);
 
-    let mut after = Domain::new(kernel.backend(IPV4));
+    let mut after = FamilyReconciler::new(kernel.backend(IPV4));
     let sync = after.sync(&desired, Reason::Startup, &clock);
 
     assert_eq!(sync.size.elements, 2, "the frontend and its cluster IP");
@@ -153,9 +156,9 @@ fn t19_a_commit_that_fails_once_is_retried_in_full() {
 #[test]
 fn a_lost_answer_is_followed_by_a_look_and_another_try_in_the_same_sync() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(failing(&kernel, CallOutcome::LoseAnswer, &[0]));
+    let mut family = FamilyReconciler::new(failing(&kernel, CallOutcome::LoseAnswer, &[0]));
 
-    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Startup, &clock);
 
     assert_eq!(sync.outcome, Outcome::Unchanged, "it had arrived all along");
     assert_eq!(kernel.observations(), 2);
@@ -165,10 +168,10 @@ fn a_lost_answer_is_followed_by_a_look_and_another_try_in_the_same_sync() {
 #[test]
 fn a_commit_cut_short_is_completed_in_the_same_sync() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     kernel.cut_after(3);
 
-    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Startup, &clock);
 
     assert_eq!(sync.outcome, Outcome::Committed);
     assert_held(&kernel, &web_and_cart());
@@ -178,13 +181,13 @@ fn a_commit_cut_short_is_completed_in_the_same_sync() {
 fn an_answer_lost_twice_ends_the_sync_and_the_next_one_looks_first() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let refused = CallOutcome::Refuse(Recovery::Observe);
-    let mut domain = Domain::new(failing(&kernel, refused, &[0, 1]));
+    let mut family = FamilyReconciler::new(failing(&kernel, refused, &[0, 1]));
 
-    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Startup, &clock);
     assert!(!sync.succeeded());
-    assert!(domain.observed().is_none());
+    assert!(family.observed().is_none());
 
-    let sync = domain.sync(&web_and_cart(), Reason::Retry, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Retry, &clock);
     assert_eq!(sync.outcome, Outcome::Committed);
     assert_eq!(kernel.observations(), 3);
 }
@@ -285,25 +288,25 @@ fn a_family_that_has_failed_for_long_does_not_slow_down_another() {
 #[test]
 fn t56_never_synced_since_start_is_not_ready() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(failing(
+    let mut family = FamilyReconciler::new(failing(
         &kernel,
         CallOutcome::Refuse(Recovery::Retry),
         &[0, 1],
     ));
-    assert_eq!(domain.status().standing(), FamilyCondition::NeverProgrammed);
+    assert_eq!(family.status().standing(), FamilyCondition::NeverProgrammed);
     let began = clock.wall_time();
     for reason in [Reason::Startup, Reason::Retry] {
-        domain.sync(&web_and_cart(), reason, &clock);
+        family.sync(&web_and_cart(), reason, &clock);
         clock.advance(Duration::from_millis(50));
     }
-    let status = domain.status();
+    let status = family.status();
     assert_eq!(status.standing(), FamilyCondition::NeverProgrammed);
     let failing = status.failing.expect("two syncs have failed");
     assert_eq!((failing.since, failing.syncs), (began, 2));
 
-    domain.sync(&web_and_cart(), Reason::Retry, &clock);
+    family.sync(&web_and_cart(), Reason::Retry, &clock);
 
-    let status = domain.status();
+    let status = family.status();
     assert_eq!(status.standing(), FamilyCondition::Programmed);
     assert_eq!(status.programmed_since, Some(clock.wall_time()));
     assert_eq!(status.last_receipt, Some(clock.wall_time()));
@@ -324,28 +327,28 @@ fn t57_a_sync_that_takes_five_minutes_is_slow_and_succeeds() {
         }
         CallOutcome::Pass
     });
-    let mut domain = Domain::new(backend);
-    let sync = domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(backend);
+    let sync = family.sync(&web_and_cart(), Reason::Startup, &clock);
 
     let took = Duration::from_secs(300);
     assert_eq!((sync.took, sync.phases.commit), (took, took));
     assert_eq!(sync.outcome, Outcome::Committed);
-    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
-    assert_eq!(domain.status().pace, Pace::Slow { took });
+    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
+    assert_eq!(family.status().pace, Pace::Slow { took });
 
     minutes.store(0, Ordering::Relaxed);
-    domain.sync(&dataplane(&[]), Reason::Changed, &clock);
-    assert_eq!(domain.status().pace, Pace::Ordinary);
+    family.sync(&dataplane(&[]), Reason::Changed, &clock);
+    assert_eq!(family.status().pace, Pace::Ordinary);
 }
 
 #[test]
 fn drift_is_found_by_the_timer_and_repaired() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    family.sync(&web_and_cart(), Reason::Startup, &clock);
     let looks = kernel.observations();
 
-    let quiet = domain.sync(&web_and_cart(), Reason::Timer, &clock);
+    let quiet = family.sync(&web_and_cart(), Reason::Timer, &clock);
     assert_eq!(
         (quiet.reason, &quiet.outcome),
         (Reason::Timer, &Outcome::Unchanged)
@@ -353,37 +356,37 @@ fn drift_is_found_by_the_timer_and_repaired() {
     assert_eq!(kernel.observations(), looks, "nothing had happened");
 
     kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
-    let repair = domain.sync(&web_and_cart(), Reason::Timer, &clock);
+    let repair = family.sync(&web_and_cart(), Reason::Timer, &clock);
 
     assert_eq!(
         (repair.reason, &repair.outcome),
         (Reason::Drift, &Outcome::Committed)
     );
     assert_held(&kernel, &web_and_cart());
-    assert_eq!(domain.status().drifts, 1);
+    assert_eq!(family.status().drifts, 1);
 }
 
 #[test]
 fn somebody_elses_change_to_somebody_elses_rules_is_no_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    family.sync(&web_and_cart(), Reason::Startup, &clock);
 
     kernel.tamper(Family::Ipv6, |rules| *rules = FakeRules::default());
-    let sync = domain.sync(&web_and_cart(), Reason::Drift, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Drift, &clock);
 
     assert_eq!(sync.outcome, Outcome::Unchanged);
-    assert_eq!(domain.status().drifts, 0);
+    assert_eq!(family.status().drifts, 0);
     assert_eq!(kernel.commits(), 1);
 }
 
 #[test]
 fn a_request_looks_whatever_the_kernel_says_about_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.sync(&web_and_cart(), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    family.sync(&web_and_cart(), Reason::Startup, &clock);
     let looks = kernel.observations();
-    let sync = domain.sync(&web_and_cart(), Reason::Requested, &clock);
+    let sync = family.sync(&web_and_cart(), Reason::Requested, &clock);
     assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!(kernel.observations(), looks + 1);
 }
@@ -413,7 +416,7 @@ fn removal_leaves_nothing_and_the_next_sync_programs_everything_again() {
 #[test]
 fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let sticky = mk_service("shop/sticky")
         .cluster_ip("10.96.0.12")
@@ -422,11 +425,11 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
     let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
     let sticky = compile(&sticky.build(), &endpoints.build(), &node, &config);
     let mut desired = web_and_cart();
-    domain.sync(&desired, Reason::Startup, &clock);
-    assert!(domain.status().unsupported_fields.is_empty());
+    family.sync(&desired, Reason::Startup, &clock);
+    assert!(family.status().unsupported_fields.is_empty());
 
     desired.set(Arc::new(sticky));
-    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    let sync = family.sync(&desired, Reason::Changed, &clock);
     let texts: Vec<String> = sync
         .unsupported_fields
         .iter()
@@ -441,28 +444,28 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
     );
 
     desired.remove(&ServiceKey::new("shop", "web"));
-    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    let sync = family.sync(&desired, Reason::Changed, &clock);
     assert_eq!(
         sync.unsupported_fields.len(),
         1,
         "another Service has changed"
     );
 
-    let mut restarted = Domain::new(kernel.backend(IPV4));
+    let mut restarted = FamilyReconciler::new(kernel.backend(IPV4));
     let again = restarted.sync(&desired, Reason::Startup, &clock);
     assert_eq!(
         again.unsupported_fields, sync.unsupported_fields,
         "to a restart"
     );
     desired.set_node(mk_node(2).build(), config);
-    let again = domain.sync(&desired, Reason::Changed, &clock);
+    let again = family.sync(&desired, Reason::Changed, &clock);
     assert_eq!(
         again.unsupported_fields, sync.unsupported_fields,
         "on another node"
     );
 
     desired.remove(&ServiceKey::new("shop", "sticky"));
-    let sync = domain.sync(&desired, Reason::Changed, &clock);
+    let sync = family.sync(&desired, Reason::Changed, &clock);
     assert!(sync.unsupported_fields.is_empty());
 }
 
@@ -471,7 +474,7 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
 #[test]
 fn what_a_backend_cannot_do_is_reported_of_the_service_that_has_the_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let rules = |name: &str, affinity: Option<Duration>| {
         let service = mk_service(name).cluster_ip("10.96.0.12").port("", 80);
@@ -486,7 +489,7 @@ fn what_a_backend_cannot_do_is_reported_of_the_service_that_has_the_address() {
     let minute = Some(Duration::from_secs(60));
     let mut desired = web_and_cart();
     let mut reported = |desired: &Dataplane| {
-        let sync = domain.sync(desired, Reason::Changed, &clock);
+        let sync = family.sync(desired, Reason::Changed, &clock);
         let services = sync
             .unsupported_fields
             .iter()
@@ -516,9 +519,9 @@ fn what_a_backend_cannot_do_is_reported_of_the_service_that_has_the_address() {
 #[test]
 fn the_last_ten_syncs_are_kept_and_print_in_a_line_each() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4));
-    domain.sync(&web_and_cart(), Reason::Startup, &clock);
-    let first = domain.status().syncs.to_string();
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    family.sync(&web_and_cart(), Reason::Startup, &clock);
+    let first = family.status().syncs.to_string();
     assert_eq!(
         first,
         "IPv4 sync 1 at 2023-11-14T22:13:20.000Z (Startup): committed, \
@@ -526,9 +529,9 @@ fn the_last_ten_syncs_are_kept_and_print_in_a_line_each() {
          took 0ns (observe 0ns, render 0ns, diff 0ns, commit 0ns)\n"
     );
     for _ in 0..12 {
-        domain.sync(&web_and_cart(), Reason::Timer, &clock);
+        family.sync(&web_and_cart(), Reason::Timer, &clock);
     }
-    let syncs = domain.status().syncs;
+    let syncs = family.status().syncs;
     let numbers: Vec<u64> = syncs.iter().map(|sync| sync.number).collect();
     assert_eq!(numbers, (4..=13).collect::<Vec<u64>>());
 }
@@ -549,26 +552,26 @@ proptest! {
             CallOutcome::Refuse(Recovery::Halt),
             CallOutcome::LoseAnswer,
         ];
-        let start = |seed| Domain::new(Faulty::seeded(kernel.backend(IPV4), seed, &faults));
-        let mut domain = start(seed);
+        let start = |seed| FamilyReconciler::new(Faulty::seeded(kernel.backend(IPV4), seed, &faults));
+        let mut family = start(seed);
         let reasons = [Reason::Changed, Reason::Retry, Reason::Timer, Reason::Drift];
         for desired in &history {
             if seeded.below(4) == 0 {
-                domain = start(seed.wrapping_add(1));
+                family = start(seed.wrapping_add(1));
             }
             for _ in 0..=seeded.below(3) {
                 if seeded.below(3) == 0 {
                     kernel.cut_after(seeded.below(20));
                 }
-                domain.sync(desired, reasons[seeded.below(reasons.len())], &clock);
-                if let Some(observed) = domain.observed() {
+                family.sync(desired, reasons[seeded.below(reasons.len())], &clock);
+                if let Some(observed) = family.observed() {
                     prop_assert_eq!(&observed.rules, &kernel.rules(IPV4));
                 }
             }
         }
         let last = history.last().expect("a history has states");
         let arrived = (0..50).any(|_| {
-            let sync = domain.sync(last, Reason::Timer, &clock);
+            let sync = family.sync(last, Reason::Timer, &clock);
             sync.succeeded() && sync.quarantined.is_empty()
         });
         prop_assert!(arrived);

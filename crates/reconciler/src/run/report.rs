@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use backend::Backend;
 
-use crate::{Domain, FamilyStatus, FamilySync, Latency, Reason, RepairBackoff};
+use crate::{FamilyReconciler, FamilyStatus, FamilySync, Latency, Reason, RepairBackoff};
 
 /// An event of the loop.
 #[derive(Debug)]
@@ -13,9 +13,9 @@ pub enum LoopEvent<'a, B: Backend> {
     /// A sync begins. Carries no status, because nothing has changed yet and the kernel is
     /// waiting.
     Began(RunningSync),
-    /// A sync has ended, or the status has changed. Includes the domains, for callers that need
+    /// A sync has ended, or the status has changed. Includes the families, for callers that need
     /// their rules.
-    Report(Report, &'a [Domain<B>]),
+    Report(Report, &'a [FamilyReconciler<B>]),
 }
 
 /// A running sync. It can take minutes on a slow machine and still succeed.

@@ -52,17 +52,17 @@ fn t85_a_change_during_a_large_one_waits_for_one_part() {
 fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(32));
-    let mut domain = Domain::new(backend);
+    let mut family = FamilyReconciler::new(backend);
     let ports = [8080, 8081, 8082, 8083];
     let large = (1..21).map(|number| service(&format!("shop/web-{number}"), number, &ports));
     let mut services = many(1);
-    domain.sync(&dataplane(&services), Reason::Startup, &clock);
+    family.sync(&dataplane(&services), Reason::Startup, &clock);
     services.extend(large);
     let mut written = Vec::new();
     for number in 100..104 {
         let before = kernel.rules(IPV4).frontends.len();
-        domain.sync(&dataplane(&services), Reason::Changed, &clock);
-        assert!(domain.is_unfinished());
+        family.sync(&dataplane(&services), Reason::Changed, &clock);
+        assert!(family.is_unfinished());
         written.push(kernel.rules(IPV4).frontends.len() - before);
         services.push(service(&format!("zoo/{number}"), number, &[8080]));
     }
@@ -107,10 +107,14 @@ fn dns(kernel: &FakeKernel) -> Vec<u16> {
 }
 
 /// Programs the rest; returns the number of syncs that it took.
-fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClock) -> usize {
+fn finish(
+    family: &mut FamilyReconciler<FakeBackend>,
+    desired: &Dataplane,
+    clock: &FakeClock,
+) -> usize {
     let mut syncs = 0;
-    while domain.is_unfinished() {
-        domain.sync(desired, Reason::Continued, clock);
+    while family.is_unfinished() {
+        family.sync(desired, Reason::Continued, clock);
         syncs += 1;
         assert!(syncs < 100, "it comes to an end");
     }
@@ -123,21 +127,22 @@ fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClo
 #[test]
 fn t97_a_removal_during_a_start_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let mut family =
+        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
     let config = mk_config().build();
-    let sync = domain.sync(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
+    let sync = family.sync(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
     assert_eq!(dns(&kernel), [8080, 8081]);
 
     let desired = crowd(&config, &[8081]);
-    domain.sync(&desired, Reason::Changed, &clock);
+    family.sync(&desired, Reason::Changed, &clock);
     assert_eq!(dns(&kernel), [8081]);
-    assert!(domain.is_unfinished());
-    assert!(domain.status().programmed.is_none() && !domain.is_programmed());
+    assert!(family.is_unfinished());
+    assert!(family.status().programmed.is_none() && !family.is_programmed());
 
-    assert!(finish(&mut domain, &desired, &clock) > 2);
+    assert!(finish(&mut family, &desired, &clock) > 2);
     assert_held(&kernel, &desired);
-    assert!(domain.status().programmed.is_some() && domain.is_programmed());
+    assert!(family.status().programmed.is_some() && family.is_programmed());
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
@@ -147,16 +152,16 @@ fn t97_a_removal_during_a_start_waits_for_one_part() {
 fn t97_a_start_has_parts_of_its_own_size() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64));
-    let mut domain = Domain::new(backend.with_rebuild_size(ChunkSize::new(100_000)));
+    let mut family = FamilyReconciler::new(backend.with_rebuild_size(ChunkSize::new(100_000)));
     let config = mk_config().build();
     let desired = crowd(&config, &[8080]);
-    let sync = domain.sync(&desired, Reason::Startup, &clock);
+    let sync = family.sync(&desired, Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
     assert_eq!(dns(&kernel), [8080]);
-    assert_eq!(finish(&mut domain, &desired, &clock), 1);
+    assert_eq!(finish(&mut family, &desired, &clock), 1);
 
     let nothing = Dataplane::new(mk_node(1).build(), config);
-    let sync = domain.sync(&nothing, Reason::Changed, &clock);
+    let sync = family.sync(&nothing, Reason::Changed, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
 }
 
@@ -165,29 +170,32 @@ fn t97_a_start_has_parts_of_its_own_size() {
 #[test]
 fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(48)));
+    let mut family =
+        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(48)));
     let changed = mk_config().ignore_external_ips();
     let changed = changed.scheduler(Scheduler::RoundRobin).build();
     let (old, new) = (mk_config().build(), changed);
     let before = crowd(&old, &[8080, 8081]);
-    domain.sync(&before, Reason::Startup, &clock);
-    finish(&mut domain, &before, &clock);
+    family.sync(&before, Reason::Startup, &clock);
+    finish(&mut family, &before, &clock);
 
-    let sync = domain.sync(&crowd(&new, &[8080, 8081]), Reason::Changed, &clock);
+    let sync = family.sync(&crowd(&new, &[8080, 8081]), Reason::Changed, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
     let base = kernel.rules(IPV4).base.expect("it is programmed");
     assert_eq!(base.config, new);
 
     let desired = crowd(&new, &[8081]);
-    domain.sync(&desired, Reason::Changed, &clock);
+    family.sync(&desired, Reason::Changed, &clock);
     assert_eq!(dns(&kernel), [8081]);
-    assert!(domain.is_unfinished());
-    let config = |domain: &Domain<_>| Arc::clone(domain.status().programmed.expect("one").config());
-    assert_eq!(config(&domain), old);
+    assert!(family.is_unfinished());
+    let config = |family: &FamilyReconciler<_>| {
+        Arc::clone(family.status().programmed.expect("one").config())
+    };
+    assert_eq!(config(&family), old);
 
-    finish(&mut domain, &desired, &clock);
+    finish(&mut family, &desired, &clock);
     assert_held(&kernel, &desired);
-    assert_eq!(config(&domain), new);
+    assert_eq!(config(&family), new);
 }
 
 /// T97: while an emptied kernel is refilled, what was programmed before still counts as programmed,
@@ -196,21 +204,23 @@ fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
 #[test]
 fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let mut family =
+        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
     let desired = crowd(&mk_config().build(), &[8080]);
-    domain.sync(&desired, Reason::Startup, &clock);
-    finish(&mut domain, &desired, &clock);
+    family.sync(&desired, Reason::Startup, &clock);
+    finish(&mut family, &desired, &clock);
     let empty = || kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
-    let services = |domain: &Domain<_>| domain.status().programmed.map(|at| at.services().len());
+    let services =
+        |family: &FamilyReconciler<_>| family.status().programmed.map(|at| at.services().len());
 
     empty();
-    let sync = domain.sync(&desired, Reason::Timer, &clock);
+    let sync = family.sync(&desired, Reason::Timer, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
     assert_eq!(sync.repaired_drift, None);
-    assert_eq!(services(&domain), Some(101));
+    assert_eq!(services(&family), Some(101));
 
     empty();
-    let sync = domain.sync(&desired, Reason::Timer, &clock);
+    let sync = family.sync(&desired, Reason::Timer, &clock);
     assert_eq!(sync.outcome, Outcome::Committed);
     assert!(sync.repaired_drift.is_some());
     assert_held(&kernel, &desired);
@@ -221,14 +231,14 @@ fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once()
 fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(7)));
-    let mut before = Domain::new(chunked(&kernel));
+    let mut before = FamilyReconciler::new(chunked(&kernel));
     before.sync(&one, Reason::Startup, &clock);
     before.sync(&desired, Reason::Changed, &clock);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 3);
     assert!(!before.answers(Reason::Retry));
     assert!(before.answers(Reason::Continued));
 
-    let mut after = Domain::new(chunked(&kernel));
+    let mut after = FamilyReconciler::new(chunked(&kernel));
     let sync = after.sync(&desired, Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Committed);
     assert_held(&kernel, &desired);
@@ -245,17 +255,17 @@ fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
         }
         _ => CallOutcome::Pass,
     });
-    let mut domain = Domain::new(backend);
+    let mut family = FamilyReconciler::new(backend);
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(9)));
     let mut syncs = 1;
-    domain.sync(&one, Reason::Startup, &clock);
-    domain.sync(&desired, Reason::Changed, &clock);
-    while domain.is_unfinished() {
-        domain.sync(&desired, Reason::Continued, &clock);
+    family.sync(&one, Reason::Startup, &clock);
+    family.sync(&desired, Reason::Changed, &clock);
+    while family.is_unfinished() {
+        family.sync(&desired, Reason::Continued, &clock);
         syncs += 1;
     }
     assert!(syncs <= 5, "{syncs}");
-    let status = domain.status();
+    let status = family.status();
     assert_eq!(status.standing(), FamilyCondition::PartlyProgrammed);
     assert_eq!(status.quarantined[0].service.to_string(), refused);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 8);

@@ -35,8 +35,8 @@ fn many(count: u8, unprogrammable: &[u8]) -> Dataplane {
     dataplane(&services)
 }
 
-fn quarantined<B: Backend>(domain: &Domain<B>) -> Vec<String> {
-    let quarantined = domain.status().quarantined;
+fn quarantined<B: Backend>(family: &FamilyReconciler<B>) -> Vec<String> {
+    let quarantined = family.status().quarantined;
     quarantined.iter().map(|q| q.service.to_string()).collect()
 }
 
@@ -45,9 +45,9 @@ fn quarantined<B: Backend>(domain: &Domain<B>) -> Vec<String> {
 #[test]
 fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
+    let mut family = FamilyReconciler::new(refusing(&kernel));
 
-    let sync = domain.sync(&many(100, &[42]), Reason::Startup, &clock);
+    let sync = family.sync(&many(100, &[42]), Reason::Startup, &clock);
 
     let mut others = many(100, &[]);
     others.remove(&ServiceKey::new("shop", "service-42"));
@@ -61,7 +61,7 @@ fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
         "{text}"
     );
     assert_eq!(
-        domain.status().standing(),
+        family.status().standing(),
         FamilyCondition::PartlyProgrammed
     );
 }
@@ -69,27 +69,27 @@ fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
 #[test]
 fn a_service_that_becomes_unprogrammable_keeps_what_it_has() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
-    domain.sync(&many(20, &[]), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(refusing(&kernel));
+    family.sync(&many(20, &[]), Reason::Startup, &clock);
 
-    domain.sync(&many(20, &[7]), Reason::Changed, &clock);
+    family.sync(&many(20, &[7]), Reason::Changed, &clock);
 
     assert_held(&kernel, &many(20, &[]));
-    assert_eq!(quarantined(&domain), ["shop/service-7"]);
+    assert_eq!(quarantined(&family), ["shop/service-7"]);
 }
 
 #[test]
 fn a_refused_service_keeps_what_it_has_when_an_answer_is_lost() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
-    domain.sync(&many(20, &[]), Reason::Startup, &clock);
-    domain.sync(&many(20, &[7]), Reason::Changed, &clock);
+    let mut family = FamilyReconciler::new(refusing(&kernel));
+    family.sync(&many(20, &[]), Reason::Startup, &clock);
+    family.sync(&many(20, &[7]), Reason::Changed, &clock);
 
     kernel.cut_after(1);
-    domain.sync(&many(30, &[7]), Reason::Changed, &clock);
+    family.sync(&many(30, &[7]), Reason::Changed, &clock);
 
     assert_held(&kernel, &many(30, &[]));
-    assert_eq!(quarantined(&domain), ["shop/service-7"]);
+    assert_eq!(quarantined(&family), ["shop/service-7"]);
 }
 
 #[test]
@@ -102,15 +102,15 @@ fn a_refused_service_is_left_alone_until_it_changes() {
         count.fetch_add(usize::from(refused), Ordering::Relaxed);
         refused
     });
-    let mut domain = Domain::new(backend);
-    domain.sync(&many(8, &[3]), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&many(8, &[3]), Reason::Startup, &clock);
     let after_search = refusals.load(Ordering::Relaxed);
 
-    let sync = domain.sync(&many(9, &[3]), Reason::Changed, &clock);
+    let sync = family.sync(&many(9, &[3]), Reason::Changed, &clock);
     assert_eq!(sync.transactions, 1, "the new Service in one go");
     assert_eq!(refusals.load(Ordering::Relaxed), after_search);
 
-    let sync = domain.sync(&many(9, &[]), Reason::Changed, &clock);
+    let sync = family.sync(&many(9, &[]), Reason::Changed, &clock);
     assert!(sync.quarantined.is_empty());
     assert_held(&kernel, &many(9, &[]));
 }
@@ -118,10 +118,10 @@ fn a_refused_service_is_left_alone_until_it_changes() {
 #[test]
 fn a_refused_service_that_is_deleted_is_forgotten() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
-    domain.sync(&many(8, &[8]), Reason::Startup, &clock);
-    domain.sync(&many(7, &[]), Reason::Changed, &clock);
-    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
+    let mut family = FamilyReconciler::new(refusing(&kernel));
+    family.sync(&many(8, &[8]), Reason::Startup, &clock);
+    family.sync(&many(7, &[]), Reason::Changed, &clock);
+    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
     assert_held(&kernel, &many(7, &[]));
 }
 
@@ -130,20 +130,20 @@ fn the_timer_tries_refused_services_again() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let willing = Arc::new(AtomicBool::new(false));
     let script_willing = Arc::clone(&willing);
-    let mut domain = Domain::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
+    let mut family = FamilyReconciler::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
         is_unprogrammable(rules) && !script_willing.load(Ordering::Relaxed)
     }));
     let desired = many(8, &[3]);
-    domain.sync(&desired, Reason::Startup, &clock);
-    let since = domain.status().quarantined[0].since;
+    family.sync(&desired, Reason::Startup, &clock);
+    let since = family.status().quarantined[0].since;
 
     clock.advance(Duration::from_secs(30));
-    domain.sync(&desired, Reason::Timer, &clock);
-    assert_eq!(domain.status().quarantined[0].since, since, "all along");
+    family.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(family.status().quarantined[0].since, since, "all along");
 
     willing.store(true, Ordering::Relaxed);
-    domain.sync(&desired, Reason::Timer, &clock);
-    assert_eq!(domain.status().standing(), FamilyCondition::Programmed);
+    family.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
     assert_held(&kernel, &desired);
 }
 
@@ -163,13 +163,13 @@ fn several_refused_services_are_found_in_few_commits() {
             CallOutcome::Pass
         }
     });
-    let mut domain = Domain::new(backend);
+    let mut family = FamilyReconciler::new(backend);
     let refused = [1, 57, 58, 200];
 
-    domain.sync(&many(200, &refused), Reason::Startup, &clock);
+    family.sync(&many(200, &refused), Reason::Startup, &clock);
 
     let expected: BTreeSet<String> = refused.map(|n| format!("shop/service-{n}")).into();
-    assert_eq!(BTreeSet::from_iter(quarantined(&domain)), expected);
+    assert_eq!(BTreeSet::from_iter(quarantined(&family)), expected);
     // Four of 200: 2 x 4 x log2(200), plus the two before the search.
     let tries = tries.load(Ordering::Relaxed);
     assert!(tries <= 2 * 4 * 8 + 2, "{tries}");
@@ -187,7 +187,7 @@ fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
         }
         _ => CallOutcome::Pass,
     });
-    let mut domain = Domain::new(backend);
+    let mut family = FamilyReconciler::new(backend);
     let mut desired = dataplane(&[]);
     for number in 0..1000u32 {
         let rules = service("shop/service", 1, &[8080]);
@@ -200,9 +200,9 @@ fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
         desired.set(Arc::new(rules));
     }
 
-    domain.sync(&desired, Reason::Startup, &clock);
+    family.sync(&desired, Reason::Startup, &clock);
 
-    assert_eq!(domain.status().quarantined.len(), 1000);
+    assert_eq!(family.status().quarantined.len(), 1000);
     let tries = tries.load(Ordering::Relaxed);
     assert!(tries <= 520, "{tries}");
 }
@@ -228,16 +228,16 @@ fn a_removal_that_is_refused_is_named_and_the_rest_goes_on() {
         }
         _ => CallOutcome::Pass,
     });
-    let mut domain = Domain::new(backend);
-    domain.sync(&before, Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&before, Reason::Startup, &clock);
     stuck.store(true, Ordering::Relaxed);
     let mut after = before.clone();
     after.remove(&ServiceKey::new("shop", "service-1"));
 
-    let sync = domain.sync(&after, Reason::Changed, &clock);
+    let sync = family.sync(&after, Reason::Changed, &clock);
 
     assert_eq!(sync.outcome, Outcome::Unchanged);
-    assert_eq!(quarantined(&domain), ["shop/service-1"]);
+    assert_eq!(quarantined(&family), ["shop/service-1"]);
     assert_held(&kernel, &before);
 }
 
@@ -248,19 +248,19 @@ fn old_rules_that_are_refused_too_do_not_stop_the_others() {
     let script_strict = Arc::clone(&strict);
     let first = ServiceKey::new("shop", "service-1");
     let script_first = first.clone();
-    let mut domain = Domain::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
+    let mut family = FamilyReconciler::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
         script_strict.load(Ordering::Relaxed) && rules.service == script_first
     }));
-    domain.sync(&many(5, &[]), Reason::Startup, &clock);
+    family.sync(&many(5, &[]), Reason::Startup, &clock);
     strict.store(true, Ordering::Relaxed);
     kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
 
-    domain.sync(&many(5, &[1]), Reason::Timer, &clock);
+    family.sync(&many(5, &[1]), Reason::Timer, &clock);
 
     let mut others = many(5, &[]);
     others.remove(&first);
     assert_held(&kernel, &others);
-    assert_eq!(quarantined(&domain), ["shop/service-1"]);
+    assert_eq!(quarantined(&family), ["shop/service-1"]);
 }
 
 /// The owner of a load-balancer IP with endpoints on this port, and a Service of a tenant that
@@ -287,8 +287,8 @@ fn owner_and_tenant(of_owner: u16) -> Dataplane {
 }
 
 /// The ports that the kernel serves at the contested address, and the Service that each leads to.
-fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, String)> {
-    let programmed = domain.status().programmed.expect("a sync has succeeded");
+fn at_contested_address(family: &FamilyReconciler<Faulty<FakeBackend>>) -> Vec<(u16, String)> {
+    let programmed = family.status().programmed.expect("a sync has succeeded");
     let frontends = programmed.frontends().sorted().into_iter();
     let at_address = frontends.filter_map(|(key, claims)| match key {
         FrontendKey::Address { address, port, .. } if address.to_string() == "192.0.2.7" => {
@@ -303,21 +303,21 @@ fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, Strin
 #[test]
 fn t101_the_address_of_a_refused_service_goes_to_no_other() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
+    let mut family = FamilyReconciler::new(refusing(&kernel));
 
-    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Startup, &clock);
-    assert_eq!(quarantined(&domain), ["shop/web"]);
-    assert_eq!(at_contested_address(&domain), []);
+    family.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Startup, &clock);
+    assert_eq!(quarantined(&family), ["shop/web"]);
+    assert_eq!(at_contested_address(&family), []);
 
     // Nor in a later sync, nor when the timer retries.
     for reason in [Reason::Changed, Reason::Timer] {
-        domain.sync(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
-        assert_eq!(at_contested_address(&domain), [], "{reason:?}");
+        family.sync(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
+        assert_eq!(at_contested_address(&family), [], "{reason:?}");
     }
 
-    domain.sync(&owner_and_tenant(8081), Reason::Changed, &clock);
+    family.sync(&owner_and_tenant(8081), Reason::Changed, &clock);
     let owned = [(80, "shop/web".to_owned())];
-    assert_eq!(at_contested_address(&domain), owned);
+    assert_eq!(at_contested_address(&family), owned);
     assert_held(&kernel, &owner_and_tenant(8081));
 }
 
@@ -325,12 +325,12 @@ fn t101_the_address_of_a_refused_service_goes_to_no_other() {
 #[test]
 fn t101_a_service_whose_update_is_refused_keeps_its_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
-    domain.sync(&owner_and_tenant(8081), Reason::Startup, &clock);
+    let mut family = FamilyReconciler::new(refusing(&kernel));
+    family.sync(&owner_and_tenant(8081), Reason::Startup, &clock);
 
-    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+    family.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
 
-    assert_eq!(quarantined(&domain), ["shop/web"]);
+    assert_eq!(quarantined(&family), ["shop/web"]);
     assert_held(&kernel, &owner_and_tenant(8081));
 }
 
@@ -338,14 +338,14 @@ fn t101_a_service_whose_update_is_refused_keeps_its_address() {
 #[test]
 fn t101_what_was_served_is_served_until_the_new_owner_is() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(refusing(&kernel));
+    let mut family = FamilyReconciler::new(refusing(&kernel));
     let mut tenant_alone = owner_and_tenant(8081);
     tenant_alone.remove(&ServiceKey::new("shop", "web"));
-    domain.sync(&tenant_alone, Reason::Startup, &clock);
+    family.sync(&tenant_alone, Reason::Startup, &clock);
 
-    domain.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+    family.sync(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
 
-    assert_eq!(quarantined(&domain), ["shop/web"]);
+    assert_eq!(quarantined(&family), ["shop/web"]);
     assert_held(&kernel, &tenant_alone);
 }
 

@@ -1,0 +1,75 @@
+//! A boxed backend is a backend.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
+
+use crate::{
+    Backend, CommitError, Drift, FrontendContext, ObserveError, Receipt, Rendered, UnsupportedField,
+};
+
+impl<B: Backend + ?Sized> Backend for Box<B> {
+    type Rules = B::Rules;
+    type Change = B::Change;
+
+    fn family(&self) -> Family {
+        (**self).family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        (**self).chunk_size(config)
+    }
+
+    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+        (**self).rebuild_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        (**self).longest_part(config)
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<B::Rules>) -> B::Rules {
+        (**self).render(desired, from)
+    }
+
+    fn diff(&self, observed: &B::Rules, desired: &B::Rules) -> B::Change {
+        (**self).diff(observed, desired)
+    }
+
+    fn observe(&mut self) -> Result<B::Rules, ObserveError> {
+        (**self).observe()
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        (**self).observe_drift()
+    }
+
+    fn commit(&mut self, change: B::Change) -> Result<Receipt, CommitError> {
+        (**self).commit(change)
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        (**self).commit_removal()
+    }
+
+    fn release(&mut self) {
+        (**self).release();
+    }
+
+    fn is_offered(&self) -> bool {
+        (**self).is_offered()
+    }
+
+    fn missing_settings(&self) -> Vec<String> {
+        (**self).missing_settings()
+    }
+
+    fn suspects(&self, change: &B::Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        (**self).suspects(change, desired)
+    }
+
+    fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
+        (**self).unsupported_fields(asked)
+    }
+}

@@ -1,0 +1,295 @@
+//! One address family: a domain for each mode, of which one serves.
+
+mod conclude;
+mod switch;
+mod unusable_modes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use backend::{Backend, CommitError, ExternalChange, Receipt, Recovery, Rendered};
+use dataplane::{Dataplane, Family, Mechanism};
+
+use crate::domain::{Domain, Goal, Holding, Rest};
+use crate::progress::Progress;
+use crate::status::{Failing, FamilyStatus, Pace};
+use crate::{Clock, DriftByProgram, Failure, FamilySync, Reason, RecentSyncs, RepairedDrift};
+use unusable_modes::UnusableModes;
+
+/// Keeps one address family at the desired state: a domain for each mode, of which one serves.
+/// Families share no state, so one that fails leaves the other in service.
+///
+/// A switch makes before it breaks. The domain of the new mode is filled in parts, like a start.
+/// Meanwhile the domain that serves follows the desired state. Once the new one is complete, the
+/// rules of the others are removed.
+#[derive(Debug)]
+pub struct FamilyReconciler<B: Backend> {
+    family: Family,
+    /// Never empty. The first replaces another one that cannot be used.
+    members: Vec<Member<B>>,
+    /// The mode that serves, or `None` while none is known to.
+    active: Option<Mechanism>,
+    /// The mode that the last sync programmed: the desired one or its replacement.
+    chosen: Option<Mechanism>,
+    unusable: UnusableModes,
+    /// The modes that were given up while they served, or may have. Their rules go once the
+    /// replacement is complete.
+    abandoned: BTreeSet<Mechanism>,
+    /// A mode that was given up while the kernel had rules of it that could not be removed. It is
+    /// neither read nor tried again before they are removed: these rules are leftovers of this
+    /// process, not an external change.
+    outgoing: Option<Mechanism>,
+    /// What the kernel was last known to implement completely. Keeps its value during a switch.
+    programmed: Option<Dataplane>,
+    failing: Option<Failing>,
+    /// When the first part of a large change was begun. `Some` while the last sync programmed only
+    /// a part.
+    unfinished: Option<Instant>,
+    programmed_since: Option<SystemTime>,
+    last_receipt: Option<SystemTime>,
+    last_success: Option<SystemTime>,
+    pace: Pace,
+    drifts: u64,
+    last_repaired_drift: Option<RepairedDrift>,
+    drift_by_program: Arc<[DriftByProgram]>,
+    count: u64,
+    syncs: RecentSyncs,
+}
+
+/// One mode of the family.
+#[derive(Debug)]
+struct Member<B: Backend> {
+    mechanism: Mechanism,
+    domain: Domain<B>,
+    following: Following,
+}
+
+/// Whether the rules of a mode that is being replaced follow the desired state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Following {
+    Follows,
+    /// The last attempt failed. The next part of the new mode does not wait for another one.
+    Failed,
+}
+
+// === impl FamilyReconciler ===
+
+impl<B: Backend> FamilyReconciler<B> {
+    /// A family with one mode and no known kernel state.
+    pub fn new(backend: B) -> FamilyReconciler<B> {
+        FamilyReconciler::with_modes((Mechanism::default(), backend), Vec::new())
+    }
+
+    /// A family with a domain for each of these modes, and no known kernel state. `first` replaces
+    /// another one that cannot be used.
+    pub fn with_modes(first: (Mechanism, B), others: Vec<(Mechanism, B)>) -> FamilyReconciler<B> {
+        let family = first.1.family();
+        let member = |(mechanism, backend)| Member {
+            mechanism,
+            domain: Domain::new(backend),
+            following: Following::Follows,
+        };
+        FamilyReconciler {
+            family,
+            members: iter::once(first).chain(others).map(member).collect(),
+            active: None,
+            chosen: None,
+            unusable: UnusableModes::default(),
+            abandoned: BTreeSet::new(),
+            outgoing: None,
+            programmed: None,
+            failing: None,
+            unfinished: None,
+            programmed_since: None,
+            last_receipt: None,
+            last_success: None,
+            pace: Pace::default(),
+            drifts: 0,
+            last_repaired_drift: None,
+            drift_by_program: Arc::default(),
+            count: 0,
+            syncs: RecentSyncs::default(),
+        }
+    }
+
+    /// The address family.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The mode that serves, or `None` while none is known to.
+    pub fn active_mode(&self) -> Option<Mechanism> {
+        self.active
+    }
+
+    /// The mode that the last sync programmed: the desired one or its replacement.
+    pub fn chosen_mode(&self) -> Option<Mechanism> {
+        self.chosen
+    }
+
+    /// The modes that cannot be used on this node, each with the error and its causes.
+    pub fn unusable_modes(&self) -> BTreeMap<Mechanism, String> {
+        self.unusable.errors()
+    }
+
+    /// The unusable mode of which the kernel still has rules.
+    pub fn outgoing_mode(&self) -> Option<Mechanism> {
+        self.outgoing
+    }
+
+    /// The backend that serves, or the one that is to.
+    pub fn backend(&self) -> &B {
+        let mode = self.active.or(self.chosen);
+        self.members[self.position(mode)].domain.backend()
+    }
+
+    /// What the kernel is last known to hold for the mode that the last sync programmed; `None` if
+    /// that is not known.
+    pub fn observed(&self) -> Option<&Rendered<B::Rules>> {
+        self.members[self.position(self.chosen)].domain.observed()
+    }
+
+    /// What the kernel is last known to hold for each mode; `None` if that is not known of all that
+    /// can be used.
+    pub fn rules_by_mode(&self) -> Option<Vec<(Mechanism, &B::Rules)>> {
+        let usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
+        let rules = usable.map(|member| {
+            let observed = member.domain.observed()?;
+            Some((member.mechanism, &observed.rules))
+        });
+        rules.collect()
+    }
+
+    /// Whether any sync has succeeded since the process started.
+    pub fn is_programmed(&self) -> bool {
+        self.programmed_since.is_some()
+    }
+
+    /// The failed syncs since the last successful sync; `None` if there are none.
+    pub fn failing(&self) -> Option<&Failing> {
+        self.failing.as_ref()
+    }
+
+    /// Whether the last sync programmed a part of a large change.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    /// Records that another program has changed, or may have changed, Signpost's rules.
+    pub fn disturb(&mut self, external_change: &ExternalChange, now: Instant) {
+        if !external_change.families.contains(&self.family) {
+            return;
+        }
+        for member in &mut self.members {
+            if !self.unusable.contains(member.mechanism) {
+                member.domain.notify(external_change.actor.as_ref(), now);
+            }
+        }
+    }
+
+    /// Whether a sync for `reason` has work in this family. `Retry` has work only after a failure.
+    /// After [`Recovery::Halt`] only a periodic check or a resync request tries again.
+    pub fn answers(&self, reason: Reason) -> bool {
+        let recovery = self.failing.as_ref().map(|failing| failing.recovery);
+        let mut members = self.members.iter();
+        match (reason, recovery) {
+            (reason, _) if reason.is_periodic() => true,
+            (_, Some(Recovery::Halt)) => false,
+            (Reason::Retry, None) => false,
+            (Reason::Continued, _) => self.is_unfinished(),
+            (Reason::Drift, _) => members.any(|member| member.domain.is_notified()),
+            _ => true,
+        }
+    }
+
+    /// Programs `desired`, or as much of it as the kernel accepts. Never fails: errors are in the
+    /// returned sync and in [`status`](FamilyReconciler::status). If the change is larger than the
+    /// backend's [`chunk_size`](Backend::chunk_size), or if the mode changes, the sync programs a
+    /// part of it: [`Outcome::Partial`](crate::Outcome::Partial).
+    ///
+    /// The cost is proportional to what changed since the last sync. Services that the kernel
+    /// refuses are found by bisection and held back: about `2 k log n` commits for `k` refused
+    /// among `n` changed.
+    pub fn sync(
+        &mut self,
+        desired: &Dataplane,
+        reason: Reason,
+        clock: &dyn Clock,
+    ) -> Arc<FamilySync> {
+        let mut progress = Progress::new(reason, clock);
+        if reason.checks_kernel() {
+            self.try_again(clock.now());
+        }
+        let result = self.program(desired, reason, &mut progress);
+        self.conclude(result, &progress)
+    }
+
+    /// Removes all of Signpost's rules from the kernel, in every mode that can be used or still has
+    /// some. A failure in one does not prevent the others from being tried. Whether this succeeds or
+    /// fails, the next sync reads the rules back. A failure also appears in `status`.
+    pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
+        let mut removed = Ok(Receipt { transactions: 0 });
+        for member in &mut self.members {
+            let mechanism = member.mechanism;
+            if self.unusable.contains(mechanism) && self.outgoing != Some(mechanism) {
+                continue;
+            }
+            let receipt = member.domain.commit_removal();
+            member.domain.release();
+            removed = match (removed, receipt) {
+                (Ok(all), Ok(receipt)) => Ok(Receipt {
+                    transactions: all.transactions + receipt.transactions,
+                }),
+                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+            };
+        }
+        (self.active, self.outgoing) = (None, None);
+        match &removed {
+            Ok(_) => {
+                self.programmed = None;
+                self.programmed_since = None;
+                self.failing = None;
+                self.unfinished = None;
+            }
+            Err(error) => self.fail(Failure::from(error), clock.wall_time(), 0),
+        }
+        removed
+    }
+
+    /// The status of this family.
+    pub fn status(&self) -> FamilyStatus {
+        let chosen = &self.members[self.position(self.chosen)].domain;
+        FamilyStatus {
+            family: self.family,
+            programmed_since: self.programmed_since,
+            last_receipt: self.last_receipt,
+            last_success: self.last_success,
+            failing: self.failing.clone(),
+            pace: self.pace,
+            drifts: self.drifts,
+            last_repaired_drift: self.last_repaired_drift.clone(),
+            drift_by_program: Arc::clone(&self.drift_by_program),
+            quarantined: chosen.quarantined(),
+            unsupported_fields: Arc::clone(chosen.unsupported_fields()),
+            programmed: self.programmed.clone(),
+            syncs: self.syncs.clone(),
+        }
+    }
+
+    /// The position of `mode`, or of the first one.
+    fn position(&self, mode: Option<Mechanism>) -> usize {
+        let mut mechanisms = self.members.iter().map(|member| Some(member.mechanism));
+        mechanisms
+            .position(|mechanism| mechanism == mode)
+            .unwrap_or(0)
+    }
+
+    fn is_usable(&self, mechanism: Mechanism) -> bool {
+        !self.unusable.contains(mechanism)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Which mode serves, and how one replaces another.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use backend::{Backend, Recovery};
+use dataplane::{Dataplane, Mechanism};
+use tracing::warn;
+
+use super::unusable_modes::Novelty;
+use super::{FamilyReconciler, Following, Goal, Holding, Rest};
+use crate::error_chain::error_chain;
+use crate::progress::Progress;
+use crate::{Failure, Reason};
+
+/// The modes that could not be read.
+type Unread = BTreeMap<Mechanism, Failure>;
+
+impl<B: Backend> FamilyReconciler<B> {
+    /// Programs `desired`, or a part of it, in the chosen mode. The rules of the others follow until
+    /// it is complete, and are removed then.
+    pub(super) fn program(
+        &mut self,
+        desired: &Dataplane,
+        reason: Reason,
+        progress: &mut Progress<'_>,
+    ) -> Result<Rest, Failure> {
+        let mut unread = self.find_active(progress);
+        let (chosen, result) = loop {
+            let chosen = self.choose(desired.config().mechanism);
+            let member = &mut self.members[chosen];
+            let mechanism = member.mechanism;
+            let held = member.domain.holding();
+            let result = match unread.remove(&mechanism) {
+                Some(failure) => Err(failure),
+                None => member.domain.sync(Goal::Serve(desired), reason, progress),
+            };
+            match result {
+                Err(failure)
+                    if failure.recovery == Recovery::Halt
+                        && self.replacement(mechanism).is_some() =>
+                {
+                    self.give_up(chosen, held, failure.error, progress.clock.now());
+                }
+                result => break (chosen, result),
+            }
+        };
+        let mechanism = self.members[chosen].mechanism;
+        self.chosen = Some(mechanism);
+        if result.is_ok() {
+            // It may have been tried for lack of a replacement.
+            self.unusable.forget(mechanism);
+            self.abandoned.remove(&mechanism);
+        }
+        let goal = match &result {
+            Ok(Rest::Nothing) => {
+                self.hand_over(mechanism);
+                Goal::Nothing
+            }
+            Ok(Rest::Another(_)) | Err(_) => Goal::Follow(desired),
+        };
+        let others = self.sync_others(chosen, goal, reason, unread, progress);
+        self.follow_chosen(chosen);
+        match (result, others) {
+            // The new mode serves; the removal of the others is tried again.
+            (Ok(Rest::Nothing), Err(failure)) => Err(failure),
+            // If rules that are about to be replaced cannot follow, the replacement goes on.
+            (result, _) => result,
+        }
+    }
+
+    /// Reads the rules of all modes while it is not known which one serves. Returns those that could
+    /// not be read. If several hold rules, a switch was interrupted: which one is complete is not
+    /// known.
+    fn find_active(&mut self, progress: &mut Progress<'_>) -> Unread {
+        let mut unread = Unread::new();
+        if self.active.is_some() {
+            return unread;
+        }
+        let mut holding = Vec::new();
+        for member in &mut self.members {
+            if self.unusable.contains(member.mechanism) {
+                continue;
+            }
+            if let Err(failure) = member.domain.read(progress) {
+                unread.insert(member.mechanism, failure);
+            }
+            match member.domain.holding() {
+                Holding::Nothing => {}
+                Holding::Rules | Holding::Unknown => holding.push(member.mechanism),
+            }
+        }
+        if let [only] = holding[..]
+            && unread.is_empty()
+        {
+            self.active = Some(only);
+        }
+        unread
+    }
+
+    /// Makes the rules of all modes but the chosen one pursue `goal`. Returns the last failure.
+    fn sync_others(
+        &mut self,
+        chosen: usize,
+        goal: Goal<'_>,
+        reason: Reason,
+        mut unread: Unread,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Failure> {
+        let mut synced = Ok(());
+        for position in 0..self.members.len() {
+            let member = &mut self.members[position];
+            let has_work = match (member.domain.holding(), goal, member.following) {
+                (Holding::Nothing, ..) => reason.checks_kernel(),
+                (_, Goal::Follow(_), Following::Failed) => reason != Reason::Continued,
+                _ => true,
+            };
+            if position == chosen || self.unusable.contains(member.mechanism) || !has_work {
+                continue;
+            }
+            let held = member.domain.holding();
+            let result = match unread.remove(&member.mechanism) {
+                Some(failure) => Err(failure),
+                None => member.domain.sync(goal, reason, progress).map(drop),
+            };
+            member.following = match &result {
+                Ok(()) => Following::Follows,
+                Err(_) => Following::Failed,
+            };
+            match result {
+                Ok(()) => {}
+                Err(failure) if failure.recovery == Recovery::Halt => {
+                    self.give_up(position, held, failure.error, progress.clock.now());
+                }
+                Err(failure) => synced = Err(failure),
+            }
+        }
+        synced
+    }
+
+    /// Records what the family implements after a sync of the chosen mode. During a switch the
+    /// earlier value stays: connections to Services that are not in the new mode yet must not count
+    /// as stale.
+    fn follow_chosen(&mut self, chosen: usize) {
+        let mut is_alone = true;
+        for (position, member) in self.members.iter_mut().enumerate() {
+            if position == chosen || self.unusable.contains(member.mechanism) {
+                continue;
+            }
+            match member.domain.holding() {
+                Holding::Nothing => member.domain.release(),
+                Holding::Unknown | Holding::Rules => is_alone = false,
+            }
+        }
+        let chosen = &self.members[chosen];
+        if is_alone {
+            self.programmed = chosen.domain.programmed().cloned();
+            if self.active.is_none() && chosen.domain.holding() == Holding::Rules {
+                self.active = Some(chosen.mechanism);
+            }
+        }
+    }
+
+    /// The position of the mode that programs what the profile asks for: `desired`, or a replacement
+    /// if that one cannot be used.
+    fn choose(&self, desired: Mechanism) -> usize {
+        let position = self.position(Some(desired));
+        let member = &self.members[position];
+        // If the kernel lacks this family in the tables that other programs use, there are no rules
+        // to coexist with. The first mode then serves the family, or fails to.
+        if !member.domain.backend().is_offered() {
+            return 0;
+        }
+        match self.is_usable(member.mechanism) {
+            true => position,
+            false => self
+                .replacement(member.mechanism)
+                .map_or(position, |mode| self.position(Some(mode))),
+        }
+    }
+
+    /// The mode that replaces an unusable one: the first, or the one that serves already. Others are
+    /// not started unless the user asks for them.
+    fn replacement(&self, unusable: Mechanism) -> Option<Mechanism> {
+        let first = self.members[0].mechanism;
+        let mechanisms = self.members.iter().map(|member| member.mechanism);
+        let mut others = mechanisms.filter(|other| *other != unusable && self.is_usable(*other));
+        others.find(|other| *other == first || self.active == Some(*other))
+    }
+
+    /// Stops using a mode for some time. Its rules, of which `held` is what was known, stay if they
+    /// serve or may serve: until the replacement is complete, there are no others.
+    fn give_up(&mut self, position: usize, held: Holding, error: String, now: Instant) {
+        self.mark_unusable(position, error, now);
+        let mechanism = self.members[position].mechanism;
+        match (self.active, held) {
+            (Some(active), _) if active == mechanism => drop(self.abandoned.insert(mechanism)),
+            (Some(_), _) | (None, Holding::Nothing) => self.withdraw(position),
+            (None, Holding::Rules) => drop(self.abandoned.insert(mechanism)),
+            (None, Holding::Unknown) => {}
+        }
+    }
+
+    fn mark_unusable(&mut self, position: usize, error: String, now: Instant) {
+        let member = &mut self.members[position];
+        member.domain.forget_observed();
+        let (family, mechanism) = (self.family, member.mechanism);
+        if self.unusable.add(mechanism, error.clone(), now) == Novelty::New {
+            warn!(%family, %error, "mode {mechanism} cannot be used on this node");
+        }
+    }
+
+    /// Removes the rules of an unusable mode, so that they do not redirect anything once they are no
+    /// longer updated. If the removal fails, it is tried again later.
+    fn withdraw(&mut self, position: usize) {
+        let member = &mut self.members[position];
+        if let Err(error) = member.domain.commit_removal() {
+            let (family, mechanism) = (self.family, member.mechanism);
+            self.outgoing = Some(mechanism);
+            let error = error_chain(&error);
+            warn!(%family, %error, "rules of mode {mechanism} are still in the kernel");
+        }
+    }
+
+    /// Tries modes again that have been given up for long enough, once their rules are removed.
+    pub(super) fn try_again(&mut self, now: Instant) {
+        for mechanism in self.unusable.overdue(now) {
+            let position = self.position(Some(mechanism));
+            if self.outgoing == Some(mechanism) {
+                if let Err(error) = self.members[position].domain.commit_removal() {
+                    self.mark_unusable(position, error_chain(&error), now);
+                    continue;
+                }
+                self.outgoing = None;
+            }
+            self.unusable.remove(mechanism);
+        }
+    }
+
+    /// Makes `mechanism` the one that serves: it is complete. Removes the rules of those that were
+    /// given up while they served, because no sync does.
+    fn hand_over(&mut self, mechanism: Mechanism) {
+        self.active = Some(mechanism);
+        self.outgoing.take_if(|outgoing| *outgoing == mechanism);
+        for abandoned in std::mem::take(&mut self.abandoned) {
+            if !self.is_usable(abandoned) {
+                self.withdraw(self.position(Some(abandoned)));
+            }
+        }
+    }
+}

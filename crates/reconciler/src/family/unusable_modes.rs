@@ -1,0 +1,76 @@
+//! The modes that recently turned out to be unusable on this node.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use dataplane::Mechanism;
+
+/// How long an unusable mode is not tried again: longer than a sync takes. If periodic checks
+/// are more frequent, most of them skip the mode.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
+
+/// The unusable modes, each with its error.
+#[derive(Debug, Default)]
+pub(super) struct UnusableModes {
+    all: BTreeMap<Mechanism, Cause>,
+    /// The last logged error of each mode, kept while the mode is tried again.
+    reported: BTreeMap<Mechanism, String>,
+}
+
+#[derive(Debug)]
+struct Cause {
+    error: String,
+    since: Instant,
+}
+
+/// Whether an error differs from the last logged one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Novelty {
+    New,
+    Known,
+}
+
+// === impl UnusableModes ===
+
+impl UnusableModes {
+    pub(super) fn contains(&self, mechanism: Mechanism) -> bool {
+        self.all.contains_key(&mechanism)
+    }
+
+    /// Gives `mechanism` up from now on. Returns whether the error is new.
+    pub(super) fn add(&mut self, mechanism: Mechanism, error: String, since: Instant) -> Novelty {
+        let reported = self.reported.insert(mechanism, error.clone());
+        let novelty = match reported.as_ref() == Some(&error) {
+            true => Novelty::Known,
+            false => Novelty::New,
+        };
+        self.all.insert(mechanism, Cause { error, since });
+        novelty
+    }
+
+    /// Returns the modes that are due for another try.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<Mechanism> {
+        let all = self.all.iter();
+        let overdue =
+            all.filter(|(_, cause)| now.saturating_duration_since(cause.since) >= GIVEN_UP_FOR);
+        overdue.map(|(mechanism, _)| *mechanism).collect()
+    }
+
+    /// Allows another try of `mechanism`. The same error again is not new.
+    pub(super) fn remove(&mut self, mechanism: Mechanism) {
+        self.all.remove(&mechanism);
+    }
+
+    /// Forgets `mechanism`, which works, and its logged error: the next failure is new.
+    pub(super) fn forget(&mut self, mechanism: Mechanism) {
+        self.all.remove(&mechanism);
+        self.reported.remove(&mechanism);
+    }
+
+    /// Returns the error of each mode, with its causes.
+    pub(super) fn errors(&self) -> BTreeMap<Mechanism, String> {
+        let all = self.all.iter();
+        all.map(|(mechanism, cause)| (*mechanism, cause.error.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! How long a change waits while the mode of a node with 10,000 Services changes, in parts and in
+//! one sync: `cargo bench --package tests --bench switch`.
+//!
+//! Each row has a separate network namespace, with Services of five endpoints. Before every sync of
+//! the switch an endpoint of another Service is replaced. A change waits for the sync that runs when
+//! it arrives and for its own: at most for two syncs in a row. In iptables, the variant is nf_tables.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use backend::{AnyBackend, erase};
+use backend_iptables::Lock;
+use dataplane::{ChunkSize, Config, Dataplane, LocalDetection, Mechanism, ServiceRules};
+use reconciler::{FamilyReconciler, FamilySync, Outcome, Reason, SystemClock};
+use testkit::{CallOutcome, Faulty};
+use tests::network::{Namespace, Network, enter_private_namespaces};
+use xtables::Variant;
+
+const SERVICES: u16 = 10_000;
+const ENDPOINTS: u8 = 5;
+/// A part that contains everything.
+const EVERYTHING: ChunkSize = ChunkSize::new(usize::MAX / 1_000);
+
+/// How a switch proceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    InParts,
+    InOneSync,
+}
+
+/// What one switch took.
+struct Switch {
+    parts: usize,
+    total: Duration,
+    /// The longest time that two successive syncs took together.
+    longest_wait: Duration,
+}
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    println!("| switch | manner | parts | whole switch | longest wait of a change | ratio |");
+    println!("|---|---|---|---|---|---|");
+    let modes = [Mechanism::Nftables, Mechanism::Iptables];
+    for (from, to) in [(modes[0], modes[1]), (modes[1], modes[0])] {
+        let whole = measure(from, to, Manner::InOneSync)?;
+        let parts = measure(from, to, Manner::InParts)?;
+        for (manner, switch) in [("one sync", &whole), ("parts", &parts)] {
+            let ratio = switch.longest_wait.as_secs_f64() / whole.longest_wait.as_secs_f64();
+            println!(
+                "| {from} to {to} | {manner} | {} | {:.0?} | {:.0?} | {ratio:.3} |",
+                switch.parts, switch.total, switch.longest_wait
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Measures one switch.
+fn measure(from: Mechanism, to: Mechanism, manner: Manner) -> Result<Switch> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["bench"])?;
+    let folder = tempfile::tempdir_in("/run")?;
+    let mut family = open(&namespace, &folder.path().join("lock"), manner)?;
+    let mut dataplane = Dataplane::default();
+    set_mode(&mut dataplane, from)?;
+    for number in 0..SERVICES {
+        dataplane.set(service(&dataplane, number, 0));
+    }
+    let mut sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+    while sync.outcome == Outcome::Partial {
+        sync = family.sync(&dataplane, Reason::Continued, &SystemClock);
+    }
+    ensure!(sync.succeeded(), "{sync}");
+
+    set_mode(&mut dataplane, to)?;
+    let (began, mut reason, mut syncs) = (Instant::now(), Reason::Changed, Vec::new());
+    loop {
+        let number = u16::try_from(syncs.len() % usize::from(SERVICES))?;
+        dataplane.set(service(&dataplane, number, 1));
+        let sync: Arc<FamilySync> = family.sync(&dataplane, reason, &SystemClock);
+        reason = Reason::Continued;
+        syncs.push(sync.took);
+        match sync.outcome {
+            Outcome::Partial => {}
+            _ if sync.succeeded() => break,
+            _ => anyhow::bail!("{sync}"),
+        }
+    }
+    let total = began.elapsed();
+    ensure!(family.active_mode() == Some(to));
+    let waits = syncs.iter().zip(syncs.iter().skip(1)).map(|(a, b)| *a + *b);
+    Ok(Switch {
+        parts: syncs.len(),
+        total,
+        longest_wait: waits
+            .chain(syncs.first().copied())
+            .max()
+            .unwrap_or_default(),
+    })
+}
+
+fn open(
+    namespace: &Namespace,
+    lock: &Path,
+    manner: Manner,
+) -> Result<FamilyReconciler<Faulty<AnyBackend>>> {
+    let lock = Lock {
+        path: lock.to_owned(),
+        patience: Duration::ZERO,
+    };
+    let [nftables, _] = namespace.enter(backend_nftables::open)??;
+    let [iptables, _] = namespace.enter(|| backend_iptables::open(Variant::NfTables, &lock))??;
+    let in_manner = |backend: AnyBackend| {
+        let backend = Faulty::new(backend, |_| CallOutcome::Pass);
+        match manner {
+            Manner::InParts => backend,
+            Manner::InOneSync => backend.with_chunk_size(EVERYTHING),
+        }
+    };
+    Ok(FamilyReconciler::with_modes(
+        (Mechanism::Nftables, in_manner(erase(nftables))),
+        vec![(Mechanism::Iptables, in_manner(erase(iptables)))],
+    ))
+}
+
+/// As on a node that knows its pod CIDRs, so that each Service has a rule that marks packets for
+/// masquerading.
+fn set_mode(dataplane: &mut Dataplane, mechanism: Mechanism) -> Result<()> {
+    let config = Config {
+        mechanism,
+        local_detection: LocalDetection::Source {
+            ipv4: Some("10.128.0.0/9".parse()?),
+            ipv6: None,
+        },
+        ..Config::default()
+    };
+    let node = Arc::clone(dataplane.node());
+    dataplane.set_node(node, Arc::new(config));
+    Ok(())
+}
+
+/// Returns a Service whose first endpoint is one of several.
+fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
+    let [high, low] = number.to_be_bytes();
+    let mut endpoints = testkit::mk_endpoints().tcp("http");
+    for pod in 0..ENDPOINTS {
+        let second = match pod {
+            0 => 128 + first,
+            pod => 130 + pod,
+        };
+        endpoints = endpoints.ready(&format!("10.{second}.{high}.{low}:8080"), "node-2");
+    }
+    let service = testkit::mk_service(&format!("bench/service-{number}"))
+        .cluster_ip(&Ipv4Addr::new(10, 96, high, low).to_string())
+        .port("http", 80)
+        .build();
+    let endpoints = endpoints.build();
+    dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
+}
