@@ -35,6 +35,8 @@ pub(super) struct ObjectCache<T> {
     pub(super) objects: BTreeMap<String, T>,
     pub(super) unreadable: BTreeMap<String, Unreadable>,
     standing: WatchState,
+    /// Whether a list has succeeded: until then, an object that is not here may exist.
+    is_complete: bool,
 }
 
 /// A NodeProxy and the values derived from it alone.
@@ -74,8 +76,7 @@ impl ClusterState {
 
     /// Returns the nodes of the cluster that no profile configures.
     pub(super) fn unconfigured(&self) -> Vec<String> {
-        // Until the first list of NodeProxies has ended, no node is known to lack a configuration.
-        if self.proxies.standing == WatchState::Pending {
+        if !self.proxies.is_complete {
             return Vec::new();
         }
         let proxies = &self.proxies;
@@ -95,6 +96,7 @@ impl<T> ObjectCache<T> {
             objects: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             standing: WatchState::Pending,
+            is_complete: false,
         }
     }
 
@@ -121,6 +123,7 @@ impl<T> ObjectCache<T> {
                     self.put(object, &read);
                 }
                 self.standing = WatchState::Follows;
+                self.is_complete = true;
             }
             ObjectEvent::Changed(object) => self.put(*object, &read),
             ObjectEvent::Deleted(name) => {

@@ -3,7 +3,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, from_value, json};
 
 use super::*;
-use crate::cluster::ObjectEvent;
+use crate::cluster::{ClusterError, ObjectEvent};
 use crate::dashboard::facts::Source;
 
 fn now() -> Timestamp {
@@ -62,6 +62,24 @@ const FAILING: (&str, &str) = ("False", "CommitFailed");
 
 fn json_of(change: &Change<'_>) -> Value {
     serde_json::to_value(change).expect("JSON")
+}
+
+/// NodeProxies may be listed late, or not at all for want of rights: that says nothing about nodes.
+#[test]
+fn no_node_is_without_a_configuration_before_all_configurations_are_listed() {
+    let mut facts = ClusterState::new("https://api", "default");
+    facts.apply(Source::Nodes, ObjectEvent::Listed(vec![node("n1")]), now());
+    let refused = || {
+        ObjectEvent::Fails(ClusterError::Request {
+            doing: "list NodeProxies".to_owned(),
+            source: kube::Error::LinesCodecMaxLineLengthExceeded,
+        })
+    };
+    facts.apply(Source::NodeProxies, refused(), now());
+    assert!(facts.unconfigured().is_empty());
+    facts.apply(Source::NodeProxies, ObjectEvent::Listed(vec![]), now());
+    facts.apply(Source::NodeProxies, refused(), now());
+    assert_eq!(facts.unconfigured(), ["n1"]);
 }
 
 #[test]
