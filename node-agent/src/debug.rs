@@ -14,7 +14,7 @@ use axum::response::Response;
 use axum::routing::get;
 use crds::NodeProxyStatus;
 use crds::node_proxy::Heartbeat;
-use serde::{Deserialize, Serialize};
+use inspect::Agreement;
 
 use crate::board::Board;
 use crate::conntrack::observe_fill;
@@ -35,16 +35,6 @@ pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 /// The header of an explanation or a trace that says whether the kernel agrees with the desired
 /// state.
 pub(crate) const AGREEMENT: &str = "x-agreement";
-
-/// Whether the kernel agrees with the desired state in what an answer covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Agreement {
-    /// It agrees, or no kernel was read.
-    Agrees,
-    /// It differs.
-    Differs,
-}
 
 /// Returns the routes below `/debug`.
 pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
@@ -105,34 +95,12 @@ async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-// === impl Agreement ===
-
-impl Agreement {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Agreement::Agrees => "agrees",
-            Agreement::Differs => "differs",
-        }
-    }
-
-    /// Reads the agreement from the headers of an answer. Without that header, the answer compares
-    /// nothing and agrees.
-    pub(crate) fn of(headers: &HeaderMap) -> Agreement {
-        let said = headers.get(AGREEMENT);
-        match said.is_some_and(|said| said == Agreement::Differs.as_str()) {
-            true => Agreement::Differs,
-            false => Agreement::Agrees,
-        }
-    }
-}
-
-impl From<bool> for Agreement {
-    fn from(agrees: bool) -> Agreement {
-        match agrees {
-            true => Agreement::Agrees,
-            false => Agreement::Differs,
-        }
-    }
+/// Reads the agreement from the headers of an answer. Without that header, the answer compares
+/// nothing and agrees.
+pub(crate) fn agreement_of(headers: &HeaderMap) -> Agreement {
+    let said = headers.get(AGREEMENT);
+    let differs = said.is_some_and(|said| said == Agreement::Differs.as_str());
+    Agreement::from(!differs)
 }
 
 // === impl Sources ===

@@ -1,14 +1,8 @@
 //! Queries to the running engine.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use catalog::{Unserved, View};
-use dataplane::ServiceKey;
+use inspect::{QueryResult, Question};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
-
-use crate::explain::Question;
 
 /// How many queries may wait for an answer. Further senders wait.
 const WAITING: usize = 16;
@@ -23,29 +17,6 @@ pub(crate) struct EngineQuery {
 /// Sends queries to the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineQueries(mpsc::Sender<EngineQuery>);
-
-/// What the source delivered about the Services that a question is about.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct QueryResult {
-    /// All Services that the question is about, including those that the source does not have.
-    pub(crate) services: BTreeMap<ServiceKey, ServiceState>,
-}
-
-/// The state of one Service in the catalog.
-#[derive(Debug, Clone)]
-pub(crate) enum ServiceState {
-    /// Signpost programs it.
-    Served {
-        /// The Service and its endpoints.
-        view: View,
-        /// The names of its EndpointSlices.
-        slices: Vec<Arc<str>>,
-    },
-    /// It exists, but Signpost does not serve it.
-    Unserved(Unserved),
-    /// The source has no such Service, or all of it is rejected.
-    Unknown,
-}
 
 /// The engine has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

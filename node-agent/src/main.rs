@@ -19,7 +19,6 @@ mod drift;
 mod engine;
 mod engine_query;
 mod events;
-mod explain;
 mod foreign_proxy;
 mod handover;
 mod health_answer;
@@ -46,22 +45,19 @@ mod service_health;
 mod serving_state;
 mod status;
 mod support;
-mod trace;
 mod variant_scan;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use inspect::{Agreement, PacketSpec, Question};
 use node_agent::arguments;
 use runtime::{GRACE, chain};
 
 use crate::arguments::{Arguments, Command, Explain, Show, Target, Trace};
-use crate::debug::Agreement;
-use crate::explain::Question;
 use crate::handover::What;
 use crate::node_lock::NodeLock;
-use crate::trace::PacketSpec;
 
 /// The exit code when the kernel differs from the desired state. 1 means that there is no answer, 2
 /// that the command line is invalid.
@@ -170,7 +166,7 @@ fn ask_agent(
         response.headers().contains_key(debug::ANSWERED_BY),
         "another program, such as kube-proxy, answers at {address}: give the agent's --state directory, or its --metrics-address"
     );
-    let agreement = Agreement::of(response.headers());
+    let agreement = debug::agreement_of(response.headers());
     let text = response
         .body_mut()
         .with_config()

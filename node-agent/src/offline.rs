@@ -6,19 +6,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use backend::Rendered;
 use dataplane::{Dataplane, Family};
+use inspect::{
+    Evidence, Explanation, Kernel, PacketSpec, Question, RENDERED_VARIANT, RulesOf, Trace, explain,
+    follow, render,
+};
 use modes::{RulesByMechanism, detached};
-use xtables::Variant;
 
 use crate::engine::{Engine, MissingAssignment, View};
-use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
-use crate::trace::{self, PacketSpec, RulesOf, Trace};
 use source::{Delivery, manifests};
-
-/// The iptables variant to render for. Only the node itself can tell which of the two it uses. In
-/// this one, every rule of a Service has a comment.
-const VARIANT: Variant = Variant::NfTables;
 
 /// A directory of manifests, compiled for one node, in the mode of the profile in it that selects
 /// the node.
@@ -40,7 +36,7 @@ pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     }
     let mechanism = offline.dataplane.config().mechanism;
     for (family, held) in &offline.rendered {
-        let heading = detached(mechanism, *family, VARIANT).heading();
+        let heading = detached(mechanism, *family, RENDERED_VARIANT).heading();
         let _ = writeln!(text, "{heading}\n{held}");
     }
     Ok(text)
@@ -60,7 +56,7 @@ pub(crate) fn explain_question(
         observed: &offline.rendered,
         kernel: &Kernel::NotAsked,
         families: &[],
-        variant: VARIANT,
+        variant: RENDERED_VARIANT,
     };
     explain(question, &evidence).with_context(|| format!("no answer in {}", directory.display()))
 }
@@ -75,12 +71,7 @@ pub(crate) fn trace_packet(
     let nothing = RulesByMechanism::default();
     let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
-    Ok(trace::follow(
-        packet_spec,
-        dataplane,
-        RulesOf::Rendering,
-        held,
-    )?)
+    Ok(follow(packet_spec, dataplane, RulesOf::Rendering, held)?)
 }
 
 fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
@@ -109,11 +100,4 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
         rendered: rendered.into(),
         remarks,
     })
-}
-
-/// Renders one family of `dataplane`, in its mechanism.
-pub(crate) fn render(family: Family, dataplane: &Dataplane) -> RulesByMechanism {
-    let mechanism = dataplane.config().mechanism;
-    let backend = detached(mechanism, family, VARIANT);
-    RulesByMechanism::only(mechanism, backend.render(dataplane, &Rendered::default()))
 }

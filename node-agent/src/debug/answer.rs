@@ -8,17 +8,19 @@ use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dataplane::{Dataplane, Family};
+use inspect::{
+    Agreement, Evidence, Kernel, PacketSpec, Question, RulesLocation, Unknown, explain,
+    trace as trace_packet,
+};
 use runtime::chain;
 use serde::{Deserialize, Serialize};
 use xtables::Variant;
 
 use super::turns::TurnError;
-use super::{AGREEMENT, Agreement, Sources};
+use super::{AGREEMENT, Sources};
 use crate::arguments::Output;
 use crate::board::Board;
 use crate::engine::View;
-use crate::explain::{Evidence, Kernel, Question, RulesLocation, Unknown, explain};
-use crate::trace::{self, PacketSpec};
 
 /// Why there is no answer: an HTTP status and one line of text.
 type Refusal = (StatusCode, String);
@@ -102,7 +104,7 @@ pub(super) async fn trace(
     let answer = move || {
         let dataplane = desired(&view)?;
         let kernel = Kernel::observe(&rules_location(&board, dataplane));
-        let traced = trace::trace(&packet_spec, dataplane, &kernel);
+        let traced = trace_packet(&packet_spec, dataplane, &kernel);
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
     };

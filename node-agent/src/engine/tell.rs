@@ -1,10 +1,9 @@
 //! Answers of the engine to queries.
 
 use dataplane::ServiceKey;
+use inspect::{QueryResult, Question, ServiceState, services_at};
 
 use super::Engine;
-use crate::engine_query::{QueryResult, ServiceState};
-use crate::explain::{Question, services_at};
 
 impl Engine {
     /// Returns what the source delivered about the Services that `question` is about.

@@ -10,11 +10,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
+use inspect::Agreement;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
 use super::socket_within;
-use crate::debug::Agreement;
+use crate::debug::agreement_of;
 
 /// A request for an answer of `/debug`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ pub(super) async fn answer(debug: Router, debug_request: &DebugRequest) -> Answe
     let text = to_bytes(body, usize::MAX).await.unwrap_or_default();
     Answer {
         status: head.status.as_u16(),
-        agreement: Agreement::of(&head.headers),
+        agreement: agreement_of(&head.headers),
         text: String::from_utf8_lossy(&text).into_owned(),
     }
 }

@@ -63,6 +63,20 @@ const RULES: &[(&str, May)] = &[
             "xtables",
         ]),
     ),
+    (
+        "inspect",
+        May::Use(&[
+            "backend",
+            "backend-nftables",
+            "catalog",
+            "dataplane",
+            "modes",
+            "netlink",
+            "reconciler",
+            "runtime",
+            "xtables",
+        ]),
+    ),
     ("address-plan", May::Use(&["dataplane"])),
     (
         "testkit",

@@ -2,111 +2,111 @@
 
 use serde::Serialize;
 
-use crate::debug::Agreement;
+use crate::Agreement;
 
 /// Everything that the agent knows about the object of a question.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Explanation {
+pub struct Explanation {
     /// The question.
-    pub(crate) question: String,
+    pub question: String,
     /// The node that answers.
-    pub(crate) node: String,
+    pub node: String,
     /// General remarks, in sentences without a final full stop.
-    pub(crate) remarks: Vec<String>,
+    pub remarks: Vec<String>,
     /// The Services that the question is about.
-    pub(crate) services: Vec<ServiceAnswer>,
+    pub services: Vec<ServiceAnswer>,
     /// For an address: the Services that have it as an endpoint.
-    pub(crate) endpoint_of: Vec<EndpointOf>,
+    pub endpoint_of: Vec<EndpointOf>,
     /// For an address that no Service has: what the kernel has for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) unclaimed: Option<FrontendAnswer>,
+    pub unclaimed: Option<FrontendAnswer>,
     /// The state of the kernel, for each family in question.
-    pub(crate) kernel: Vec<KernelAnswer>,
+    pub kernel: Vec<KernelAnswer>,
 }
 
 /// One Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ServiceAnswer {
+pub struct ServiceAnswer {
     /// Its name.
-    pub(crate) service: String,
+    pub service: String,
     /// `spec.type`, as far as it makes a difference.
     #[serde(rename = "type")]
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// `spec.internalTrafficPolicy`.
-    pub(crate) internal_traffic_policy: &'static str,
+    pub internal_traffic_policy: &'static str,
     /// `spec.externalTrafficPolicy`, if it applies.
-    pub(crate) external_traffic_policy: Option<&'static str>,
+    pub external_traffic_policy: Option<&'static str>,
     /// How many seconds a client keeps its endpoint.
-    pub(crate) affinity_seconds: Option<u64>,
+    pub affinity_seconds: Option<u64>,
     /// The sources that may connect to load-balancer IPs. Empty: all sources.
-    pub(crate) source_ranges: Vec<String>,
+    pub source_ranges: Vec<String>,
     /// The answer to a load balancer's health check.
-    pub(crate) health_check: Option<HealthCheckAnswer>,
+    pub health_check: Option<HealthCheckAnswer>,
     /// Its ports with their endpoints.
-    pub(crate) ports: Vec<PortAnswer>,
+    pub ports: Vec<PortAnswer>,
     /// The addresses and node ports on which clients reach it.
-    pub(crate) frontends: Vec<FrontendAnswer>,
+    pub frontends: Vec<FrontendAnswer>,
     /// Its cluster IPs and its endpoints on this node, as members of the sets or rules for those;
     /// in mode iptables its health check, too.
-    pub(crate) memberships: Vec<PieceAnswer>,
+    pub memberships: Vec<PieceAnswer>,
     /// What of it is not honoured or not programmed, in sentences.
-    pub(crate) unsupported_fields: Vec<String>,
+    pub unsupported_fields: Vec<String>,
 }
 
 /// `spec.healthCheckNodePort`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct HealthCheckAnswer {
+pub struct HealthCheckAnswer {
     /// The port.
-    pub(crate) port: u16,
+    pub port: u16,
     /// How many ready endpoints this node has.
-    pub(crate) local_endpoints: usize,
+    pub local_endpoints: usize,
 }
 
 /// One port of a Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PortAnswer {
+pub struct PortAnswer {
     /// Its name; empty if it has none.
-    pub(crate) name: String,
+    pub name: String,
     /// `80/tcp`.
-    pub(crate) port: String,
+    pub port: String,
     /// Its node port.
-    pub(crate) node_port: Option<u16>,
+    pub node_port: Option<u16>,
     /// Its endpoints, of both families.
-    pub(crate) endpoints: Vec<EndpointAnswer>,
+    pub endpoints: Vec<EndpointAnswer>,
 }
 
 /// One endpoint of one port.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct EndpointAnswer {
+pub struct EndpointAnswer {
     /// Its address and port.
-    pub(crate) address: String,
+    pub address: String,
     /// The node that it is on, if the slice names one.
-    pub(crate) node: Option<String>,
+    pub node: Option<String>,
     /// Whether that is this node.
-    pub(crate) here: bool,
+    pub here: bool,
     /// Its condition `ready`.
-    pub(crate) ready: bool,
+    pub ready: bool,
     /// Its condition `serving`.
-    pub(crate) serving: bool,
+    pub serving: bool,
     /// Its condition `terminating`.
-    pub(crate) terminating: bool,
+    pub terminating: bool,
     /// The zones and nodes in its hints.
-    pub(crate) hinted_for: Vec<String>,
+    pub hinted_for: Vec<String>,
     /// Whether this node sends connections to it.
-    pub(crate) usage: Usage,
+    pub usage: Usage,
     /// Why, if that is not obvious.
-    pub(crate) because: Option<String>,
+    pub because: Option<String>,
 }
 
 /// Whether an endpoint is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Usage {
+pub enum Usage {
     /// Under every policy that the port has.
     Used,
     /// Not under policy Local.
@@ -120,44 +120,44 @@ pub(crate) enum Usage {
 /// An address or node port on which clients reach a Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct FrontendAnswer {
+pub struct FrontendAnswer {
     /// `10.96.0.10:80/tcp`.
-    pub(crate) address: String,
+    pub address: String,
     /// The kind of address; empty if no Service has it.
-    pub(crate) kind: String,
+    pub kind: String,
     /// The name of the Service's port.
-    pub(crate) port: String,
+    pub port: String,
     /// The traffic policy that applies.
-    pub(crate) policy: &'static str,
+    pub policy: &'static str,
     /// Where connections go, in sentences without a final full stop.
-    pub(crate) connections: Vec<String>,
+    pub connections: Vec<String>,
     /// The other Service that has the address, if one takes precedence.
-    pub(crate) served_for: Option<String>,
+    pub served_for: Option<String>,
     /// What else the address is, if that is why the Service may not have it.
-    pub(crate) refused: Option<String>,
+    pub refused: Option<String>,
     /// Its elements; in mode iptables its rules.
-    pub(crate) elements: Vec<PieceAnswer>,
+    pub elements: Vec<PieceAnswer>,
     /// The chains that only its packets traverse.
-    pub(crate) chains: Vec<PieceAnswer>,
+    pub chains: Vec<PieceAnswer>,
 }
 
 /// One element, rule or chain in the kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PieceAnswer {
+pub struct PieceAnswer {
     /// As nft prints it, or the iptables command that would create it.
-    pub(crate) piece: String,
+    pub piece: String,
     /// Its state.
-    pub(crate) standing: PieceState,
+    pub standing: PieceState,
     /// What the kernel has in its place, if that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) found: Vec<String>,
+    pub found: Vec<String>,
 }
 
 /// The state of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum PieceState {
+pub enum PieceState {
     /// It is in the kernel.
     Present,
     /// It is missing in the kernel.
@@ -173,35 +173,35 @@ pub(crate) enum PieceState {
 /// A Service that has the address as an endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct EndpointOf {
+pub struct EndpointOf {
     /// The Service.
-    pub(crate) service: String,
+    pub service: String,
     /// The name of its port.
-    pub(crate) port: String,
+    pub port: String,
     /// The endpoint.
-    pub(crate) endpoint: EndpointAnswer,
+    pub endpoint: EndpointAnswer,
 }
 
 /// One family of the kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct KernelAnswer {
+pub struct KernelAnswer {
     /// `IPv4` or `IPv6`.
-    pub(crate) family: String,
+    pub family: String,
     /// How all of Signpost's rules compare with what was programmed last, in a sentence without a
     /// final full stop.
-    pub(crate) table: String,
+    pub table: String,
     /// Chains and sets that all packets pass and that differ from what was programmed.
-    pub(crate) damaged: Vec<PieceAnswer>,
+    pub damaged: Vec<PieceAnswer>,
     /// The last sync, as text.
-    pub(crate) last_sync: Option<String>,
+    pub last_sync: Option<String>,
 }
 
 // === impl Explanation ===
 
 impl Explanation {
     /// Returns whether every piece in the explanation is in the kernel as desired.
-    pub(crate) fn agreement(&self) -> Agreement {
+    pub fn agreement(&self) -> Agreement {
         let services = self.services.iter();
         let memberships = services.clone().flat_map(|service| &service.memberships);
         let frontends = services.flat_map(|service| &service.frontends);

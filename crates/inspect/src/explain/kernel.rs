@@ -12,7 +12,7 @@ use xtables::Variant;
 
 /// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]
-pub(crate) enum Kernel {
+pub enum Kernel {
     /// The kernel was not read: the answer is about manifests alone.
     NotAsked,
     /// The rules of each family in its active mechanism, or the error with its causes if they could
@@ -22,11 +22,11 @@ pub(crate) enum Kernel {
 
 /// Which tables to read.
 #[derive(Debug, Clone)]
-pub(crate) struct RulesLocation {
+pub struct RulesLocation {
     /// The active mechanism of each family.
-    pub(crate) carriers: BTreeMap<Family, Mechanism>,
+    pub carriers: BTreeMap<Family, Mechanism>,
     /// The iptables variant in use, if a family uses iptables.
-    pub(crate) variant: Variant,
+    pub variant: Variant,
 }
 
 /// Returns the active mechanism of a family that has the rules `held`: `desired`, or the previous
@@ -43,7 +43,7 @@ pub(crate) fn active_mode(held: &RulesByMechanism, desired: Mechanism) -> Mechan
 impl Kernel {
     /// Reads both families, over separate sockets, so that the reconciler does not wait. Blocks for
     /// about 0.1 s with 10,000 Services.
-    pub(crate) fn observe(at: &RulesLocation) -> Kernel {
+    pub fn observe(at: &RulesLocation) -> Kernel {
         let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();
         let mut seen = BTreeMap::new();
         for mechanism in used {
@@ -61,7 +61,7 @@ impl Kernel {
     }
 
     /// Prints all rules below a heading for each mechanism, and why a family could not be read.
-    pub(crate) fn list(&self, at: &RulesLocation) -> String {
+    pub fn list(&self, at: &RulesLocation) -> String {
         let mut text = String::new();
         let Kernel::Observed(seen) = self else {
             return text;
@@ -81,7 +81,7 @@ impl Kernel {
     }
 
     /// Returns the rules of one family, if they were read.
-    pub(crate) fn held(&self, family: Family) -> Option<&RulesByMechanism> {
+    pub fn held(&self, family: Family) -> Option<&RulesByMechanism> {
         match self {
             Kernel::NotAsked => None,
             Kernel::Observed(seen) => seen.get(&family)?.as_ref().ok(),

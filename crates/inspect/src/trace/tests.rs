@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dataplane::{Config, Mechanism};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-use crate::offline::render;
+use crate::render;
 
 const BOTH_MECHANISMS: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
 

@@ -12,7 +12,7 @@ use super::{Evidence, Question, count, service};
 
 /// Returns the Services with a frontend at an address or node port. The cost is proportional to the
 /// cluster.
-pub(crate) fn services_at(question: &Question, dataplane: &Dataplane) -> BTreeSet<ServiceKey> {
+pub fn services_at(question: &Question, dataplane: &Dataplane) -> BTreeSet<ServiceKey> {
     frontends_at(question, dataplane).into_keys().collect()
 }
 

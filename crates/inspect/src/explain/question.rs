@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// A Service or an address, as users write them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Question {
+pub enum Question {
     /// `namespace/name` or `namespace/name:port`.
     Service {
         /// The Service.
@@ -38,7 +38,7 @@ pub(crate) enum Question {
 /// The error for a text that is neither a Service nor an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{text:?} is not namespace/name[:port], ADDRESS[:PORT[/PROTOCOL]] or node:PORT[/PROTOCOL]")]
-pub(crate) struct ParseQuestionError {
+pub struct ParseQuestionError {
     text: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ParseQuestionError {
 impl Question {
     /// Returns the single frontend that the question names, if it is an address with port and
     /// protocol.
-    pub(crate) fn frontend(&self) -> Option<FrontendKey> {
+    pub fn frontend(&self) -> Option<FrontendKey> {
         match self {
             Question::Address {
                 address,
@@ -63,7 +63,7 @@ impl Question {
     }
 
     /// Returns whether `key` is a frontend that the question is about.
-    pub(crate) fn is_about(&self, key: &FrontendKey) -> bool {
+    pub fn is_about(&self, key: &FrontendKey) -> bool {
         let protocol_matches =
             |desired: &Option<Protocol>| desired.is_none_or(|desired| desired == key.protocol());
         match (self, key) {

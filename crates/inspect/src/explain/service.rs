@@ -13,7 +13,7 @@ use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceState, PortAnswer, S
 use super::comparison::Comparison;
 use super::endpoints::explain_endpoints;
 use super::{Evidence, Unknown, connections};
-use crate::engine_query::ServiceState;
+use crate::ServiceState;
 
 /// Returns the frontends of a Service. With `port`, returns those of the ports with that name,
 /// number or node port.

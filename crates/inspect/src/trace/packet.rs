@@ -15,7 +15,7 @@ const SHAPE: &str = "[ORIGIN] SOURCE [via INTERFACE] -> ADDRESS:PORT[/PROTOCOL]"
 
 /// A packet as a user writes it: `10.1.2.3 -> 10.96.0.10:80/tcp`, `pod 10.0.1.9 via veth9 -> …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PacketSpec {
+pub struct PacketSpec {
     origin: Option<Sender>,
     source: IpAddr,
     interface: Option<Arc<str>>,
@@ -43,7 +43,7 @@ enum Destination {
 
 /// Why a text does not describe a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum ParsePacketError {
+pub enum ParsePacketError {
     /// It does not have the right shape.
     #[error("a packet is {SHAPE}, not {0:?}")]
     Shape(String),
@@ -68,7 +68,7 @@ pub(crate) enum ParsePacketError {
 /// The error for a destination `node` in a family in which the node has no address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("no {family} address of this node is known")]
-pub(crate) struct ResolvePacketError {
+pub struct ResolvePacketError {
     family: Family,
 }
 
@@ -163,7 +163,7 @@ impl Sender {
 impl PacketSpec {
     /// Returns the packet on the node of `dataplane`, and how its origin was guessed, in a sentence
     /// without a final full stop.
-    pub(crate) fn resolve(
+    pub fn resolve(
         &self,
         dataplane: &Dataplane,
     ) -> Result<(Packet, Option<String>), ResolvePacketError> {

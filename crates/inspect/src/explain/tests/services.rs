@@ -5,7 +5,7 @@ use dataplane::{ObjectKind, ObjectName, Rejection, ServiceKey};
 use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, till};
-use crate::engine_query::ServiceState;
+use crate::ServiceState;
 use crate::explain::Unknown;
 
 #[test]

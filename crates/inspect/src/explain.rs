@@ -21,36 +21,38 @@ use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
 
-use crate::engine_query::{QueryResult, ServiceState};
+use crate::{QueryResult, ServiceState};
 
-pub(crate) use answer::Explanation;
-pub(crate) use kernel::{Kernel, RulesLocation, active_mode};
-pub(crate) use place::services_at;
-pub(crate) use question::{Question, parse_protocol};
+pub use answer::Explanation;
+pub(crate) use kernel::active_mode;
+pub use kernel::{Kernel, RulesLocation};
+pub use place::services_at;
+pub(crate) use question::parse_protocol;
+pub use question::{ParseQuestionError, Question};
 pub(crate) use text::line;
 
 /// The inputs of an explanation.
 #[derive(Debug)]
-pub(crate) struct Evidence<'a> {
+pub struct Evidence<'a> {
     /// The desired state.
-    pub(crate) dataplane: &'a Dataplane,
+    pub dataplane: &'a Dataplane,
     /// What the source delivered about the Services in question.
-    pub(crate) reported: &'a QueryResult,
+    pub reported: &'a QueryResult,
     /// The parts of it that are not honoured.
-    pub(crate) rejections: &'a [Rejection],
+    pub rejections: &'a [Rejection],
     /// The rules that the agent last observed.
-    pub(crate) observed: &'a BTreeMap<Family, RulesByMechanism>,
+    pub observed: &'a BTreeMap<Family, RulesByMechanism>,
     /// The rules in the kernel, as read for this question.
-    pub(crate) kernel: &'a Kernel,
+    pub kernel: &'a Kernel,
     /// The status of each family.
-    pub(crate) families: &'a [FamilyStatus],
+    pub families: &'a [FamilyStatus],
     /// The iptables variant in use, if a family uses iptables.
-    pub(crate) variant: Variant,
+    pub variant: Variant,
 }
 
 /// The source has no such object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum Unknown {
+pub enum Unknown {
     /// No such Service. The agent does not list Services with another proxy's label.
     #[error(
         "nothing is known of Service {0} here: it does not exist, or the label \
@@ -70,10 +72,7 @@ pub(crate) enum Unknown {
 }
 
 /// Answers `question`.
-pub(crate) fn explain(
-    question: &Question,
-    evidence: &Evidence<'_>,
-) -> Result<Explanation, Unknown> {
+pub fn explain(question: &Question, evidence: &Evidence<'_>) -> Result<Explanation, Unknown> {
     let mut explanation = Explanation {
         question: question.to_string(),
         node: evidence.dataplane.node().name.to_string(),

@@ -14,32 +14,32 @@ use thiserror::Error;
 
 use crate::explain::{Kernel, active_mode};
 
-pub(crate) use packet::{PacketSpec, ResolvePacketError};
+pub use packet::{PacketSpec, ParsePacketError, ResolvePacketError};
 
 /// Where the rules send a packet, and whether that is the desired destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Trace {
+pub struct Trace {
     /// The packet.
-    pub(crate) packet: String,
+    pub packet: String,
     /// How its origin was derived, if it was not given.
-    pub(crate) guess: Option<String>,
+    pub guess: Option<String>,
     /// Its destination according to the desired state.
-    pub(crate) desired: String,
+    pub desired: String,
     /// Where the simulated rules come from.
-    pub(crate) rules_of: RulesOf,
+    pub rules_of: RulesOf,
     /// Its destination according to these rules.
-    pub(crate) taken: String,
+    pub taken: String,
     /// Whether both destinations are the same.
-    pub(crate) agree: bool,
+    pub agree: bool,
     /// The possible paths. Paths that differ only in a random number are one.
-    pub(crate) ways: Vec<PathAnswer>,
+    pub ways: Vec<PathAnswer>,
 }
 
 /// The origin of the simulated rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum RulesOf {
+pub enum RulesOf {
     /// Rules that were read from the kernel.
     Kernel,
     /// Rules that would be programmed.
@@ -49,27 +49,27 @@ pub(crate) enum RulesOf {
 /// One path, or several that differ only in a random number and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PathAnswer {
+pub struct PathAnswer {
     /// Where it ends.
-    pub(crate) outcome: String,
+    pub outcome: String,
     /// The chains, elements and rules on the path.
-    pub(crate) stations: Vec<PathStep>,
+    pub stations: Vec<PathStep>,
 }
 
 /// One step on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PathStep {
+pub struct PathStep {
     /// Its kind.
-    pub(crate) sort: Sort,
+    pub sort: Sort,
     /// Its text; one text per random number if they differ.
-    pub(crate) either: Vec<String>,
+    pub either: Vec<String>,
 }
 
 /// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Sort {
+pub enum Sort {
     /// A base chain, at a hook.
     Base,
     /// A chain that another chain jumps to.
@@ -83,7 +83,7 @@ pub(crate) enum Sort {
 
 /// Why a packet could not be traced.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum TraceError {
+pub enum TraceError {
     /// The packet is ambiguous on this node.
     #[error(transparent)]
     Packet(#[from] ResolvePacketError),
@@ -98,7 +98,7 @@ pub(crate) enum TraceError {
 }
 
 /// Traces the packet through the rules that were read from the kernel.
-pub(crate) fn trace(
+pub fn trace(
     packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     kernel: &Kernel,
@@ -117,7 +117,7 @@ pub(crate) fn trace(
 }
 
 /// Traces the packet through the rules that `held` returns.
-pub(crate) fn follow<'a>(
+pub fn follow<'a>(
     packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     rules_of: RulesOf,

@@ -18,7 +18,7 @@ use dataplane::{Config, Endpoints, Service, compile};
 use netlink::nf_tables::{Operation, Transaction};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-use crate::offline::render;
+use crate::render;
 
 /// Services, and the rules in the kernel.
 struct World {
