@@ -26,17 +26,17 @@ pub fn patience(deadline: Duration) -> Duration {
     deadline * *SLOWNESS
 }
 
-/// Polls `look` until it returns a value. Fails if `look` fails, or after [`patience`] with
+/// Polls `poll` until it returns a value. Fails if `poll` fails, or after [`patience`] with
 /// `deadline`; `what` describes the expected state in the error.
 pub fn wait_for<T>(
     what: &str,
     deadline: Duration,
-    mut look: impl FnMut() -> Result<Option<T>>,
+    mut poll: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let deadline = patience(deadline);
     let end = Instant::now() + deadline;
     loop {
-        if let Some(seen) = look()? {
+        if let Some(seen) = poll()? {
             return Ok(seen);
         }
         if Instant::now() >= end {

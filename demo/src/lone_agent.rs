@@ -160,16 +160,16 @@ impl LoneAgent {
         self.child.id()
     }
 
-    /// Polls `look` until it returns a value. Fails if `look` fails, if the agent has ended, or at
+    /// Polls `poll` until it returns a value. Fails if `poll` fails, if the agent has ended, or at
     /// the deadline; the error contains the end of the log.
     pub fn wait_for<T>(
         &self,
         what: &str,
-        mut look: impl FnMut(&LoneAgent) -> Result<Option<T>>,
+        mut poll: impl FnMut(&LoneAgent) -> Result<Option<T>>,
     ) -> Result<T> {
         let waited = wait_for(what, self.workplace.deadline, || {
             self.ensure_runs()?;
-            look(self)
+            poll(self)
         });
         waited.with_context(|| self.last_words())
     }

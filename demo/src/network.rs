@@ -152,10 +152,10 @@ impl Drop for Network {
 
 /// Returns the names of the existing test namespaces of process `pid`.
 pub fn namespaces_of(pid: u32) -> Result<Vec<String>> {
-    let ours = format!("{PREFIX}{pid}-");
+    let own = format!("{PREFIX}{pid}-");
     Ok(observe_names()?
         .into_iter()
-        .filter(|name| name.starts_with(&ours))
+        .filter(|name| name.starts_with(&own))
         .collect())
 }
 

@@ -59,15 +59,15 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
 
     let facts = ClusterState::new(cluster.server(), cluster.default_namespace());
     let (publish, views) = watch::channel(Arc::new(View::of(&facts)));
-    let (sender, news) = mpsc::unbounded_channel();
-    let tell = |source| {
+    let (sender, events) = mpsc::unbounded_channel();
+    let send = |source| {
         let sender = sender.clone();
         // The receiver lives as long as the command.
-        move |news| drop(sender.send((source, news)))
+        move |event| drop(sender.send((source, event)))
     };
-    let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
-    let proxies = cluster.follow::<NodeProxy>(Depth::Whole, tell(Source::NodeProxies));
-    let nodes = cluster.follow::<Node>(Depth::Metadata, tell(Source::Nodes));
+    let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, send(Source::Profiles));
+    let proxies = cluster.follow::<NodeProxy>(Depth::Whole, send(Source::NodeProxies));
+    let nodes = cluster.follow::<Node>(Depth::Metadata, send(Source::Nodes));
     let routes = routes::router(&AccessControl::new(port, token), views, cluster.clone());
 
     print(&format!("{address}\n"))?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     // Cancel safe: the command ends when the first of these ends.
     tokio::select! {
         served = axum::serve(listener, routes) => served.context("failed to serve the page")?,
-        () = keep_up(facts, news, &publish) => {}
+        () = keep_up(facts, events, &publish) => {}
         _ = profiles => {}
         _ = proxies => {}
         _ = nodes => {}
@@ -89,13 +89,13 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
 /// Publishes a view of `facts` after each change, until the channel closes.
 async fn keep_up(
     mut facts: ClusterState,
-    mut news: mpsc::UnboundedReceiver<(Source, ObjectEvent)>,
+    mut events: mpsc::UnboundedReceiver<(Source, ObjectEvent)>,
     publish: &watch::Sender<Arc<View>>,
 ) {
-    while let Some((source, first)) = news.recv().await {
+    while let Some((source, first)) = events.recv().await {
         facts.apply(source, first, jiff::Timestamp::now());
         let until = Instant::now() + GATHERED;
-        while let Ok(Some((source, next))) = timeout_at(until, news.recv()).await {
+        while let Ok(Some((source, next))) = timeout_at(until, events.recv()).await {
             facts.apply(source, next, jiff::Timestamp::now());
         }
         publish.send_replace(Arc::new(View::of(&facts)));

@@ -24,8 +24,8 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut is_refused = false;
     let mut kernel = FullAffinityMaps::default();
     loop {
-        let look = spawn_blocking(move || (kernel.observe(), kernel));
-        match look.await {
+        let observing = spawn_blocking(move || (kernel.observe(), kernel));
+        match observing.await {
             Ok((seen, reusable)) => {
                 kernel = reusable;
                 let was_refused = std::mem::replace(&mut is_refused, seen.is_err());

@@ -8,7 +8,7 @@ use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
-use modes::{MechanismState as Carried, RulesByMechanism, VariantScan};
+use modes::{MechanismState, RulesByMechanism, VariantScan};
 use reconciler::{Report, RunningSync};
 use tokio::sync::watch;
 use tokio::time::Instant as Moment;
@@ -47,7 +47,7 @@ pub(crate) struct FamilyState {
     /// The observed rules of the family; `None` if they are not known.
     pub(crate) held: Option<RulesByMechanism>,
     /// The mechanisms that program it.
-    pub(crate) standing: Carried,
+    pub(crate) mode: MechanismState,
 }
 
 // === impl Board ===
@@ -149,11 +149,11 @@ impl Board {
     }
 
     /// How each family is programmed.
-    pub(crate) fn carried(&self) -> BTreeMap<Family, Carried> {
+    pub(crate) fn modes(&self) -> BTreeMap<Family, MechanismState> {
         let families = lock(&self.families);
-        let carried = families.iter();
-        carried
-            .map(|(family, state)| (*family, state.standing.clone()))
+        let modes = families.iter();
+        modes
+            .map(|(family, state)| (*family, state.mode.clone()))
             .collect()
     }
 
@@ -162,8 +162,8 @@ impl Board {
         self.variants.subscribe()
     }
 
-    pub(crate) fn post_variants(&self, sighting: VariantScan) {
-        post(&self.variants, sighting);
+    pub(crate) fn post_variants(&self, scan: VariantScan) {
+        post(&self.variants, scan);
     }
 
     /// The node ports that should be served on localhost and are not.
@@ -227,10 +227,10 @@ impl Board {
 
     /// Changes the state of the conntrack table. Wakes readers if it differs.
     pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut ConntrackState)) {
-        self.conntrack.send_if_modified(|standing| {
-            let before = standing.clone();
-            change(standing);
-            *standing != before
+        self.conntrack.send_if_modified(|mode| {
+            let before = mode.clone();
+            change(mode);
+            *mode != before
         });
     }
 

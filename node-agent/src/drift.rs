@@ -69,14 +69,14 @@ pub(crate) fn watch_iptables(
             mut notification_listener,
             open_tables,
         } = listener;
-        let is_carried = || {
-            let mut families = board.carried().into_values();
+        let is_in_use = || {
+            let mut families = board.modes().into_values();
             families.any(|family| family.active_mode == Some(Mechanism::Iptables))
         };
         // Polling costs other programs nothing, so it may begin at once.
         let waits = notification_listener.listens();
         expect_report(board, runtime, stop, |_| {
-            !waits || is_carried() || !open_tables.lasts()
+            !waits || is_in_use() || !open_tables.lasts()
         });
         if open_tables.lasts() {
             let goes_on = || open_tables.lasts() && !stop.is_cancelled();
@@ -148,7 +148,7 @@ pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: Cancellati
             changed = report.changed() => if changed.is_err() { return },
         }
         let report = report.borrow_and_update().clone();
-        let announcements = report.map(|report| reported.news(&report, Instant::now()));
+        let announcements = report.map(|report| reported.announcements(&report, Instant::now()));
         for announcement in announcements.into_iter().flatten() {
             events.announce(announcement);
         }
@@ -168,7 +168,7 @@ struct Announced {
 
 impl Announced {
     /// Returns the announcements for what is new in `report`.
-    fn news(&mut self, report: &Report, now: Instant) -> Vec<Announcement> {
+    fn announcements(&mut self, report: &Report, now: Instant) -> Vec<Announcement> {
         self.programs
             .retain(|_, reported| now.duration_since(*reported) < SILENCE);
         let mut repaired: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -182,20 +182,20 @@ impl Announced {
                 notes.or_default().push(note(family.family, repaired_drift));
             }
         }
-        let mut news = Vec::new();
+        let mut announcements = Vec::new();
         for (program, notes) in repaired {
             if let Entry::Vacant(silent) = self.programs.entry(program) {
                 silent.insert(now);
-                news.push(about_node(event::RULES_DRIFTED, notes.join("; ")));
+                announcements.push(about_node(event::RULES_DRIFTED, notes.join("; ")));
             }
         }
         if let Some(contest) = &report.contest
             && self.contest.as_ref() != Some(contest)
         {
-            news.push(about_node(event::CONTESTED, contest.to_string()));
+            announcements.push(about_node(event::CONTESTED, contest.to_string()));
         }
         self.contest.clone_from(&report.contest);
-        news
+        announcements
     }
 }
 

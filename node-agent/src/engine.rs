@@ -2,7 +2,7 @@
 //! I/O.
 
 mod account;
-mod tell;
+mod query;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -252,16 +252,16 @@ impl Engine {
             hash: self.hash.clone(),
             effective: Arc::clone(&self.effective),
             source: self.source.clone(),
-            standing: self.standing(),
+            lifecycle: self.lifecycle(),
             desired: self.compiled.is_some().then(|| self.dataplane.clone()),
             endpoints: self.endpoints,
             rejections: Arc::clone(&self.rejections),
         }
     }
 
-    fn standing(&self) -> NodeLifecycle {
+    fn lifecycle(&self) -> NodeLifecycle {
         match (self.catalog.node(), self.silence) {
-            (Some(node), _) => node.standing,
+            (Some(node), _) => node.lifecycle,
             (None, MissingAssignment::IsAnAnswer) => NodeLifecycle::Staying,
             // A node that is not listed yet is not deleted.
             (None, MissingAssignment::MayEnd) if self.catalog.missing().next().is_some() => {

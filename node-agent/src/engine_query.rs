@@ -44,9 +44,9 @@ impl EngineQueries {
 // === impl EngineQuery ===
 
 impl EngineQuery {
-    /// Answers with the result of `tell`.
-    pub(crate) fn answer(self, tell: impl FnOnce(&Question) -> QueryResult) {
+    /// Answers with the result of `answer_with`.
+    pub(crate) fn answer(self, answer_with: impl FnOnce(&Question) -> QueryResult) {
         // The client may have disconnected.
-        let _ = self.reply.send(tell(&self.question));
+        let _ = self.reply.send(answer_with(&self.question));
     }
 }

@@ -120,8 +120,8 @@ async fn healthz(State(sources): State<Sources>) -> Response {
         .proxy
         .verdict(patience(view.as_deref()), Instant::now());
     // A node without a view is not programmed either.
-    let standing = view.map_or(NodeLifecycle::Staying, |view| view.standing);
-    let eligible = standing == NodeLifecycle::Staying;
+    let lifecycle = view.map_or(NodeLifecycle::Staying, |view| view.lifecycle);
+    let eligible = lifecycle == NodeLifecycle::Staying;
     let healthy = verdict.is_healthy();
     let body = body(&verdict, healthy && eligible, healthy, SystemTime::now());
     let body = Body {

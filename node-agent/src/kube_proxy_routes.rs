@@ -42,7 +42,7 @@ pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
 /// Answers with the mode in force, whatever the profile asks for.
 async fn proxy_mode(State(sources): State<Sources>) -> impl IntoResponse {
     let headers = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    let mode = findings::mode(&sources.board.carried()).unwrap_or_default();
+    let mode = findings::mode(&sources.board.modes()).unwrap_or_default();
     (headers, mode.to_string())
 }
 

@@ -88,7 +88,7 @@ impl Kept {
                 ipv6: self.ipv6,
             },
             pod_cidrs: self.pod_cidrs.clone(),
-            standing: NodeLifecycle::Gone,
+            lifecycle: NodeLifecycle::Gone,
         }
     }
 }

@@ -4,7 +4,7 @@
 mod changes;
 mod iptables;
 mod node;
-mod standing;
+mod state;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use crate::board::Board;
 pub(crate) use changes::ChangeCounts;
 pub(crate) use iptables::{lock_waits, register_lock_waits};
 use node::OfNode;
-use standing::StateMetrics;
+use state::StateMetrics;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
 const SYNC_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);

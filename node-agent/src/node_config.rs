@@ -234,7 +234,7 @@ mod tests {
                 "10.0.1.0/24".parse().expect("a range"),
                 "fd00:10:0:1::/64".parse().expect("a range"),
             ],
-            standing: NodeLifecycle::Staying,
+            lifecycle: NodeLifecycle::Staying,
         };
         let addresses = [
             "127.0.0.1",
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn local_traffic_is_reported_by_the_nodes_pod_ranges_unless_something_else_is_said() {
+    fn local_traffic_is_recognised_by_the_nodes_pod_ranges_unless_something_else_is_configured() {
         let by_node = config("{}").local_detection;
         assert_eq!(
             by_node.source(Family::Ipv4),

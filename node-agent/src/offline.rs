@@ -51,7 +51,7 @@ pub(crate) fn explain_question(
     let offline = load(directory, node)?;
     let evidence = Evidence {
         dataplane: &offline.dataplane,
-        reported: &offline.engine.tell(question),
+        reported: &offline.engine.query(question),
         rejections: &offline.view.rejections,
         observed: &offline.rendered,
         kernel: &Kernel::NotAsked,

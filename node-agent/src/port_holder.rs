@@ -69,7 +69,7 @@ pub(crate) async fn observe_holders(
     if addresses.is_empty() {
         return BTreeMap::new();
     }
-    match spawn_blocking(move || look(&addresses)).await {
+    match spawn_blocking(move || observe_now(&addresses)).await {
         Ok(holders) => holders,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         // The runtime is shutting down, and this task with it.
@@ -86,7 +86,7 @@ pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -
         .map_or_else(String::new, |holder| format!(": {holder}"))
 }
 
-fn look(addresses: &BTreeSet<ListenAddress>) -> BTreeMap<ListenAddress, Holder> {
+fn observe_now(addresses: &BTreeSet<ListenAddress>) -> BTreeMap<ListenAddress, Holder> {
     let tables: BTreeMap<Transport, Vec<Socket>> = [Transport::Tcp, Transport::Udp]
         .into_iter()
         .filter(|transport| addresses.iter().any(|(other, _)| other == transport))
@@ -283,7 +283,7 @@ mod tests {
             (Transport::Tcp, any),
             (Transport::Udp, one),
         ];
-        let holders = look(&address.into());
+        let holders = observe_now(&address.into());
         assert_eq!(holders.len(), address.len(), "{holders:?}");
         for holder in holders.values() {
             let text = holder.to_string();
@@ -293,11 +293,11 @@ mod tests {
             );
         }
         drop((tcp, udp));
-        assert_eq!(look(&address.into()), BTreeMap::new());
+        assert_eq!(observe_now(&address.into()), BTreeMap::new());
     }
 
     #[test]
-    fn what_cannot_be_seen_is_said_with_what_names_it() {
+    fn what_cannot_be_seen_is_reported_with_what_names_it() {
         let address = (
             Transport::Udp,
             SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 53),

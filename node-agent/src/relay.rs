@@ -65,18 +65,20 @@ impl Holders {
                 self.0.insert(*port, known);
             }
         }
-        let news = refusals
+        let new_refusals = refusals
             .iter()
             .filter(|refusal| !self.0.contains_key(&refusal.port));
-        let news: Vec<&Refusal> = news.collect();
-        let taken = news.iter().filter_map(|refusal| match &*refusal.error {
-            OpenError::Bind { source, .. } if is_taken(source) => {
-                Some(listen_address(refusal.port))
-            }
-            OpenError::Bind { .. } | OpenError::TooMany { .. } => None,
-        });
+        let new_refusals: Vec<&Refusal> = new_refusals.collect();
+        let taken = new_refusals
+            .iter()
+            .filter_map(|refusal| match &*refusal.error {
+                OpenError::Bind { source, .. } if is_taken(source) => {
+                    Some(listen_address(refusal.port))
+                }
+                OpenError::Bind { .. } | OpenError::TooMany { .. } => None,
+            });
         let mut holders = observe_holders(taken.collect()).await;
-        for Refusal { port, error, .. } in news {
+        for Refusal { port, error, .. } in new_refusals {
             let holder = holders.remove(&listen_address(*port));
             self.0.insert(*port, (Arc::clone(error), holder));
         }

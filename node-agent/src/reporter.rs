@@ -140,7 +140,7 @@ pub(crate) async fn compose(
             report: report.as_deref(),
             running_sync: board.running_sync(),
             elements: board.elements(),
-            carried: &board.carried(),
+            modes: &board.modes(),
             variants: &variants,
             latency: board.latency(Instant::now()),
             connections: &connections,

@@ -312,7 +312,7 @@ impl Follower {
                     self.engine.go_without_assignment(Instant::now());
                 }
                 Some(query) = self.asked.recv() => {
-                    query.answer(|question| self.engine.tell(question));
+                    query.answer(|question| self.engine.query(question));
                     continue;
                 }
                 delivery = inbox.recv() => match delivery {

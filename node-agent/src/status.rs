@@ -39,7 +39,7 @@ pub(crate) struct Facts<'a> {
     /// The number of Signpost's elements in the kernel.
     pub(crate) elements: usize,
     /// How each family is programmed.
-    pub(crate) carried: &'a BTreeMap<Family, modes::MechanismState>,
+    pub(crate) modes: &'a BTreeMap<Family, modes::MechanismState>,
     /// The scan for rules of other programs in both variants of iptables.
     pub(crate) variants: &'a VariantScan,
     pub(crate) latency: Option<SyncLatency>,
@@ -106,7 +106,7 @@ pub(crate) fn status(
         } else {
             before.applied_hash.clone()
         },
-        mode: modes::findings::mode(facts.carried).filter(|_| !programmed.is_empty()),
+        mode: modes::findings::mode(facts.modes).filter(|_| !programmed.is_empty()),
         last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
         // Without changes, the last figures stay: that nothing changed is not worth a write.
         sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
@@ -117,7 +117,7 @@ pub(crate) fn status(
         },
         conntrack: None,
         heartbeat: None,
-        iptables: modes::findings::iptables(facts.carried),
+        iptables: modes::findings::iptables(facts.modes),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),
         rejections,

@@ -34,14 +34,14 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
             (effective.map(|effective| effective.mode), pause)
         };
-        let sighting = match mode {
+        let scan = match mode {
             Some(Mode::Iptables) => {
-                let look = spawn_blocking(move || {
+                let observing = spawn_blocking(move || {
                     let seen = VariantScan::observe(&mut variant_detector);
                     (variant_detector, seen)
                 });
                 let seen;
-                (variant_detector, seen) = match look.await {
+                (variant_detector, seen) = match observing.await {
                     Ok(done) => done,
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     // The runtime is shutting down.
@@ -51,7 +51,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             }
             _ => VariantScan::None,
         };
-        board.post_variants(sighting);
+        board.post_variants(scan);
         let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
         let another =
             applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);

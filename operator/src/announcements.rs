@@ -52,7 +52,7 @@ impl Announcer {
             namespace: None,
             ..profile.object_ref(&())
         };
-        for condition in news(before, after) {
+        for condition in new_conditions(before, after) {
             if let Err(error) = self.recorder.publish(&render(condition), &about).await {
                 warn!(error = %chain(&error), reason = condition.reason, "unable to publish an event");
             }
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Announcer {
 
 /// Returns the announced conditions whose reason changed. A condition that states no problem is not
 /// announced.
-fn news<'a>(
+fn new_conditions<'a>(
     before: Option<&'a ProxyProfileStatus>,
     after: &'a ProxyProfileStatus,
 ) -> impl Iterator<Item = &'a Condition> {
@@ -135,7 +135,7 @@ mod tests {
 
     fn reported(before: &[(&str, &str)], after: &[(&str, &str)]) -> Vec<String> {
         let (before, after) = (status(before), status(after));
-        news(Some(&before), &after)
+        new_conditions(Some(&before), &after)
             .map(|condition| condition.reason.clone())
             .collect()
     }

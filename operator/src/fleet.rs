@@ -20,10 +20,10 @@ mod heartbeats;
 mod history;
 mod known;
 mod member;
+mod node_progress;
 mod observations;
 mod rollout_progress;
 mod rollup;
-mod standing;
 mod verdict;
 mod waves;
 
@@ -70,7 +70,7 @@ pub(crate) struct Fleet {
     /// configuration.
     departed: BTreeMap<String, NodeProxyRecord>,
     /// Whether any event since the last plan can change the next one.
-    has_news: bool,
+    has_changes: bool,
 }
 
 /// A change reported by a watch, by a list of Leases or by the answer to a write.
@@ -164,13 +164,13 @@ struct Outcome<'a> {
 impl Fleet {
     /// Applies an event to the observed state.
     pub(crate) fn apply(&mut self, event: Event) {
-        let news = match &event {
-            Event::Profile(change) => self.profiles.news(change),
-            Event::Node(change) => self.nodes.news(change),
-            Event::Proxy(change) => self.proxies.news(change),
+        let impact = match &event {
+            Event::Profile(change) => self.profiles.impact(change),
+            Event::Node(change) => self.nodes.impact(change),
+            Event::Proxy(change) => self.proxies.impact(change),
             Event::Leases { .. } => PlanImpact::Something,
         };
-        self.has_news |= news == PlanImpact::Something;
+        self.has_changes |= impact == PlanImpact::Something;
         match event {
             Event::Profile(change) => drop(self.profiles.apply(change)),
             Event::Node(change) => drop(self.nodes.apply(change)),
@@ -210,15 +210,15 @@ impl Fleet {
     }
 
     /// Whether a plan may differ from the last one before [`Plan::wake`].
-    pub(crate) const fn has_news(&self) -> bool {
-        self.has_news
+    pub(crate) const fn has_changes(&self) -> bool {
+        self.has_changes
     }
 
     /// Returns the writes to make at `now`.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Plan {
-        self.has_news = false;
+        self.has_changes = false;
         let Self {
-            has_news: _,
+            has_changes: _,
             profiles,
             nodes,
             proxies,

@@ -69,7 +69,7 @@ impl FleetLoop {
             gather(&mut events, time, |event| fleet.apply(event)).await;
             self.metrics.received(fleet.oldest_heartbeat());
             let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
-            if !fleet.is_complete() || !(fleet.has_news() || is_due) {
+            if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
                 continue;
             }
             let began = Instant::now();
@@ -105,7 +105,7 @@ impl FleetLoop {
                 Ok(event) => {
                     let failures = pace.succeeded(&action, Instant::now());
                     if let Some(event) = event {
-                        tell(&action, failures);
+                        log(&action, failures);
                         fleet.apply(event);
                     }
                 }
@@ -133,7 +133,7 @@ impl FleetLoop {
 }
 
 /// Logs that `action` succeeded after this many consecutive failures.
-fn tell(action: &Action, failures: u32) {
+fn log(action: &Action, failures: u32) {
     if failures > 0 {
         let (kind, name) = action.object();
         info!(

@@ -64,7 +64,7 @@ impl Candidate {
     pub(crate) async fn acquire(&mut self, received: impl Fn()) {
         let mut shown = String::new();
         loop {
-            match self.look().await {
+            match self.observe().await {
                 Ok(()) => {
                     received();
                     if self.election.step(now()) == Step::Acquire {
@@ -117,7 +117,7 @@ impl Candidate {
                 // Another operator wrote in between, or an earlier renewal was applied and its
                 // answer was lost. Read the lease at once, because most of the renewal time may be
                 // over.
-                Ok(false) => match self.look().await {
+                Ok(false) => match self.observe().await {
                     Ok(()) => pause = Duration::ZERO,
                     Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
                 },
@@ -129,7 +129,7 @@ impl Candidate {
     /// Releases the lease, so that the next operator need not wait for it to expire.
     pub(crate) async fn release(&mut self) {
         // A renewal may have been interrupted, so the last known version of the lease may be stale.
-        if let Err(error) = self.look().await {
+        if let Err(error) = self.observe().await {
             return warn!(error = %chain(&error), "failed to release the lease: it expires on its own");
         }
         let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
@@ -156,7 +156,7 @@ impl Candidate {
         }
     }
 
-    async fn look(&mut self) -> Result<(), LeaseError> {
+    async fn observe(&mut self) -> Result<(), LeaseError> {
         let lease = answer(self.api.get_opt(&self.name)).await?;
         self.election.observe(lease.as_ref().map(record), now());
         self.lease = lease;

@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let mut trials = vec![
         trial("the_ear_hears_what_it_waits_for_and_nothing_else", hear),
-        trial("the_eye_is_not_content_with_less_than_everything", look),
+        trial("the_reader_is_not_content_with_less_than_everything", look),
     ];
     let scene = Shared::new("arena", Scene::start);
     if programs.join("kube-proxy").exists() {
@@ -170,30 +170,40 @@ fn expected(rows: &BTreeSet<Row>) -> Vec<Measure> {
 /// Checks an address in an element, one in a rule, and one that is not expected.
 fn hear() -> Result<()> {
     let mut network = Network::new()?;
-    let [node] = network.add_namespaces(["ear"])?;
-    let ear = ListenerThread::open(&node, Mode::Nftables)?;
+    let [node] = network.add_namespaces(["listener"])?;
+    let listener = ListenerThread::open(&node, Mode::Nftables)?;
     let [element, rule, other] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 128, 0, last));
-    ear.expect(element);
-    ear.expect(rule);
+    listener.expect(element);
+    listener.expect(rule);
     node.nft(&["add table ip t; add set ip t s { type ipv4_addr . inet_service; }"])?;
     node.nft(&[&format!("add element ip t s {{ {element} . 80 }}")])?;
-    let heard = |address| wait_for("the ear", TELLS_WITHIN, || Ok(ear.heard(address)));
-    let first = heard(element)?;
-    ensure!(ear.heard(rule).is_none(), "nobody has made a rule yet");
+    let received = |address| {
+        wait_for("the listener", TELLS_WITHIN, || {
+            Ok(listener.received(address))
+        })
+    };
+    let first = received(element)?;
+    ensure!(
+        listener.received(rule).is_none(),
+        "nobody has made a rule yet"
+    );
     node.nft(&[&format!(
         "add chain ip t c; add rule ip t c ip daddr {rule} drop; add rule ip t c ip daddr {other} drop"
     )])?;
-    ensure!(heard(rule)? > first, "the rule came after the element");
-    ensure!(ear.heard(other).is_none(), "nobody waits for {other}");
+    ensure!(received(rule)? > first, "the rule came after the element");
+    ensure!(
+        listener.received(other).is_none(),
+        "nobody waits for {other}"
+    );
     Ok(())
 }
 
 /// Checks all Services without one endpoint, and then with it.
 fn look() -> Result<()> {
     let mut network = Network::new()?;
-    let [node] = network.add_namespaces(["eye"])?;
+    let [node] = network.add_namespaces(["reader"])?;
     let population = Population::new(2, 2, 0)?;
-    let mut eye = RuleReader::open(&node, Contender::Signpost, Mode::Nftables)?;
+    let mut reader = RuleReader::open(&node, Contender::Signpost, Mode::Nftables)?;
     node.nft(&[
         "add table ip signpost; add set ip signpost services { type ipv4_addr; }; \
                 add set ip signpost endpoints { type ipv4_addr; }; \
@@ -201,10 +211,10 @@ fn look() -> Result<()> {
                 add element ip signpost endpoints { 10.128.0.0, 10.128.0.1, 10.128.0.2 }",
     ])?;
     let short = Duration::from_millis(300);
-    let seen = eye.wait_for_all(&population, short, || Ok(()))?;
+    let seen = reader.wait_for_all(&population, short, || Ok(()))?;
     ensure!(seen.is_none(), "an endpoint is missing");
     node.nft(&["add element ip signpost endpoints { 10.128.0.3 }"])?;
-    let seen = eye.wait_for_all(&population, TELLS_WITHIN, || Ok(()))?;
+    let seen = reader.wait_for_all(&population, TELLS_WITHIN, || Ok(()))?;
     let seen = seen.context("everything is there")?;
     ensure!(
         seen.at.elapsed() >= Duration::from_millis(100),
@@ -217,7 +227,7 @@ fn look() -> Result<()> {
 /// row `Neighbour`.
 fn look_beside_a_writer(node: &Namespace, population: &Population) -> Result<()> {
     node.nft(&["add table ip other; add set ip other s { type ipv4_addr; }"])?;
-    let mut eye = RuleReader::open(node, Contender::Signpost, Mode::Nftables)?;
+    let mut reader = RuleReader::open(node, Contender::Signpost, Mode::Nftables)?;
     let is_over = AtomicBool::new(false);
     let seen = thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -227,7 +237,7 @@ fn look_beside_a_writer(node: &Namespace, population: &Population) -> Result<()>
             }
             anyhow::Ok(())
         });
-        let seen = eye.wait_for_all(population, TELLS_WITHIN, || Ok(()));
+        let seen = reader.wait_for_all(population, TELLS_WITHIN, || Ok(()));
         is_over.store(true, Ordering::Relaxed);
         let wrote = writer.join();
         wrote.map_err(|_| anyhow::anyhow!("the writer panicked"))??;

@@ -84,7 +84,7 @@ fn main() -> Result<ExitCode> {
     let trials = vec![
         trial("a_cluster_that_ends_leaves_nothing", ends),
         trial(
-            "a_cluster_that_is_told_to_end_leaves_nothing",
+            "a_cluster_that_is_asked_to_end_leaves_nothing",
             reported_to_end,
         ),
         trial(

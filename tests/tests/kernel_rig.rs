@@ -46,7 +46,7 @@ const NOT_ABOUT_THE_KERNEL: [&str; 10] = [
 ];
 
 /// Tests of other targets that limit the processor time, which an emulated machine exceeds.
-const ABOUT_SPEED: [&str; 1] = ["t38_somebody_who_does_not_stop_is_not_answered_every_time"];
+const ABOUT_SPEED: [&str; 1] = ["t38_a_program_that_does_not_stop_is_not_answered_every_time"];
 
 /// The extent of the tests on a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

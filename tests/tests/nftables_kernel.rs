@@ -56,7 +56,10 @@ fn main() -> Result<()> {
             "other_peoples_tables_stay_as_they_are",
             other_peoples_tables_stay_as_they_are,
         ),
-        ("quiet_is_told_from_change", quiet_is_reported_from_change),
+        (
+            "quiet_is_distinguished_from_change",
+            quiet_is_distinguished_from_change,
+        ),
         (
             "t30_t32_whatever_was_damaged_is_repaired",
             whatever_was_damaged_is_repaired,
@@ -197,7 +200,7 @@ fn other_peoples_tables_stay_as_they_are(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-fn quiet_is_reported_from_change(namespace: &Namespace) -> Result<()> {
+fn quiet_is_distinguished_from_change(namespace: &Namespace) -> Result<()> {
     let dataplane = rich()?;
     let mut families = program_all(namespace, &dataplane)?;
     for (backend, _) in &mut families {

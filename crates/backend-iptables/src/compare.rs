@@ -108,12 +108,12 @@ impl Rules {
         let piece = |(name, key): (TreeName, Key)| {
             let rule = &self.trees.get(name)?.get(&key)?.rule;
             let chain = self.chain_with(name, &key)?;
-            let standing = match found.rules(&chain).contains(rule) {
+            let state = match found.rules(&chain).contains(rule) {
                 true => PieceState::Present,
                 false => PieceState::Missing,
             };
             let text = print(family, &(chain, rule));
-            Some(Piece { text, standing })
+            Some(Piece { text, state })
         };
         keys.into_iter().filter_map(piece).collect()
     }
@@ -267,7 +267,7 @@ fn compare_listed(
     let mut pieces: Vec<Piece> = Vec::new();
     for rule in desired {
         let at = surplus.iter().position(|found| *found == rule);
-        let standing = match at {
+        let state = match at {
             Some(at) => {
                 surplus.remove(at);
                 PieceState::Present
@@ -275,11 +275,11 @@ fn compare_listed(
             None => PieceState::Missing,
         };
         let text = print(family, &(chain.clone(), rule));
-        pieces.push(Piece { text, standing });
+        pieces.push(Piece { text, state });
     }
     pieces.extend(surplus.into_iter().map(|rule| Piece {
         text: print(family, &(chain.clone(), rule)),
-        standing: PieceState::Leftover,
+        state: PieceState::Leftover,
     }));
     pieces
 }
@@ -290,14 +290,14 @@ fn compare(
     desired: Option<Vec<String>>,
     found: Option<Vec<String>>,
 ) -> Option<Piece> {
-    let standing = match (desired, found) {
+    let state = match (desired, found) {
         (Some(desired), Some(found)) if desired == found => PieceState::Present,
         (Some(_), Some(found)) => PieceState::Different { found },
         (Some(_), None) => PieceState::Missing,
         (None, Some(_)) => PieceState::Leftover,
         (None, None) => return None,
     };
-    Some(Piece { text, standing })
+    Some(Piece { text, state })
 }
 
 #[cfg(test)]

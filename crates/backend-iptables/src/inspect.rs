@@ -48,7 +48,7 @@ impl Inspect for Iptables {
     /// chains.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let mut shared = programmed.compare_shared(found);
-        shared.retain(|piece| piece.standing != PieceState::Present);
+        shared.retain(|piece| piece.state != PieceState::Present);
         shared
     }
 

@@ -65,17 +65,17 @@ impl NotificationListener {
             thread::sleep(POLL);
             return Ok(self.notice());
         };
-        let heard = listener.receive(None)?;
+        let received = listener.receive(None)?;
         let mut foreign_generations = foreign_generations
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        for heard in &heard {
-            if let Notification::Transaction(transaction) = heard {
+        for notification in &received {
+            if let Notification::Transaction(transaction) = notification {
                 foreign_generations.add(transaction.generation, transaction.near.clone());
             }
         }
         drop(foreign_generations);
-        let notification_listener = heard.into_iter().filter_map(external_change);
+        let notification_listener = received.into_iter().filter_map(external_change);
         Ok(notification_listener.reduce(|mut earlier, later| {
             earlier.merge(later);
             earlier
@@ -115,8 +115,8 @@ impl ChangeListener for NotificationListener {
     }
 }
 
-fn external_change(heard: Notification) -> Option<ExternalChange> {
-    let transaction = match heard {
+fn external_change(notification: Notification) -> Option<ExternalChange> {
+    let transaction = match notification {
         Notification::Missed => return Some(ExternalChange::possible()),
         Notification::Transaction(transaction) => transaction,
     };

@@ -54,9 +54,9 @@ impl Inspect for Ipvs {
     /// element missing there is reported with the Service that lacks it.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let objects = programmed.compare_objects(found).into_iter();
-        let objects = objects.filter(|piece| piece.standing != PieceState::Present);
+        let objects = objects.filter(|piece| piece.state != PieceState::Present);
         let shared = programmed.compare_memberships(found).into_iter();
-        let undesired = shared.filter(|piece| piece.standing == PieceState::Leftover);
+        let undesired = shared.filter(|piece| piece.state == PieceState::Leftover);
         objects.chain(undesired).collect()
     }
 

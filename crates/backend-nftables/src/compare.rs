@@ -63,7 +63,7 @@ impl Table {
     pub fn compare_chains(&self, found: &Table) -> BTreeMap<Arc<str>, Piece> {
         let names: BTreeSet<_> = self.chains.keys().chain(found.chains.keys()).collect();
         let piece = |name: &Arc<str>| {
-            let standing = match (self.chains.get(name), found.chains.get(name)) {
+            let state = match (self.chains.get(name), found.chains.get(name)) {
                 (Some(desired), Some(found)) if desired == found => PieceState::Present,
                 (Some(_), Some(found)) => PieceState::Different {
                     found: rules(found),
@@ -72,7 +72,7 @@ impl Table {
                 (None, _) => PieceState::Leftover,
             };
             let text = format!("chain {name}");
-            (Arc::clone(name), Piece { text, standing })
+            (Arc::clone(name), Piece { text, state })
         };
         names.into_iter().map(piece).collect()
     }
@@ -82,11 +82,11 @@ impl Table {
     pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
         let next = found.next.iter().map(|_| Piece {
             text: format!("table {}", layout::NEXT),
-            standing: PieceState::Leftover,
+            state: PieceState::Leftover,
         });
         let names: BTreeSet<_> = self.sets.keys().chain(found.sets.keys()).collect();
         let piece = |name: &Arc<str>| {
-            let standing = match (self.sets.get(name), found.sets.get(name)) {
+            let state = match (self.sets.get(name), found.sets.get(name)) {
                 (Some(desired), Some(found)) if desired.set == found.set => PieceState::Present,
                 (Some(_), Some(_)) => PieceState::Different {
                     found: vec!["a set of another shape, or with elements of another".to_owned()],
@@ -95,7 +95,7 @@ impl Table {
                 (None, _) => PieceState::Leftover,
             };
             let text = format!("set {name}");
-            Piece { text, standing }
+            Piece { text, state }
         };
         names.into_iter().map(piece).chain(next).collect()
     }

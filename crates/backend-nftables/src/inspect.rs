@@ -63,8 +63,8 @@ impl Inspect for Nftables {
         chains
             .chain(programmed.compare_sets(found))
             .chain(programmed.compare_numbers(found))
-            .filter(|piece| piece.standing != PieceState::Present)
-            .chain(shared.filter(|piece| piece.standing == PieceState::Leftover))
+            .filter(|piece| piece.state != PieceState::Present)
+            .chain(shared.filter(|piece| piece.state == PieceState::Leftover))
             .collect()
     }
 

@@ -47,18 +47,20 @@ impl NotificationListener {
     /// Waits until another program changes anything, for at most `wait` (`None`: without limit).
     /// Returns early on an interruption or a transaction of Signpost.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<ForeignChange> {
-        let heard = self.listener.receive(wait)?;
-        let overheard = heard.into_iter().map(|heard| self.take(heard));
-        Ok(overheard.fold(ForeignChange::None, ForeignChange::and))
+        let received = self.listener.receive(wait)?;
+        let changes = received
+            .into_iter()
+            .map(|notification| self.take(notification));
+        Ok(changes.fold(ForeignChange::None, ForeignChange::and))
     }
 
-    fn take(&self, heard: Notification) -> ForeignChange {
+    fn take(&self, notification: Notification) -> ForeignChange {
         let ForeignTransaction {
             touched,
             generation,
             process,
             ..
-        } = match heard {
+        } = match notification {
             Notification::Missed => return ForeignChange::OwnRules(ExternalChange::possible()),
             Notification::Transaction(transaction) => transaction,
         };

@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wanted_endpoint_has_one_slot_and_few_slots_change(
+        fn every_desired_endpoint_has_one_slot_and_few_slots_change(
             before in "[a-m]{0,12}", desired in "[a-m]{0,12}",
         ) {
             let unique = |text: &str| {

@@ -7,7 +7,7 @@ pub struct Piece {
     /// `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
     pub text: String,
     /// Whether it exists, and as desired.
-    pub standing: PieceState,
+    pub state: PieceState,
 }
 
 /// The state of a piece in the kernel's rules.
@@ -32,7 +32,7 @@ impl Piece {
     /// Compares the text of a piece in the desired rules with that in the kernel. Returns `None` if
     /// neither has it.
     pub fn compare(desired: Option<&String>, found: Option<&String>) -> Option<Piece> {
-        let standing = match (desired, found) {
+        let state = match (desired, found) {
             (Some(desired), Some(found)) if desired == found => PieceState::Present,
             (Some(_), Some(found)) => PieceState::Different {
                 found: vec![found.clone()],
@@ -42,6 +42,6 @@ impl Piece {
             (None, None) => return None,
         };
         let text = desired.or(found).cloned()?;
-        Some(Piece { text, standing })
+        Some(Piece { text, state })
     }
 }

@@ -41,7 +41,7 @@ impl ForeignChange {
                 earlier.merge(later);
                 ForeignChange::OwnRules(earlier)
             }
-            (ours @ ForeignChange::OwnRules(_), _) => ours,
+            (own @ ForeignChange::OwnRules(_), _) => own,
             (ForeignChange::Elsewhere, ForeignChange::None) => ForeignChange::Elsewhere,
             (_, later) => later,
         }

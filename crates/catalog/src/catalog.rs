@@ -70,7 +70,7 @@ impl Catalog {
     pub fn recall_node(&mut self, node: OwnNode) {
         let own = ObjectKey::cluster(Arc::clone(&self.node_name));
         let node = OwnNode {
-            standing: NodeLifecycle::Gone,
+            lifecycle: NodeLifecycle::Gone,
             ..node
         };
         self.nodes.put(own, Parsed::clean(node));
@@ -319,7 +319,7 @@ impl Catalog {
                         self.dirty.rejections |= self.nodes.remove(&own).rejections_changed;
                         continue;
                     };
-                    node.standing = NodeLifecycle::Gone;
+                    node.lifecycle = NodeLifecycle::Gone;
                     self.nodes.put(own.clone(), Parsed::clean(node))
                 }
                 Step::Put(_) | Step::Remove(_) => continue,

@@ -29,7 +29,7 @@ pub struct OwnNode {
     /// none now. An object that is created again starts without them, too.
     pub pod_cidrs: Vec<IpNet>,
     /// Whether the node is being removed.
-    pub standing: NodeLifecycle,
+    pub lifecycle: NodeLifecycle,
 }
 
 /// The last address of each family that a Node object has had. Whether the node still has it must

@@ -90,7 +90,7 @@ fn print(catalog: &Catalog) -> String {
             &node.labels,
             &node.zone,
             addresses,
-            node.standing,
+            node.lifecycle,
         )
     });
     let cidrs = catalog.service_cidrs();

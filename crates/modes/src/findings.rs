@@ -15,15 +15,15 @@ use super::{MechanismState, VariantScan};
 
 /// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
 /// the mode of the first.
-pub fn mode(carried: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
-    let mut carriers = carried.values().filter_map(|family| family.active_mode);
+pub fn mode(modes: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
+    let mut carriers = modes.values().filter_map(|family| family.active_mode);
     carriers.next().map(of_mechanism)
 }
 
 /// Returns the status of iptables while iptables is active in any family.
-pub fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
-    let variant = used_variant(carried)?;
-    let waits = carried.values().map(|family| family.longest_lock_wait);
+pub fn iptables(modes: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
+    let variant = used_variant(modes)?;
+    let waits = modes.values().map(|family| family.longest_lock_wait);
     Some(IptablesStatus {
         variant: match variant {
             Variant::NfTables => IptablesVariant::NfTables,
@@ -35,15 +35,12 @@ pub fn iptables(carried: &BTreeMap<Family, MechanismState>) -> Option<IptablesSt
 
 /// Returns whether other programs use both variants of iptables; `None` if no scan has run, as in
 /// other modes.
-pub fn split(
-    sighting: &VariantScan,
-    carried: &BTreeMap<Family, MechanismState>,
-) -> Option<Finding> {
-    let (status, reason, message) = match sighting {
+pub fn split(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Option<Finding> {
+    let (status, reason, message) = match scan {
         VariantScan::None => return None,
         VariantScan::Seen(found) => {
             let choice = found.choose();
-            let used = used_variant(carried).unwrap_or(choice.variant);
+            let used = used_variant(modes).unwrap_or(choice.variant);
             match choice.split {
                 Some(split) => (
                     Status::True,
@@ -58,7 +55,7 @@ pub fn split(
             }
         }
         VariantScan::Refused(error) => {
-            let used = used_variant(carried).map_or_else(
+            let used = used_variant(modes).map_or_else(
                 || "no variant is used yet".to_owned(),
                 |used| format!("the chains {PREFIX}* are in variant {used}"),
             );
@@ -77,11 +74,11 @@ pub fn split(
 /// Reports that this node cannot use the desired mode.
 pub fn replaced(
     desired: Mechanism,
-    carried: &BTreeMap<Family, MechanismState>,
+    modes: &BTreeMap<Family, MechanismState>,
 ) -> Option<UnsupportedField> {
-    let (family, (instead, error)) = carried
+    let (family, (instead, error)) = modes
         .iter()
-        .find_map(|(family, standing)| Some((family, standing.replacement(desired)?)))?;
+        .find_map(|(family, state)| Some((family, state.replacement(desired)?)))?;
     Some(UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::MODE_NOT_HONOURED,
@@ -92,10 +89,10 @@ pub fn replaced(
 }
 
 /// Reports rules of a mode that are still in the kernel and no longer updated.
-pub fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
-    let (family, outgoing, error) = carried.iter().find_map(|(family, standing)| {
-        let outgoing = standing.outgoing?;
-        Some((family, outgoing, standing.impossible.get(&outgoing)?))
+pub fn left_behind(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+    let (family, outgoing, error) = modes.iter().find_map(|(family, state)| {
+        let outgoing = state.outgoing?;
+        Some((family, outgoing, state.impossible.get(&outgoing)?))
     })?;
     Some(UnsupportedField {
         field: "mode".to_owned(),
@@ -108,9 +105,9 @@ pub fn left_behind(carried: &BTreeMap<Family, MechanismState>) -> Option<Unsuppo
 }
 
 /// Reports kernel settings that the active mechanism needs and that are not set.
-pub fn settings(carried: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+pub fn settings(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     // The settings are the same for both families.
-    let missing = carried.values().map(|standing| &standing.missing_settings);
+    let missing = modes.values().map(|state| &state.missing_settings);
     let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
     Some(UnsupportedField {
         field: "mode".to_owned(),
@@ -130,8 +127,8 @@ pub fn scheduler(config: &Config) -> Option<UnsupportedField> {
     })
 }
 
-fn used_variant(carried: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
-    let mut used = carried.values();
+fn used_variant(modes: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
+    let mut used = modes.values();
     used.find_map(|family| {
         family
             .variant

@@ -80,11 +80,11 @@ fn a_family_that_legacy_tables_lack_is_served_as_in_mode_nftables() {
     assert_eq!(state.active_mode, Some(Mechanism::Nftables));
 }
 
-fn carried(
+fn modes(
     active_mode: Mechanism,
     impossible: Option<Mechanism>,
 ) -> BTreeMap<Family, MechanismState> {
-    let standing = MechanismState {
+    let state = MechanismState {
         active_mode: Some(active_mode),
         variant: Some(Variant::Legacy),
         impossible: impossible
@@ -93,13 +93,13 @@ fn carried(
             .collect(),
         ..MechanismState::default()
     };
-    Family::ALL.map(|family| (family, standing.clone())).into()
+    Family::ALL.map(|family| (family, state.clone())).into()
 }
 
 #[test]
 fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
     let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
-    let fallen_back = carried(nftables, Some(iptables));
+    let fallen_back = modes(nftables, Some(iptables));
     assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
     assert_eq!(findings::iptables(&fallen_back), None);
     let replaced = findings::replaced(iptables, &fallen_back).expect("it is told");
@@ -107,17 +107,17 @@ fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
     assert_eq!(replaced.message, expected);
     // An unusable mode is reported only if it is the desired one.
     assert_eq!(findings::replaced(nftables, &fallen_back), None);
-    assert_eq!(findings::replaced(iptables, &carried(iptables, None)), None);
+    assert_eq!(findings::replaced(iptables, &modes(iptables, None)), None);
 }
 
 #[test]
-fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_wanted() {
-    let mut carried = carried(Mechanism::Nftables, Some(Mechanism::Iptables));
-    assert_eq!(findings::left_behind(&carried), None);
-    for standing in carried.values_mut() {
-        standing.outgoing = Some(Mechanism::Iptables);
+fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_desired() {
+    let mut modes = modes(Mechanism::Nftables, Some(Mechanism::Iptables));
+    assert_eq!(findings::left_behind(&modes), None);
+    for state in modes.values_mut() {
+        state.outgoing = Some(Mechanism::Iptables);
     }
-    let reported = findings::left_behind(&carried).expect("it is told");
+    let reported = findings::left_behind(&modes).expect("it is told");
     let expected = "rules of mode iptables are still in the kernel for IPv4, and still forward to \
                     former endpoints of Services that have none any more: no such thing";
     assert_eq!(reported.message, expected);
@@ -136,9 +136,9 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
             legacy: presence(legacy),
         })
     };
-    let carried = carried(Mechanism::Iptables, None);
+    let modes = modes(Mechanism::Iptables, None);
     let reported = |sighting: &VariantScan| {
-        let finding = findings::split(sighting, &carried).expect("it is told");
+        let finding = findings::split(sighting, &modes).expect("it is told");
         (finding.reason, finding.message)
     };
     let (reason, message) = reported(&seen(12, 3));
@@ -148,7 +148,7 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
     assert_eq!(reported(&seen(0, 3)).0, ONE_VARIANT_IN_USE);
     let refused = VariantScan::Refused("not permitted".to_owned());
     assert_eq!(reported(&refused).0, VARIANTS_UNREADABLE);
-    assert_eq!(findings::split(&VariantScan::None, &carried), None);
+    assert_eq!(findings::split(&VariantScan::None, &modes), None);
 }
 
 /// A change that is counted as done would be recorded as present in the kernel.

@@ -215,7 +215,7 @@ impl NotificationCollector {
             .find(|family| message.family() == Some(family.number()))?;
         let attributes = message.attributes();
         let table = attributes.string(TABLE)?;
-        let ours = match self.watched {
+        let is_own = match self.watched {
             Watched::Tables(own) => own.contains(&table),
             Watched::Chains { tables, prefix } if tables.contains(&table) => match message.kind {
                 DELETE_TABLE => true,
@@ -229,7 +229,7 @@ impl NotificationCollector {
             },
             Watched::Chains { .. } => false,
         };
-        ours.then_some(family)
+        is_own.then_some(family)
     }
 }
 

@@ -121,7 +121,7 @@ impl<B: Backend> Domain<B> {
 
     /// Whether a notification arrived that no sync has checked yet.
     pub(crate) fn is_notified(&self) -> bool {
-        self.pending_drift.is_heard()
+        self.pending_drift.is_notified()
     }
 
     /// The difference that was found and that the sync which ended now has repaired.
@@ -185,7 +185,7 @@ impl<B: Backend> Domain<B> {
         let receipt = self.backend.commit_removal()?;
         self.forget_programmed();
         // There are no rules left that other programs could damage.
-        self.pending_drift.forget_heard();
+        self.pending_drift.forget_notification();
         Ok(receipt)
     }
 
@@ -233,11 +233,11 @@ impl<B: Backend> Domain<B> {
         let Some(observed) = self.observed.take() else {
             // Nothing to compare with. With a doubt recorded, the attempt compares instead.
             if self.unverified_rules.is_none() {
-                self.pending_drift.forget_heard();
+                self.pending_drift.forget_notification();
             }
             return Ok(());
         };
-        let heard = self.pending_drift.take_heard();
+        let notification = self.pending_drift.take_notification();
         let backend = &mut self.backend;
         let look = match reason {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Startup => false,
@@ -248,14 +248,14 @@ impl<B: Backend> Domain<B> {
                 .map_or(true, |drift| drift == Drift::Possible),
         };
         if !look {
-            self.pending_drift.find_nothing(heard, progress);
+            self.pending_drift.find_nothing(notification, progress);
             self.observed = Some(observed);
             return Ok(());
         }
         let rules = match self.observe(progress) {
             Ok(rules) => rules,
             Err(failure) => {
-                self.pending_drift.restore_notification(heard);
+                self.pending_drift.restore_notification(notification);
                 self.unverified_rules = Some(UnverifiedRules {
                     rules: observed.rules,
                     cause: Cause::Unread,
@@ -264,11 +264,11 @@ impl<B: Backend> Domain<B> {
             }
         };
         if rules == observed.rules {
-            self.pending_drift.find_nothing(heard, progress);
+            self.pending_drift.find_nothing(notification, progress);
             self.observed = Some(observed);
         } else {
             let size = self.backend.diff(&rules, &observed.rules).size();
-            self.pending_drift.find(size, heard, progress);
+            self.pending_drift.find(size, notification, progress);
             progress.reason = Reason::Drift;
             self.observed = Some(as_observed(rules));
         }

@@ -233,7 +233,8 @@ impl<B: Backend> FamilyReconciler<B> {
         let mut removed = Ok(Receipt { transactions: 0 });
         for member in &mut self.members {
             let mechanism = member.mechanism;
-            if self.unusable.contains(mechanism) && self.outgoing != Some(mechanism) {
+            let has_rules = self.outgoing == Some(mechanism) || self.abandoned.contains(&mechanism);
+            if self.unusable.contains(mechanism) && !has_rules {
                 continue;
             }
             let receipt = member.domain.commit_removal();
@@ -246,6 +247,7 @@ impl<B: Backend> FamilyReconciler<B> {
             };
         }
         (self.active, self.outgoing) = (None, None);
+        self.abandoned.clear();
         match &removed {
             Ok(_) => {
                 self.programmed = None;

@@ -91,7 +91,7 @@ pub enum FamilyCondition {
 
 impl FamilyStatus {
     /// Summarises the status in one word.
-    pub fn standing(&self) -> FamilyCondition {
+    pub fn condition(&self) -> FamilyCondition {
         match (&self.programmed_since, &self.failing) {
             (None, _) => FamilyCondition::NeverProgrammed,
             (Some(_), Some(_)) => FamilyCondition::Failing,

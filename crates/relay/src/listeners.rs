@@ -57,11 +57,11 @@ pub enum RefusalChange {
 #[derive(Debug)]
 struct DesiredPort {
     route: Arc<Route>,
-    standing: Standing,
+    listener: ListenerState,
 }
 
 #[derive(Debug)]
-enum Standing {
+enum ListenerState {
     /// A step to open it is under way.
     Opening {
         /// The last error, if it was refused before.
@@ -99,7 +99,7 @@ impl Listeners {
     /// Records that the port was opened.
     pub fn opened(&mut self, port: LocalPort) {
         if let Some(port_state) = self.ports.get_mut(&port) {
-            port_state.standing = Standing::Open;
+            port_state.listener = ListenerState::Open;
         }
     }
 
@@ -108,13 +108,13 @@ impl Listeners {
         let Some(port_state) = self.ports.get_mut(&port) else {
             return RefusalChange::Stale;
         };
-        let news = match &port_state.standing {
-            Standing::Opening {
+        let news = match &port_state.listener {
+            ListenerState::Opening {
                 refused: Some(last),
             } if last.is_like(&error) => RefusalChange::Stale,
             _ => RefusalChange::Fresh,
         };
-        port_state.standing = Standing::Refused(Arc::new(error));
+        port_state.listener = ListenerState::Refused(Arc::new(error));
         news
     }
 
@@ -124,7 +124,7 @@ impl Listeners {
         let mut steps = Vec::new();
         let mut left = room;
         for (port, port_state) in &mut self.ports {
-            let Standing::Refused(error) = &port_state.standing else {
+            let ListenerState::Refused(error) = &port_state.listener else {
                 continue;
             };
             match **error {
@@ -133,7 +133,7 @@ impl Listeners {
                 OpenError::Bind { .. } | OpenError::TooMany { .. } => continue,
             }
             let refused = Some(Arc::clone(error));
-            port_state.standing = Standing::Opening { refused };
+            port_state.listener = ListenerState::Opening { refused };
             steps.push(Step::Open(*port, Arc::clone(&port_state.route)));
         }
         steps
@@ -142,7 +142,7 @@ impl Listeners {
     /// The ports that could not be opened, in order.
     pub fn refusals(&self) -> impl Iterator<Item = Refusal> {
         self.ports.iter().filter_map(|(port, port_state)| {
-            let Standing::Refused(error) = &port_state.standing else {
+            let ListenerState::Refused(error) = &port_state.listener else {
                 return None;
             };
             Some(Refusal {
@@ -159,10 +159,10 @@ impl Listeners {
             return (!gone.is_refused()).then_some(Step::Close(port));
         };
         let Some(port_state) = self.ports.get_mut(&port) else {
-            let standing = Standing::Opening { refused: None };
+            let listener = ListenerState::Opening { refused: None };
             let port_state = DesiredPort {
                 route: Arc::clone(&route),
-                standing,
+                listener,
             };
             self.ports.insert(port, port_state);
             return Some(Step::Open(port, route));
@@ -179,7 +179,7 @@ impl Listeners {
 
 impl DesiredPort {
     fn is_refused(&self) -> bool {
-        matches!(self.standing, Standing::Refused(_))
+        matches!(self.listener, ListenerState::Refused(_))
     }
 }
 

@@ -82,12 +82,12 @@ pub async fn watch(
 
 /// Returns when addresses may have changed, or after `longest`.
 async fn next_change(address_notifications: &mut Option<AddressNotifications>, longest: Duration) {
-    let Some(heard) = address_notifications else {
+    let Some(notifications) = address_notifications else {
         sleep(OFTEN).await;
         *address_notifications = open();
         return;
     };
-    if let Ok(Err(error)) = timeout(longest, heard.arrive()).await {
+    if let Ok(Err(error)) = timeout(longest, notifications.arrive()).await {
         warn!(error = %chain(&error), "notifications of address changes have ended: polling instead");
         *address_notifications = None;
     }

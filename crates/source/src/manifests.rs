@@ -90,7 +90,7 @@ pub async fn watch(
         directory: Directory::new(directory),
         manifest_store: ManifestStore::new(node),
         reported: None,
-        standing: Standing::Unknown,
+        freshness: Freshness::Unknown,
     };
     let mut checked = SystemTime::now();
     loop {
@@ -109,7 +109,7 @@ pub async fn watch(
         for delivery in state.settle(read, checked) {
             deliver(&deliveries, delivery).await?;
         }
-        if state.standing == Standing::Fresh {
+        if state.freshness == Freshness::Fresh {
             checked = looked;
         }
         // Both arms are cancel safe; a notification that arrives while no task waits is kept.
@@ -145,12 +145,12 @@ struct State {
     manifest_store: ManifestStore,
     /// The last report of manifests with errors.
     reported: Option<Vec<UnreadableManifest>>,
-    standing: Standing,
+    freshness: Freshness,
 }
 
 /// Whether the directory could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
+enum Freshness {
     Unknown,
     Fresh,
     Stale(String),
@@ -179,16 +179,16 @@ impl State {
 
     /// Adds the condition if it changed. `checked` is when the directory was last read.
     fn settle(&mut self, read: io::Result<Vec<Delivery>>, checked: SystemTime) -> Vec<Delivery> {
-        let (mut deliveries, standing) = match read {
-            Ok(deliveries) => (deliveries, Standing::Fresh),
+        let (mut deliveries, freshness) = match read {
+            Ok(deliveries) => (deliveries, Freshness::Fresh),
             Err(error) => {
                 let message = format!("the directory cannot be read: {}", chain(&error));
-                (Vec::new(), Standing::Stale(message))
+                (Vec::new(), Freshness::Stale(message))
             }
         };
-        if self.standing != standing {
-            let condition = match &standing {
-                Standing::Stale(message) => {
+        if self.freshness != freshness {
+            let condition = match &freshness {
+                Freshness::Stale(message) => {
                     warn!(
                         reason = message,
                         "unable to read the manifests: serving those last read"
@@ -198,13 +198,13 @@ impl State {
                         message: message.clone(),
                     }
                 }
-                Standing::Unknown | Standing::Fresh => {
+                Freshness::Unknown | Freshness::Fresh => {
                     info!("watching the directory of manifests");
                     SourceCondition::Fresh
                 }
             };
             deliveries.push(Delivery::Condition(condition));
-            self.standing = standing;
+            self.freshness = freshness;
         }
         deliveries
     }

@@ -204,10 +204,10 @@ impl Backend for FakeBackend {
 
     fn commit(&mut self, change: FakeChange) -> Result<Receipt, CommitError> {
         let mut state = self.kernel.state();
-        let ours = self.seen == Some(state.generation);
+        let is_own = self.seen == Some(state.generation);
         let FakeChange(steps) = change;
         let result = state.carry_out(self.family, &steps);
-        if ours {
+        if is_own {
             self.seen = Some(state.generation);
         }
         match result {

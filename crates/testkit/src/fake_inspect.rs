@@ -65,7 +65,7 @@ impl Inspect for FakeBackend {
     ) -> Vec<Piece> {
         let (desired, found) = (desired.frontends.get(key), found.frontends.get(key));
         let text = |targets| format!("fake {key}: {} endpoints", targets);
-        let standing = match (desired, found) {
+        let state = match (desired, found) {
             (Some(desired), Some(found)) if desired == found => PieceState::Present,
             (Some(_), Some(found)) => PieceState::Different {
                 found: vec![text(found.cluster.len())],
@@ -78,7 +78,7 @@ impl Inspect for FakeBackend {
             .or(found)
             .map_or(0, |frontend| frontend.cluster.len());
         let text = text(targets);
-        vec![Piece { text, standing }]
+        vec![Piece { text, state }]
     }
 
     fn compare_chains(&self, _: &FakeRules, _: &FakeRules, _: &FrontendKey) -> Vec<Piece> {

@@ -344,8 +344,8 @@ fn held(table: &Table<'_>, family: Family, prefix: &str) -> OwnRules {
             }
             Kind::Named(_) => {}
             Kind::Hook(hook) => {
-                let ours = rules.filter(|number| table.leads_to_prefix(*number, prefix));
-                let rules: Vec<_> = ours.map(|n| decode_entry(table, n, family)).collect();
+                let own = rules.filter(|number| table.leads_to_prefix(*number, prefix));
+                let rules: Vec<_> = own.map(|n| decode_entry(table, n, family)).collect();
                 let chain = BUILT_IN.into_iter().find(|c| hook_number(*c) == hook);
                 if let (Some(chain), false) = (chain, rules.is_empty()) {
                     held.entries.insert(chain, rules);

@@ -411,10 +411,10 @@ impl NfTables {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let is_explained = |seen: &Seen| {
-            let ours = now.transactions.wrapping_sub(seen.transactions);
+            let own = now.transactions.wrapping_sub(seen.transactions);
             let family = self.family;
             let elsewhere = foreign_generations.elsewhere(family, seen.generation, now.generation);
-            ours.wrapping_add(elsewhere) == now.generation.wrapping_sub(seen.generation)
+            own.wrapping_add(elsewhere) == now.generation.wrapping_sub(seen.generation)
         };
         if !self.seen.values().all(is_explained) {
             return Ok(true);

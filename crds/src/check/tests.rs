@@ -32,7 +32,7 @@ fn a_misspelt_field_is_named() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn everything_that_is_wrong_is_reported_at_once() {
     let object = json!({
         "metadata": {"name": "p"},
         "spec": {"priority": 20_000, "minSyncPeriod": "2m", "masquerade": {"markBit": 32}},

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_connection_to_a_removed_server_is_reported_from_the_rename() {
+    fn the_last_connection_to_a_removed_server_is_distinguished_from_the_rename() {
         let rename = Instant::now();
         let removal = Removal::of(
             &[

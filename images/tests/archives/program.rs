@@ -105,7 +105,7 @@ fn what_is_too_large_is_not_written() {
 }
 
 #[test]
-fn what_is_said_twice_is_refused() {
+fn what_is_given_twice_is_refused() {
     let said = refused(&["--file=program=/program", "--file=settings=/program"]);
     assert_eq!(said, "write-image: there are two files /program\n");
     for (one, other) in [("/program", "/program/a"), ("/program/a", "/program")] {

@@ -57,11 +57,11 @@ const EXPIRED: u16 = 410;
 // === impl Cluster ===
 
 impl Cluster {
-    /// Calls `tell` for every change to the objects of a kind. Never returns.
+    /// Calls `send` for every change to the objects of a kind. Never returns.
     pub(crate) async fn follow<K>(
         &self,
         depth: Depth,
-        mut tell: impl FnMut(ObjectEvent),
+        mut send: impl FnMut(ObjectEvent),
     ) -> Infallible
     where
         K: Resource<DynamicType = ()>,
@@ -75,10 +75,10 @@ impl Cluster {
         loop {
             match watched.list().await {
                 Ok((objects, version)) => {
-                    tell(ObjectEvent::Listed(objects));
-                    watched.follow_from(version, &mut tell).await;
+                    send(ObjectEvent::Listed(objects));
+                    watched.follow_from(version, &mut send).await;
                 }
-                Err(error) => tell(ObjectEvent::Fails(error)),
+                Err(error) => send(ObjectEvent::Fails(error)),
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -124,13 +124,13 @@ impl Watched {
     }
 
     /// Watches from `version` on, until a new list is required.
-    async fn follow_from(&self, mut version: String, tell: &mut impl FnMut(ObjectEvent)) {
+    async fn follow_from(&self, mut version: String, send: &mut impl FnMut(ObjectEvent)) {
         loop {
             match self.watch(&version).await {
                 Ok(mut events) => {
-                    tell(ObjectEvent::Follows);
+                    send(ObjectEvent::Follows);
                     while let Some(Ok(event)) = events.next().await {
-                        let news = match event {
+                        let event = match event {
                             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                                 version = version_of(&object).unwrap_or(version);
                                 ObjectEvent::Changed(Box::new(object))
@@ -145,17 +145,17 @@ impl Watched {
                             }
                             WatchEvent::Error(status) if status.code == EXPIRED => return,
                             WatchEvent::Error(status) => {
-                                tell(ObjectEvent::Fails(
+                                send(ObjectEvent::Fails(
                                     self.error("watch", kube::Error::Api(status)),
                                 ));
                                 break;
                             }
                         };
-                        tell(news);
+                        send(event);
                     }
                 }
                 Err(kube::Error::Api(status)) if status.code == EXPIRED => return,
-                Err(error) => tell(ObjectEvent::Fails(self.error("watch", error))),
+                Err(error) => send(ObjectEvent::Fails(self.error("watch", error))),
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -85,8 +85,8 @@ impl Connection {
         required: [&WatchState; 2],
         nodes: &WatchState,
     ) -> Connection {
-        let standings = required.into_iter().chain([nodes]);
-        let failures = standings.clone().filter_map(|standing| match standing {
+        let watches = required.into_iter().chain([nodes]);
+        let failures = watches.clone().filter_map(|watch| match watch {
             WatchState::Fails(failure) => Some(failure),
             WatchState::Pending | WatchState::Follows => None,
         });
@@ -99,7 +99,7 @@ impl Connection {
             .min_by_key(|failure| failure.since);
         let (state, text) = match failure {
             Some(failure) => (State::Lost, failure.text.clone()),
-            None if standings.clone().any(|known| *known == WatchState::Pending) => {
+            None if watches.clone().any(|known| *known == WatchState::Pending) => {
                 (State::Loading, "reading objects".to_owned())
             }
             None => match failures.clone().find(leaves_out) {

@@ -34,7 +34,7 @@ pub(super) struct ClusterState {
 pub(super) struct ObjectCache<T> {
     pub(super) objects: BTreeMap<String, T>,
     pub(super) unreadable: BTreeMap<String, Unreadable>,
-    standing: WatchState,
+    watch: WatchState,
     /// Whether a list has succeeded: until then, an object that is not here may exist.
     is_complete: bool,
 }
@@ -60,18 +60,18 @@ impl ClusterState {
         }
     }
 
-    pub(super) fn apply(&mut self, source: Source, news: ObjectEvent, now: Timestamp) {
+    pub(super) fn apply(&mut self, source: Source, event: ObjectEvent, now: Timestamp) {
         match source {
-            Source::Profiles => self.profiles.apply(news, now, parse),
-            Source::NodeProxies => self.proxies.apply(news, now, Observed::parse),
-            Source::Nodes => self.nodes.apply(news, now, |_| Ok(())),
+            Source::Profiles => self.profiles.apply(event, now, parse),
+            Source::NodeProxies => self.proxies.apply(event, now, Observed::parse),
+            Source::Nodes => self.nodes.apply(event, now, |_| Ok(())),
         }
     }
 
     pub(super) fn connection(&self) -> Connection {
         let place = (self.server.as_str(), self.namespace.as_str());
-        let required = [&self.profiles.standing, &self.proxies.standing];
-        Connection::of(place, required, &self.nodes.standing)
+        let required = [&self.profiles.watch, &self.proxies.watch];
+        Connection::of(place, required, &self.nodes.watch)
     }
 
     /// Returns the nodes of the cluster that no profile configures.
@@ -95,23 +95,23 @@ impl<T> ObjectCache<T> {
         ObjectCache {
             objects: BTreeMap::new(),
             unreadable: BTreeMap::new(),
-            standing: WatchState::Pending,
+            watch: WatchState::Pending,
             is_complete: false,
         }
     }
 
     /// Whether the first list has ended, successfully or not.
     pub(super) fn is_read(&self) -> bool {
-        self.standing != WatchState::Pending
+        self.watch != WatchState::Pending
     }
 
     fn apply(
         &mut self,
-        news: ObjectEvent,
+        event: ObjectEvent,
         now: Timestamp,
         read: impl Fn(DynamicObject) -> Result<T, Unreadable>,
     ) {
-        match news {
+        match event {
             ObjectEvent::Listed(objects) => {
                 let names = objects
                     .iter()
@@ -122,7 +122,7 @@ impl<T> ObjectCache<T> {
                 for object in objects {
                     self.put(object, &read);
                 }
-                self.standing = WatchState::Follows;
+                self.watch = WatchState::Follows;
                 self.is_complete = true;
             }
             ObjectEvent::Changed(object) => self.put(*object, &read),
@@ -130,8 +130,8 @@ impl<T> ObjectCache<T> {
                 self.objects.remove(&name);
                 self.unreadable.remove(&name);
             }
-            ObjectEvent::Follows => self.standing = WatchState::Follows,
-            ObjectEvent::Fails(error) => self.standing.fail(&error, now),
+            ObjectEvent::Follows => self.watch = WatchState::Follows,
+            ObjectEvent::Fails(error) => self.watch.fail(&error, now),
         }
     }
 

@@ -12,13 +12,13 @@ pub(super) fn commit_passes(feed: &Feed, board: &Board, metrics: &ConntrackMetri
     ::conntrack::run(feed, |pass| {
         metrics.finished(&pass);
         report(&pass);
-        board.update_conntrack(|standing| match &pass.outcome {
+        board.update_conntrack(|state| match &pass.outcome {
             Outcome::Failed(error) => {
                 let error = chain(error).to_string();
-                standing.uncleaned.insert(pass.family, error);
+                state.uncleaned.insert(pass.family, error);
             }
             Outcome::Complete | Outcome::BudgetSpent => {
-                standing.uncleaned.remove(&pass.family);
+                state.uncleaned.remove(&pass.family);
             }
             Outcome::Overtaken => {}
         });

@@ -66,7 +66,7 @@ pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             );
         }
         pressure = now;
-        board.update_conntrack(|standing| standing.pressure = pressure);
+        board.update_conntrack(|state| state.pressure = pressure);
         // Cancel safe: neither arm holds anything.
         tokio::select! {
             () = stop.cancelled() => return,
@@ -116,7 +116,7 @@ mod tests {
     /// Failure story T46: kubernetes#71261. The condition is True before connections are dropped,
     /// and does not change with every read.
     #[test]
-    fn t46_pressure_is_said_before_drops_and_does_not_flap() {
+    fn t46_pressure_is_reported_before_drops_and_does_not_flap() {
         let mut pressure = Pressure::default();
         let mut said = Vec::new();
         for entries in [0, 899, 900, 880, 899, 950, 800, 799, 899, 900, 1000] {

@@ -6,8 +6,8 @@ use crds::condition::{self, Finding, Status};
 use crate::conntrack::{ConntrackState, Limits, Pressure};
 
 /// Returns the conditions of the table; none before anything is known.
-pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
-    let pressure = match standing.pressure {
+pub(crate) fn findings(state: &ConntrackState) -> Vec<Finding> {
+    let pressure = match state.pressure {
         Pressure::NotRead => None,
         // Without a finding, the condition would keep its status.
         Pressure::Unknown => Some((Status::Unknown, reason::TABLE_UNREADABLE, "")),
@@ -18,7 +18,7 @@ pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
             Some((Status::True, reason::TABLE_FILLING, message))
         }
     };
-    let limits = match &standing.limits {
+    let limits = match &state.limits {
         Limits::Awaited => None,
         Limits::Set => Some((Status::True, reason::LIMITS_SET, String::new())),
         Limits::NotSet(failed) => Some((Status::False, reason::LIMITS_NOT_SET, failed.join("; "))),
@@ -34,8 +34,8 @@ pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
 }
 
 /// Returns why stale connections in the table degrade the node, if they do.
-pub(crate) fn degradation(standing: &ConntrackState) -> Option<(Reason, String)> {
-    let (family, error) = standing.uncleaned.first_key_value()?;
+pub(crate) fn degradation(state: &ConntrackState) -> Option<(Reason, String)> {
+    let (family, error) = state.uncleaned.first_key_value()?;
     Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
 }
 
@@ -45,14 +45,14 @@ mod tests {
 
     use dataplane::Family;
 
-    fn said(standing: &ConntrackState) -> Vec<String> {
-        let findings = findings(standing).into_iter();
+    fn said(state: &ConntrackState) -> Vec<String> {
+        let findings = findings(state).into_iter();
         let texts = findings.map(|f| format!("{} {} {}", f.kind, f.status, f.reason.name));
         texts.collect()
     }
 
     #[test]
-    fn nothing_is_said_before_anything_is_known() {
+    fn nothing_is_reported_before_anything_is_known() {
         assert_eq!(said(&ConntrackState::default()), [""; 0]);
         assert_eq!(degradation(&ConntrackState::default()), None);
     }
@@ -60,33 +60,30 @@ mod tests {
     /// A condition without a finding would stay True for ever.
     #[test]
     fn pressure_that_can_no_longer_be_reported_is_unknown() {
-        let standing = ConntrackState {
+        let state = ConntrackState {
             pressure: Pressure::Unknown,
             ..ConntrackState::default()
         };
-        assert_eq!(
-            said(&standing),
-            ["ConntrackPressure Unknown TableUnreadable"]
-        );
+        assert_eq!(said(&state), ["ConntrackPressure Unknown TableUnreadable"]);
     }
 
     #[test]
     fn what_could_not_be_written_is_named() {
         let failed = "unable to set /proc/sys/a to 86400: Read-only file system (os error 30)";
-        let standing = ConntrackState {
+        let state = ConntrackState {
             pressure: Pressure::Filling,
             limits: Limits::NotSet(vec![failed.to_owned()]),
             uncleaned: [(Family::Ipv4, "not permitted".to_owned())].into(),
         };
         assert_eq!(
-            said(&standing),
+            said(&state),
             [
                 "ConntrackPressure True TableFilling",
                 "ConntrackConfigured False LimitsNotSet",
             ]
         );
-        assert_eq!(findings(&standing)[1].message, failed);
-        let (reason, message) = degradation(&standing).expect("something is left");
+        assert_eq!(findings(&state)[1].message, failed);
+        let (reason, message) = degradation(&state).expect("something is left");
         assert_eq!(
             (reason.name, message.as_str()),
             ("StaleFlowsLeft", "IPv4: not permitted")

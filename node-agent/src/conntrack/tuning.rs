@@ -55,7 +55,7 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
                 desired,
                 retry: (limits != Limits::Set).then(|| now + RETRY),
             });
-            tell(&board, limits);
+            post(&board, limits);
         }
         let retry = last.as_ref().and_then(|last| last.retry);
         // Cancel safe: the desired values are read again whichever arm ends.
@@ -88,15 +88,15 @@ fn unmeasured(error: &io::Error) -> String {
     format!("failed to count this machine's CPUs and memory: {error}")
 }
 
-fn tell(board: &Board, limits: Limits) {
-    board.update_conntrack(|standing| {
+fn post(board: &Board, limits: Limits) {
+    board.update_conntrack(|state| {
         if let Limits::NotSet(failed) = &limits
-            && standing.limits != limits
+            && state.limits != limits
         {
             let failed = failed.join("; ");
             warn!(%failed, "unable to apply all connection tracking settings of the profile");
         }
-        standing.limits = limits;
+        state.limits = limits;
     });
 }
 
@@ -181,8 +181,8 @@ mod tests {
         let following = tokio::spawn(following);
         tokio::task::yield_now().await;
         go_on.send(()).expect("the kernel waits");
-        let mut standing = board.conntrack();
-        let set = standing.wait_for(|standing| standing.limits != Limits::Awaited);
+        let mut state = board.conntrack();
+        let set = state.wait_for(|state| state.limits != Limits::Awaited);
         let limits = set.await.expect("the board is there").limits.clone();
         assert_eq!(limits, Limits::Set);
         let in_time = kernel.join().expect("a file can be written");

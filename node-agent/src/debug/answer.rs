@@ -133,12 +133,12 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
 /// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
 /// that the profile selects.
 fn rules_location(board: &Board, dataplane: &Dataplane) -> RulesLocation {
-    let carried = board.carried();
+    let modes = board.modes();
     let active_mode = |family: Family| {
-        let known = carried.get(&family).and_then(|carried| carried.active_mode);
+        let known = modes.get(&family).and_then(|modes| modes.active_mode);
         (family, known.unwrap_or(dataplane.config().mechanism))
     };
-    let variant = carried.values().find_map(|carried| carried.variant);
+    let variant = modes.values().find_map(|modes| modes.variant);
     RulesLocation {
         carriers: Family::ALL.map(active_mode).into(),
         variant: variant.unwrap_or(Variant::NfTables),

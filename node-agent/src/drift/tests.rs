@@ -52,19 +52,27 @@ const BY_NFT: &str =
 #[test]
 fn a_repair_is_announced_once_with_its_actor() {
     let (mut reported, now) = (Announced::default(), Instant::now());
-    assert_eq!(reported.news(&report(0, "nft"), now), []);
-    assert_eq!(notes(&reported.news(&report(1, "nft"), now)), [BY_NFT]);
-    assert_eq!(reported.news(&report(1, "nft"), now), []);
+    assert_eq!(reported.announcements(&report(0, "nft"), now), []);
+    assert_eq!(
+        notes(&reported.announcements(&report(1, "nft"), now)),
+        [BY_NFT]
+    );
+    assert_eq!(reported.announcements(&report(1, "nft"), now), []);
 }
 
 #[test]
 fn the_same_program_is_announced_once_a_minute() {
     let (mut reported, now) = (Announced::default(), Instant::now());
     let at = |seconds| now + Duration::from_secs(seconds);
-    assert_eq!(reported.news(&report(1, "nft"), now).len(), 1);
-    assert_eq!(reported.news(&report(2, "nft"), at(59)).len(), 0);
-    assert_eq!(reported.news(&report(3, "firewalld"), at(59)).len(), 1);
-    assert_eq!(reported.news(&report(4, "nft"), at(60)).len(), 1);
+    assert_eq!(reported.announcements(&report(1, "nft"), now).len(), 1);
+    assert_eq!(reported.announcements(&report(2, "nft"), at(59)).len(), 0);
+    assert_eq!(
+        reported
+            .announcements(&report(3, "firewalld"), at(59))
+            .len(),
+        1
+    );
+    assert_eq!(reported.announcements(&report(4, "nft"), at(60)).len(), 1);
 }
 
 #[test]
@@ -80,6 +88,6 @@ fn that_repairs_are_held_back_is_announced_when_it_begins() {
         ..report(0, "nft")
     };
     let expected = "another program keeps changing the rules: repaired 6 times within 1.2 s";
-    assert_eq!(notes(&reported.news(&contested, now)), [expected]);
-    assert_eq!(reported.news(&contested, now), []);
+    assert_eq!(notes(&reported.announcements(&contested, now)), [expected]);
+    assert_eq!(reported.announcements(&contested, now), []);
 }

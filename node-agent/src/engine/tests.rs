@@ -118,7 +118,7 @@ fn targets(dataplane: &Dataplane, service: &str) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_wanted_of_the_kernel_before_everything_has_been_listed() {
+fn nothing_is_desired_of_the_kernel_before_everything_has_been_listed() {
     let mut story = Story::new(MissingAssignment::IsAnAnswer);
     story.apply(Delivery::Configuration(None));
     story.service("cart", "10.96.0.10");

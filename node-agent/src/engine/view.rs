@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub(crate) source: SourceHealth,
     /// Whether the node stays in the cluster. Without a Node object it does if there is no API
     /// server to delete nodes.
-    pub(crate) standing: NodeLifecycle,
+    pub(crate) lifecycle: NodeLifecycle,
     /// The desired state of the kernel; `None` before the first compilation.
     pub(crate) desired: Option<Dataplane>,
     /// The number of distinct endpoints of each desired Service, summed over Services.
@@ -63,8 +63,8 @@ impl View {
 impl AppliedConfig {
     /// Returns whether it is the same configuration, from the same assignment.
     pub(crate) fn is(&self, other: &AppliedConfig) -> bool {
-        let ours = self.configuration.assignment().map(std::ptr::from_ref);
+        let own = self.configuration.assignment().map(std::ptr::from_ref);
         let theirs = other.configuration.assignment().map(std::ptr::from_ref);
-        Arc::ptr_eq(&self.effective, &other.effective) && ours == theirs
+        Arc::ptr_eq(&self.effective, &other.effective) && own == theirs
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Difference {
     /// Keys that only kube-proxy's maps contain.
     pub(crate) only_theirs: Vec<String>,
     /// Keys that only Signpost's maps contain.
-    pub(crate) only_ours: Vec<String>,
+    pub(crate) only_own: Vec<String>,
 }
 
 /// Compares addresses, protocols and ports of one family, redirected and refused alike.
@@ -34,14 +34,14 @@ pub(crate) fn observe_difference(family: Family) -> Result<Difference, ScanError
         &[address, DataType::Protocol, DataType::Service],
         &[DataType::Protocol, DataType::Service],
     ];
-    for ((ours, theirs), fields) in OURS.into_iter().zip(THEIRS).zip(keys) {
-        let ours = observe_keys(&mut socket, family, backend_nftables::TABLE, ours)?;
+    for ((own, theirs), fields) in OURS.into_iter().zip(THEIRS).zip(keys) {
+        let own = observe_keys(&mut socket, family, backend_nftables::TABLE, own)?;
         let theirs = observe_keys(&mut socket, family, TABLE, theirs)?;
         let print = |key: &Bytes| key.typed(fields).to_string();
-        let only_theirs = theirs.difference(&ours).map(print);
+        let only_theirs = theirs.difference(&own).map(print);
         difference.only_theirs.extend(only_theirs);
-        let only_ours = ours.difference(&theirs).map(print);
-        difference.only_ours.extend(only_ours);
+        let only_own = own.difference(&theirs).map(print);
+        difference.only_own.extend(only_own);
     }
     Ok(difference)
 }

@@ -52,7 +52,7 @@ fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
 }
 
 #[test]
-fn nothing_found_is_false_and_not_looked_is_not_said() {
+fn nothing_found_is_false_and_not_looked_is_not_reported() {
     let (status, reason, message) = reported(Found::default(), KubeProxy::Silent);
     assert_eq!(
         (status, reason, &*message),
@@ -63,7 +63,7 @@ fn nothing_found_is_false_and_not_looked_is_not_said() {
 
 /// The condition is unknown if the rules cannot be read, unless kube-proxy itself answers.
 #[test]
-fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
+fn legacy_rules_are_unknown_until_their_owner_is_known() {
     let legacy = Found {
         legacy: Legacy::Unreadable,
         ..Found::default()

@@ -42,7 +42,7 @@ impl Server {
                 }
             };
         }
-        let scan = self.look().await;
+        let scan = self.observe_proxies().await;
         let points = check_handback(&scan, self.signpost()).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
@@ -145,11 +145,11 @@ fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
         } else if has(Mechanism::Nftables) {
             points.push(match observe_difference(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
-                Ok(difference) if difference.only_ours.is_empty() => Point::note(format!(
+                Ok(difference) if difference.only_own.is_empty() => Point::note(format!(
                     "{family}: kube-proxy's rules name every Service that Signpost's do"
                 )),
                 Ok(difference) => {
-                    let some = some_of(&difference.only_ours);
+                    let some = some_of(&difference.only_own);
                     Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
                 }
             });
@@ -179,7 +179,7 @@ fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
         } else {
             let is_served = match signpost.mode {
                 Mode::Iptables => Ok(signpost.services > 0),
-                _ => observe_difference(family).map(|difference| !difference.only_ours.is_empty()),
+                _ => observe_difference(family).map(|difference| !difference.only_own.is_empty()),
             };
             points.push(match is_served {
                 Err(error) => Point::warning(chain(&error).to_string()),

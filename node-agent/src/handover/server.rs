@@ -184,7 +184,7 @@ impl Server {
     }
 
     /// Scans for other proxies now.
-    pub(super) async fn look(&self) -> ForeignProxyScan {
+    pub(super) async fn observe_proxies(&self) -> ForeignProxyScan {
         let scan = blocking(foreign_proxy::observe).await;
         self.board.post_scan(scan.clone());
         scan
@@ -199,7 +199,7 @@ impl Server {
         let programmed = families.filter_map(|family| family.programmed.as_ref());
         let services = programmed.map(|dataplane| dataplane.services().len());
         SignpostSide {
-            mode: findings::mode(&self.board.carried()).unwrap_or_else(desired),
+            mode: findings::mode(&self.board.modes()).unwrap_or_else(desired),
             services: services.max().unwrap_or_default(),
         }
     }

@@ -45,7 +45,7 @@ impl Server {
     /// skips what is done already.
     pub(super) async fn take_over(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
-        let scan = self.look().await;
+        let scan = self.observe_proxies().await;
         let points = self.check_takeover(&scan, before).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
@@ -113,7 +113,7 @@ impl Server {
     async fn expect_gone(&self, caller: &mut Caller) -> Ending {
         let deadline = Instant::now() + COME_BACK_WITHIN;
         let left = loop {
-            let found = match self.look().await {
+            let found = match self.observe_proxies().await {
                 ForeignProxyScan::Seen(found, _) => found,
                 ForeignProxyScan::None => Found::default(),
                 ForeignProxyScan::Refused(error) => {
@@ -169,8 +169,8 @@ impl Server {
         let signpost = self.signpost();
         let view = self.board.view().borrow().clone();
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
-        let look = move || observe_points(&found, serving_state, signpost, node_ports.as_ref());
-        points.extend(blocking(look).await);
+        let observe = move || observe_points(&found, serving_state, signpost, node_ports.as_ref());
+        points.extend(blocking(observe).await);
         points
     }
 
@@ -306,7 +306,7 @@ fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<P
     }
     let Difference {
         only_theirs,
-        only_ours,
+        only_own,
     } = observe_difference(family)?;
     let mut points = Vec::new();
     if !only_theirs.is_empty() {
@@ -316,8 +316,8 @@ fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<P
             "{family}: only kube-proxy's rules name {some}; {text}"
         )));
     }
-    if !only_ours.is_empty() {
-        let some = some_of(&only_ours);
+    if !only_own.is_empty() {
+        let some = some_of(&only_own);
         points.push(Point::note(format!(
             "{family}: only Signpost's rules name {some}"
         )));

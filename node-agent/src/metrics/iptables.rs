@@ -14,7 +14,7 @@ use reconciler::FamilySync;
 use runtime::Metrics;
 use xtables::TableName;
 
-use super::{Extent, OfFamily, extent, of_family, standing::float};
+use super::{Extent, OfFamily, extent, of_family, state::float};
 use crate::board::Board;
 
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
@@ -87,14 +87,14 @@ pub(super) fn encode_rules(
 ) -> Result<(), fmt::Error> {
     let mut counts: Vec<Count> = Vec::new();
     let mut written: Vec<Count> = Vec::new();
-    for (family, carried) in board.carried() {
-        if carried.active_mode != Some(Mechanism::Iptables) {
+    for (family, mode) in board.modes() {
+        if mode.active_mode != Some(Mechanism::Iptables) {
             continue;
         }
         let held = board.held(family).unwrap_or_default();
         let rules = held.of(Mechanism::Iptables).typed::<VariantRules>().used;
         counts.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
-        let last = carried.written.into_iter();
+        let last = mode.written.into_iter();
         written.extend(last.map(|(table, count)| (family, table, count)));
     }
     encode(

@@ -70,8 +70,8 @@ pub(super) fn reconcile(
         settings,
         &mut inbox,
         &SystemClock,
-        |news| {
-            let (report, families) = match news {
+        |event| {
+            let (report, families) = match event {
                 LoopEvent::Began(running_sync) => {
                     heartbeat.busy();
                     followed.changes.began();
@@ -90,7 +90,7 @@ pub(super) fn reconcile(
                 .collect();
             for sync in &report.finished {
                 let state = states.get(&sync.family);
-                let mode = state.and_then(|state| state.standing.chosen);
+                let mode = state.and_then(|state| state.mode.chosen);
                 let family = report.families.iter().find(|f| f.family == sync.family);
                 let failing = family.and_then(|family| family.failing.as_ref());
                 log_sync(sync, failing.map_or(0, |failing| failing.syncs));
@@ -117,7 +117,7 @@ fn concerns(report: &Report, family: Family) -> bool {
 fn state(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> FamilyState {
     FamilyState {
         held: RulesByMechanism::observed(family),
-        standing: MechanismState::of(family, figures),
+        mode: MechanismState::of(family, figures),
     }
 }
 

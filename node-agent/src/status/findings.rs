@@ -42,7 +42,7 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings.extend(families.map(|family| family_programmed(facts, family)));
     findings.extend(facts.report.map(rules_contested));
     findings.extend(foreign_proxy::finding(facts.scan));
-    findings.extend(modes::findings::split(facts.variants, facts.carried));
+    findings.extend(modes::findings::split(facts.variants, facts.modes));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
     findings.extend(conntrack::findings(facts.connections));
@@ -79,7 +79,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let broken: Vec<&FamilyStatus> = counted(facts)
         .filter(|family| {
             matches!(
-                family.standing(),
+                family.condition(),
                 FamilyCondition::NeverProgrammed | FamilyCondition::Failing
             )
         })
@@ -251,10 +251,10 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
     let config = facts.view.desired.as_ref().map(|desired| desired.config());
-    let replaced = config.and_then(|c| modes::findings::replaced(c.mechanism, facts.carried));
+    let replaced = config.and_then(|c| modes::findings::replaced(c.mechanism, facts.modes));
     let mut fields: Vec<_> = replaced.into_iter().collect();
-    fields.extend(modes::findings::left_behind(facts.carried));
-    fields.extend(modes::findings::settings(facts.carried));
+    fields.extend(modes::findings::left_behind(facts.modes));
+    fields.extend(modes::findings::settings(facts.modes));
     fields.extend(unsupported_fields(&facts.view.effective, written));
     fields.extend(config.and_then(|c| modes::findings::scheduler(c)));
     if let Some(first) = fields.first() {
@@ -326,7 +326,7 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
         Family::Ipv4 => condition::IPV4_PROGRAMMED,
         Family::Ipv6 => condition::IPV6_PROGRAMMED,
     };
-    match family.standing() {
+    match family.condition() {
         FamilyCondition::Programmed | FamilyCondition::PartlyProgrammed => {
             let message = match family.quarantined.first() {
                 None => String::new(),
@@ -403,8 +403,8 @@ fn manifests_parsed(view: &View) -> Option<Finding> {
 }
 
 fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
-    let carried = facts.carried.get(&family.family);
-    if carried.is_some_and(|carried| carried.lock == LockState::Held) {
+    let modes = facts.modes.get(&family.family);
+    if modes.is_some_and(|modes| modes.lock == LockState::Held) {
         return reason::XTABLES_LOCK_HELD;
     }
     match &family.failing {

@@ -44,7 +44,7 @@ fn view_of(effective: EffectiveConfig) -> View {
         hash: ConfigHash::of(&effective),
         effective: Arc::new(effective),
         source: SourceHealth::default(),
-        standing: catalog::NodeLifecycle::Staying,
+        lifecycle: catalog::NodeLifecycle::Staying,
         desired: Some(Dataplane::new(
             Arc::new(Node::default()),
             Arc::new(Config::default()),
@@ -73,11 +73,11 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
 }
 
 fn by_nftables() -> BTreeMap<Family, modes::MechanismState> {
-    let standing = modes::MechanismState {
+    let state = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
         ..modes::MechanismState::default()
     };
-    Family::ALL.map(|family| (family, standing.clone())).into()
+    Family::ALL.map(|family| (family, state.clone())).into()
 }
 
 fn failing(mut family: FamilyStatus, recovery: Recovery) -> FamilyStatus {
@@ -103,7 +103,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 
 /// A node in mode nftables without any problem.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
-    static CARRIED: LazyLock<BTreeMap<Family, modes::MechanismState>> = LazyLock::new(by_nftables);
+    static MODES: LazyLock<BTreeMap<Family, modes::MechanismState>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
     static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
@@ -112,7 +112,7 @@ fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
         report,
         running_sync: None,
         elements: 0,
-        carried: &CARRIED,
+        modes: &MODES,
         variants: &VariantScan::None,
         latency: None,
         connections: &CONNECTIONS,
@@ -189,7 +189,7 @@ fn listed_but_not_programmed_is_starting() {
 
 /// Failure story T58: kubernetes#133694.
 #[test]
-fn t58_one_broken_family_is_reported_from_the_other() {
+fn t58_one_broken_family_is_distinguished_from_the_other() {
     let view = view();
     let [ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
     let status = say(&view, Some(&report([ipv4, failing(ipv6, Recovery::Retry)])));
@@ -225,7 +225,7 @@ fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
 
 /// Failure story T84.
 #[test]
-fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_said_and_the_node_is_ready() {
+fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_reported_and_the_node_is_ready() {
     let (view, report) = without_ipv6(None);
     let status = say(&view, Some(&report));
     let (ready, reason, message) = reported(&status, condition::READY);
@@ -282,7 +282,7 @@ fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
 }
 
 #[test]
-fn a_kernel_that_cannot_is_reported_from_one_that_would_not() {
+fn a_kernel_that_cannot_is_distinguished_from_one_that_would_not() {
     let view = view();
     let both = Family::ALL.map(|f| failing(programmed(f, &view), Recovery::Halt));
     let status = say(&view, Some(&report(both)));
@@ -326,7 +326,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     };
     view.desired = Some(Dataplane::new(Arc::new(Node::default()), Arc::new(config)));
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let standing = modes::MechanismState {
+    let state = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
         chosen: Some(Mechanism::Nftables),
         impossible: [(
@@ -336,10 +336,10 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
         .into(),
         ..modes::MechanismState::default()
     };
-    let carried = Family::ALL.map(|family| (family, standing.clone())).into();
+    let modes = Family::ALL.map(|family| (family, state.clone())).into();
     let report = report(both);
     let facts = Facts {
-        carried: &carried,
+        modes: &modes,
         ..facts(&view, Some(&report))
     };
     let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
@@ -363,14 +363,14 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
 fn a_setting_that_could_not_be_written_is_named() {
     let view = view();
     let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
-    let standing = modes::MechanismState {
+    let state = modes::MechanismState {
         active_mode: Some(Mechanism::Ipvs),
         missing_settings: vec![missing.to_owned()],
         ..modes::MechanismState::default()
     };
-    let carried = Family::ALL.map(|family| (family, standing.clone())).into();
+    let modes = Family::ALL.map(|family| (family, state.clone())).into();
     let facts = Facts {
-        carried: &carried,
+        modes: &modes,
         ..facts(&view, None)
     };
     let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
@@ -547,19 +547,19 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
 }
 
 #[test]
-fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
+fn what_is_reported_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     let view = view();
     let by = |variant| {
-        let standing = modes::MechanismState {
+        let state = modes::MechanismState {
             active_mode: Some(Mechanism::Iptables),
             variant,
             ..modes::MechanismState::default()
         };
-        Family::ALL.map(|family| (family, standing.clone())).into()
+        Family::ALL.map(|family| (family, state.clone())).into()
     };
     let say = |before: &NodeProxyStatus, sighting: &VariantScan, variant| {
         let facts = Facts {
-            carried: &by(variant),
+            modes: &by(variant),
             variants: sighting,
             ..facts(&view, None)
         };

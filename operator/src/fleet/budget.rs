@@ -11,8 +11,8 @@ use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
     member::Member,
+    node_progress::{Failure, FailureStart, Health, NodeProgress},
     rollout_progress::Phase,
-    standing::{Failure, FailureStart, Health, NodeProgress},
     waves::Waves,
 };
 
@@ -26,11 +26,11 @@ pub(crate) fn next<'a>(
     waves: &Waves,
 ) -> BTreeSet<&'a str> {
     let count = |is: &dyn Fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
-    let changing = count(&|standing| is_changing(phase, standing));
-    let unavailable = count(&|standing| {
-        !is_changing(phase, standing)
+    let changing = count(&|progress| is_changing(phase, progress));
+    let unavailable = count(&|progress| {
+        !is_changing(phase, progress)
             && matches!(
-                standing,
+                progress,
                 NodeProgress::Behind(Health::Unready | Health::Unreachable)
                     | NodeProgress::Excused
                     | NodeProgress::Failing(_)
@@ -93,8 +93,8 @@ pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
     }
 }
 
-fn is_changing(phase: &Phase, standing: &NodeProgress) -> bool {
-    match standing {
+fn is_changing(phase: &Phase, progress: &NodeProgress) -> bool {
+    match progress {
         NodeProgress::Pending(_)
         | NodeProgress::Proving(_)
         | NodeProgress::Ailing(_)

@@ -32,7 +32,7 @@ pub(crate) struct ObjectCache<R>(Option<BTreeMap<String, R>>);
 
 impl<R: Record> ObjectCache<R> {
     /// Returns whether `change` requires a new plan. Call it before [`ObjectCache::apply`].
-    pub(crate) fn news(&self, change: &Change<R>) -> PlanImpact {
+    pub(crate) fn impact(&self, change: &Change<R>) -> PlanImpact {
         let Change::Applied(record) = change else {
             return PlanImpact::Something;
         };

@@ -19,7 +19,7 @@ use crate::{
     fleet::{
         Action,
         heartbeats::Heartbeats,
-        standing::{after, is_about_the_source},
+        node_progress::{after, is_about_the_source},
     },
     records::{NodeProxyRecord, NodeRecord},
 };

@@ -35,8 +35,8 @@ use jiff::Timestamp;
 use crate::fleet::{
     budget::{self, is_about_the_change},
     member::{DesiredNodeProxy, Member},
+    node_progress::NodeProgress,
     observations::Observations,
-    standing::NodeProgress,
     verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
 };
@@ -211,7 +211,7 @@ impl RolloutProgress {
         }
         let node_progress: Vec<NodeProgress> = members
             .iter()
-            .map(|member| member.standing(&self.hash, &target.rollout, observations, now))
+            .map(|member| member.progress(&self.hash, &target.rollout, observations, now))
             .collect();
         let waves = Waves::of(&target.rollout, members, &node_progress);
         if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
@@ -279,9 +279,9 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
         tolerated: usize,
     ) {
-        let open = |standing: &NodeProgress| {
+        let open = |progress: &NodeProgress| {
             !matches!(
-                standing,
+                progress,
                 NodeProgress::Done
                     | NodeProgress::Joined
                     | NodeProgress::Excused
@@ -311,7 +311,7 @@ impl RolloutProgress {
         tolerated: usize,
     ) {
         let count = |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
-        let waiting = count(|standing| matches!(standing, NodeProgress::Behind(_)));
+        let waiting = count(|progress| matches!(progress, NodeProgress::Behind(_)));
         let failing: Vec<_> = failing(members, node_progress)
             .filter(|(_, failure)| is_about_the_change(&self.phase, failure))
             .collect();
@@ -322,7 +322,7 @@ impl RolloutProgress {
             return;
         }
         // An operator that has just started counts no failures until the grace period is over.
-        let ailing = count(|standing| matches!(standing, NodeProgress::Ailing(_)));
+        let ailing = count(|progress| matches!(progress, NodeProgress::Ailing(_)));
         let is_held = matches!(self.phase, Phase::HeldBack { .. });
         if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
             return;
@@ -344,7 +344,7 @@ impl RolloutProgress {
     ) -> Vec<Option<DesiredNodeProxy>> {
         let next = budget::next(&self.phase, rollout, members, node_progress, waves);
         let proven = self.proven(members, node_progress);
-        let give = |(member, standing): (&Member<'_>, &NodeProgress)| match standing {
+        let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Bare => member
                 .keep(rollout, now)
                 .or_else(|| proven.map(DesiredNodeProxy::first)),
@@ -363,7 +363,7 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
     ) -> Option<&'a NodeProxySpec> {
         let profile = &members.first()?.effective.profile_name;
-        let is_behind = |standing: &NodeProgress| matches!(standing, NodeProgress::Behind(_));
+        let is_behind = |progress: &NodeProgress| matches!(progress, NodeProgress::Behind(_));
         let is_proven =
             !node_progress.iter().any(is_behind) && node_progress.contains(&NodeProgress::Done);
         self.trusted(members)
@@ -387,8 +387,8 @@ impl RolloutProgress {
         let returning = members.iter().filter(is_returning).count();
         let most = rollout.max_unavailable.of(members.len());
         let mut room = most.saturating_sub(returning);
-        let mut may_go_back = |standing: &NodeProgress| {
-            let is_well = is_ready(standing) || matches!(standing, NodeProgress::Proving(_));
+        let mut may_go_back = |progress: &NodeProgress| {
+            let is_well = is_ready(progress) || matches!(progress, NodeProgress::Proving(_));
             if !is_well {
                 return true;
             }
@@ -396,7 +396,7 @@ impl RolloutProgress {
             room = room.saturating_sub(1);
             may
         };
-        let give = |(member, standing): (&Member<'_>, &NodeProgress)| {
+        let give = |(member, progress): (&Member<'_>, &NodeProgress)| {
             let fallback = || {
                 trusted.map(|spec| DesiredNodeProxy {
                     baseline: member.present(now),
@@ -407,7 +407,7 @@ impl RolloutProgress {
                 .current()
                 .is_some_and(|current| current.config_hash == self.hash);
             let back = match outcome {
-                OnFailure::Rollback if changed && may_go_back(standing) => {
+                OnFailure::Rollback if changed && may_go_back(progress) => {
                     member.go_back(now).or_else(fallback)
                 }
                 OnFailure::Rollback | OnFailure::Halt => None,
@@ -440,6 +440,6 @@ impl RolloutProgress {
 }
 
 /// Whether the node is ready with the configuration and has been for long enough.
-pub(crate) const fn is_ready(standing: &NodeProgress) -> bool {
-    matches!(standing, NodeProgress::Done | NodeProgress::Joined)
+pub(crate) const fn is_ready(progress: &NodeProgress) -> bool {
+    matches!(progress, NodeProgress::Done | NodeProgress::Joined)
 }

@@ -186,7 +186,7 @@ impl Cluster {
 
     /// Returns what the operator would write now: an empty plan if its loop would not plan.
     fn plan(&mut self) -> Plan {
-        let is_made = self.fleet.has_news() || self.wake.is_some_and(|wake| wake <= self.now);
+        let is_made = self.fleet.has_changes() || self.wake.is_some_and(|wake| wake <= self.now);
         let plan = self.fleet.plan(self.now);
         self.wake = plan.wake;
         assert!(

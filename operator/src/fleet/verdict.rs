@@ -4,7 +4,7 @@ use crds::profile::progress::RolloutVerdict;
 
 use crate::fleet::{
     member::Member,
-    standing::{Failure, NodeProgress},
+    node_progress::{Failure, NodeProgress},
 };
 
 /// The maximum number of names in one message.
@@ -18,7 +18,7 @@ pub(super) fn failing<'a>(
     members: &'a [Member<'_>],
     node_progress: &'a [NodeProgress],
 ) -> impl Iterator<Item = (&'a str, &'a Failure)> {
-    let failure = |(member, standing): (&'a Member<'_>, &'a NodeProgress)| match standing {
+    let failure = |(member, progress): (&'a Member<'_>, &'a NodeProgress)| match progress {
         NodeProgress::Failing(failure) => Some((member.name(), failure)),
         _ => None,
     };

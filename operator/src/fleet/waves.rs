@@ -21,8 +21,8 @@ use crate::{
     fleet::{
         findings::first,
         member::Member,
+        node_progress::{Health, NodeProgress},
         rollout_progress::{Flow, Phase, RolloutProgress, Target, is_ready},
-        standing::{Health, NodeProgress},
     },
     records::Role,
 };
@@ -96,10 +96,10 @@ impl Waves {
     ) -> Self {
         let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
-        for (index, (member, standing)) in members.iter().zip(node_progress).enumerate() {
+        for (index, (member, progress)) in members.iter().zip(node_progress).enumerate() {
             let room = (member.node.role(), member.node.zone());
             let seat = seats.entry(room).or_default();
-            places.push((Place::of(member, standing, *seat), index));
+            places.push((Place::of(member, progress, *seat), index));
             *seat += 1;
         }
         places.sort_unstable();
@@ -114,9 +114,9 @@ impl Waves {
             .first()
             .map_or(0, |end| (*end).min(count(rollout.canary)));
         let holds = |(seat, &index): (usize, &usize)| {
-            let standing = &node_progress[index];
-            !is_through(standing)
-                || (seat < canaries && matches!(standing, NodeProgress::Failing(_)))
+            let progress = &node_progress[index];
+            !is_through(progress)
+                || (seat < canaries && matches!(progress, NodeProgress::Failing(_)))
         };
         let in_progress = order
             .iter()
@@ -244,8 +244,8 @@ fn count(nodes: u32) -> usize {
 
 impl Place {
     /// The place of a node that is the `seat`-th of its zone by name.
-    fn of(member: &Member<'_>, standing: &NodeProgress, seat: usize) -> Self {
-        let turn = match standing {
+    fn of(member: &Member<'_>, progress: &NodeProgress, seat: usize) -> Self {
+        let turn = match progress {
             NodeProgress::Done => Turn::Available,
             NodeProgress::Proving(_) => Turn::Given,
             NodeProgress::Failing(_) => Turn::Failed,
@@ -273,9 +273,9 @@ impl Place {
 }
 
 /// Whether the rollout no longer waits for the node.
-const fn is_through(standing: &NodeProgress) -> bool {
+const fn is_through(progress: &NodeProgress) -> bool {
     matches!(
-        standing,
+        progress,
         NodeProgress::Done
             | NodeProgress::Joined
             | NodeProgress::Excused

@@ -57,7 +57,7 @@ fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
 }
 
 #[test]
-fn the_same_failure_is_said_once_and_another_one_again() {
+fn the_same_failure_is_reported_once_and_another_one_again() {
     let (mut pace, now) = (Pace::default(), Instant::now());
     let mut fail = |error: &str| pace.failed(&report(), error, now);
     let received = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);

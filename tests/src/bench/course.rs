@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use xtables::Variant;
 
 use super::contender::{Entry, Running};
-use super::ear::ListenerThread;
-use super::eye::{RuleReader, Sighting};
+use super::listener_thread::ListenerThread;
 use super::neighbour::Neighbour;
 use super::packets::connect_from_pod;
 use super::process_tree::{Bytes, MemoryWatch, observe_kernel_memory};
+use super::rule_reader::{RuleReader, Sighting};
 use crate::differential::Mode;
 
 use super::{Arena, Contender, Figures, Measure, Population, Reading, Row};
@@ -145,8 +145,8 @@ impl<'a> Course<'a> {
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
-        let ear = ListenerThread::open(&self.entry.node, self.arena.mode)?;
-        self.settle(&mut running, &ear)?;
+        let listener = ListenerThread::open(&self.entry.node, self.arena.mode)?;
+        self.settle(&mut running, &listener)?;
         // Even without other activity the machine may use less kernel memory than before.
         let Bytes(after) = observe_kernel_memory()?;
         let kernel = Bytes(after.saturating_sub(before));
@@ -159,18 +159,18 @@ impl<'a> Course<'a> {
             self.count_packets(population, figures)?;
         }
         if self.wants(Row::ServiceAdded) {
-            self.add_services(&mut running, &ear, population, figures)?;
+            self.add_services(&mut running, &listener, population, figures)?;
         }
         if self.wants(Row::EndpointReplaced) {
-            self.replace_endpoints(&mut running, &ear, population, figures)?;
+            self.replace_endpoints(&mut running, &listener, population, figures)?;
         }
         if self.wants(Row::Churn) {
-            self.change_steadily(&mut running, &ear, population, figures)?;
+            self.change_steadily(&mut running, &listener, population, figures)?;
         }
         if self.wants(Row::LargeObjects) {
-            self.change_beside_large(&mut running, &ear, population, figures)?;
+            self.change_beside_large(&mut running, &listener, population, figures)?;
         }
-        self.settle(&mut running, &ear)?;
+        self.settle(&mut running, &listener)?;
         let peak = Reading::memory(memory.finish());
         self.push(figures, Measure::MemoryPeak, peak);
         if self.wants(Row::Idle) {
@@ -179,11 +179,11 @@ impl<'a> Course<'a> {
         let rest = running.tree().observe_memory();
         self.push(figures, Measure::MemoryAtRest, Reading::memory(rest));
         if self.wants(Row::Restart) {
-            running = self.restart(running, &ear, figures)?;
+            running = self.restart(running, &listener, figures)?;
         }
-        self.note_losses(&ear, figures);
+        self.note_losses(&listener, figures);
         // A listener slows down a repair.
-        drop(ear);
+        drop(listener);
         if self.wants(Row::Repair) {
             self.repair(&mut running, population, figures)?;
         }
@@ -192,11 +192,11 @@ impl<'a> Course<'a> {
 
     /// Starts the contender with an empty kernel, and waits until the kernel has everything.
     fn start_cold(&self, population: &Population, figures: &mut Figures) -> Result<Start> {
-        let mut eye = self.open_eye()?;
+        let mut reader = self.open_reader()?;
         let mut running = self.entry.start()?;
         let memory = running.tree().watch_memory();
         let patience = self.effort.start_patience;
-        let seen = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        let seen = reader.wait_for_all(population, patience, || running.ensure_runs())?;
         let started = running.started;
         self.push_sighting(figures, Measure::ColdStart, seen, started, patience);
         Ok(match seen {
@@ -212,10 +212,10 @@ impl<'a> Course<'a> {
     /// Starts the contender again while another program writes to its own table.
     fn meet_neighbour(&self, population: &Population, figures: &mut Figures) -> Result<()> {
         let neighbour = Neighbour::start(&self.entry.node)?;
-        let mut eye = self.open_eye()?;
+        let mut reader = self.open_reader()?;
         let mut running = self.entry.start()?;
         let patience = self.effort.start_patience;
-        let _ = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        let _ = reader.wait_for_all(population, patience, || running.ensure_runs())?;
         drop(running);
         let [mut alone, mut beside] = neighbour.stop()?;
         let measures = [(Measure::NeighbourAlone, 100)];
@@ -277,11 +277,11 @@ impl<'a> Course<'a> {
     fn restart(
         &self,
         running: Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         figures: &mut Figures,
     ) -> Result<Running> {
         drop(running);
-        let before = ear.counts();
+        let before = listener.counts();
         let mut running = self.entry.start()?;
         let patience = self.effort.start_patience;
         let reading = loop {
@@ -296,14 +296,14 @@ impl<'a> Course<'a> {
             thread::sleep(ASKED_EVERY);
         };
         self.push(figures, Measure::Restart, reading);
-        self.settle(&mut running, ear)?;
+        self.settle(&mut running, listener)?;
         if self.arena.mode == Mode::Iptables(Variant::Legacy) {
             let note = "The legacy tables tell nobody of their changes: what a restart writes is \
                         not counted.";
             figures.note(note.to_owned());
             return Ok(running);
         }
-        let after = ear.counts();
+        let after = listener.counts();
         let transactions = Reading::count(after.transactions - before.transactions);
         self.push(figures, Measure::RestartTransactions, transactions);
         let objects = Reading::count(after.objects - before.objects);
@@ -317,19 +317,19 @@ impl<'a> Course<'a> {
         population: &Population,
         figures: &mut Figures,
     ) -> Result<()> {
-        let mut eye = self.open_eye()?;
+        let mut reader = self.open_reader()?;
         self.entry.damage()?;
         let damaged = Instant::now();
         let patience = self.effort.repair_patience;
-        let seen = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        let seen = reader.wait_for_all(population, patience, || running.ensure_runs())?;
         self.push_sighting(figures, Measure::Repair, seen, damaged, patience);
         Ok(())
     }
 
     /// Waits until the contender has no more work.
-    fn settle(&self, running: &mut Running, ear: &ListenerThread) -> Result<()> {
+    fn settle(&self, running: &mut Running, listener: &ListenerThread) -> Result<()> {
         let beginning = Instant::now();
-        while ear.quiet_since(beginning).elapsed() < QUIET || running.tree().has_children() {
+        while listener.quiet_since(beginning).elapsed() < QUIET || running.tree().has_children() {
             running.ensure_runs()?;
             ensure!(
                 beginning.elapsed() < self.effort.start_patience,
@@ -341,14 +341,14 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    fn note_losses(&self, ear: &ListenerThread, figures: &mut Figures) {
-        if ear.counts().missed > 0 {
+    fn note_losses(&self, listener: &ListenerThread, figures: &mut Figures) {
+        if listener.counts().missed > 0 {
             figures.note(format!(
                 "Notifications about {} were lost: what it wrote is more than what is counted.",
                 self.contender
             ));
         }
-        if let Some(longest) = ear.longest_look() {
+        if let Some(longest) = listener.longest_read() {
             figures.note(format!(
                 "The kernel sends no notifications for legacy tables. The benchmark reads them, and meanwhile \
                  {} cannot replace them. Reading took up to {longest:.0?}: latencies are that coarse.",
@@ -379,7 +379,7 @@ impl<'a> Course<'a> {
         figures.push(self.contender, measure, reading);
     }
 
-    fn open_eye(&self) -> Result<RuleReader> {
+    fn open_reader(&self) -> Result<RuleReader> {
         RuleReader::open(&self.entry.node, self.contender, self.arena.mode)
     }
 

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_over_is_said_to_be_more() {
+    fn what_was_not_over_is_reported_to_be_more() {
         let mut figures = Figures::default();
         let patience = Duration::from_secs(90);
         let late = Reading::at_least(Measure::Repair, patience);

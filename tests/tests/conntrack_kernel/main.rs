@@ -58,7 +58,7 @@ fn main() -> Result<()> {
             stale::removed_service,
         ),
         (
-            "t41_t46_a_table_that_is_nearly_full_is_said_and_cleaned_in_bounded_memory",
+            "t41_t46_a_table_that_is_nearly_full_is_reported_and_cleaned_in_bounded_memory",
             table::nearly_full,
         ),
         (
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
             settings::follow_the_profile,
         ),
         (
-            "t45_a_read_only_proc_sys_is_said_and_services_are_served",
+            "t45_a_read_only_proc_sys_is_reported_and_services_are_served",
             settings::read_only,
         ),
         (

@@ -41,7 +41,7 @@ const TESTS: [(&str, Test); 8] = [
     ("rejections_are_grouped_by_service", rejections),
     ("drift_is_grouped_by_program", drift),
     ("questions_that_no_agent_answers_say_why", questions),
-    ("a_lost_api_server_is_said_and_found_again", connection),
+    ("a_lost_api_server_is_reported_and_found_again", connection),
     ("other_hosts_methods_and_tokens_are_refused", refusals),
     ("five_thousand_nodes_are_shown_and_searched", many_nodes),
 ];

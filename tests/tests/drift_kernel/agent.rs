@@ -125,7 +125,7 @@ fn first_rule_of(node: &Node, chain: &str) -> Result<String> {
 /// Failure story T38: another program flushes continuously. The agent makes the first repairs at
 /// once, and then with increasing delays; it reports this and uses a limited share of a processor;
 /// afterwards everything works.
-pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
+pub(crate) fn t38_a_program_that_does_not_stop_is_not_answered_every_time(
     place: Place,
 ) -> Result<()> {
     let node = Node::start(place)?;

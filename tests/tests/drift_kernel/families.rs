@@ -85,7 +85,7 @@ fn next(
 
 /// Signpost's own transactions are recognized by their socket. Changes by other programs are
 /// reported with family and program, and changes elsewhere cause no check.
-pub(crate) fn others_are_reported_from_us() -> Result<()> {
+pub(crate) fn others_are_distinguished_from_us() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let (mut domains, mut notification_listener) = open(&namespace)?;
     for domain in &mut domains {
@@ -189,7 +189,7 @@ fn flood(namespace: &Namespace) -> Result<()> {
 /// Failure story T20 (kubernetes#121362, calico#10538): another program has deleted the chain and
 /// the map to which a change refers, and Signpost has received no notification. The same sync
 /// repairs it.
-pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
+pub(crate) fn t20_a_change_to_what_was_deleted_repairs_it() -> Result<()> {
     for repaired_drift in [
         "delete table ip signpost",
         // Objects that rules refer to can be deleted only after the rules.

@@ -35,21 +35,21 @@ const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
         iptables::every_damage_is_repaired_at_once,
     ),
     (
-        "t36_rules_of_others_in_both_variants_are_told",
+        "t36_rules_of_others_in_both_variants_are_reported",
         iptables::rules_of_others_in_both_variants_are_reported,
     ),
     (
-        "t38_somebody_who_does_not_stop_is_not_answered_every_time",
+        "t38_a_program_that_does_not_stop_is_not_answered_every_time",
         |variant| {
             let place = Place::Iptables(variant);
-            agent::t38_somebody_who_does_not_stop_is_not_answered_every_time(place)
+            agent::t38_a_program_that_does_not_stop_is_not_answered_every_time(place)
         },
     ),
     (
         "changes_of_others_in_the_same_tables_cause_no_repair",
         iptables::changes_of_others_cause_no_repair,
     ),
-    ("an_agent_that_hears_nothing_ends_when_told", |variant| {
+    ("an_agent_that_hears_nothing_ends_when_asked", |variant| {
         agent::it_ends_at_once(Place::Iptables(variant))
     }),
     (
@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 20] = [
         (
-            "others_are_told_from_us",
-            families::others_are_reported_from_us,
+            "others_are_distinguished_from_us",
+            families::others_are_distinguished_from_us,
         ),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -77,8 +77,8 @@ fn main() -> Result<()> {
             families::missed_notifications_are_a_reason_to_look,
         ),
         (
-            "t20_a_change_to_what_somebody_deleted_repairs_it",
-            families::t20_a_change_to_what_somebody_deleted_repairs_it,
+            "t20_a_change_to_what_was_deleted_repairs_it",
+            families::t20_a_change_to_what_was_deleted_repairs_it,
         ),
         (
             "t29_hundreds_of_cycles_leave_nothing_behind",
@@ -93,14 +93,14 @@ fn main() -> Result<()> {
             agent::every_damage_is_repaired_at_once,
         ),
         (
-            "t38_somebody_who_does_not_stop_is_not_answered_every_time",
-            || agent::t38_somebody_who_does_not_stop_is_not_answered_every_time(Place::Nftables),
+            "t38_a_program_that_does_not_stop_is_not_answered_every_time",
+            || agent::t38_a_program_that_does_not_stop_is_not_answered_every_time(Place::Nftables),
         ),
         (
             "changes_elsewhere_cause_no_round",
             agent::changes_elsewhere_cause_no_sync,
         ),
-        ("an_agent_that_hears_nothing_ends_when_told", || {
+        ("an_agent_that_hears_nothing_ends_when_asked", || {
             agent::it_ends_at_once(Place::Nftables)
         }),
         (
@@ -117,7 +117,7 @@ fn main() -> Result<()> {
         ),
         (
             "a_socket_of_another_user_keeps_no_agent_waiting",
-            second_agent::somebody_elses_socket,
+            second_agent::another_programs_socket,
         ),
         (
             "t83_a_thread_that_changes_our_rules_is_named_by_its_program",
@@ -136,7 +136,7 @@ fn main() -> Result<()> {
             iptables::what_does_not_show_is_found_every_sync_period,
         ),
         (
-            "legacy/t37_a_lock_that_is_held_for_long_is_told_and_harms_nobody",
+            "legacy/t37_a_lock_that_is_held_for_long_is_reported_and_harms_nobody",
             lock::a_lock_held_for_long,
         ),
         (

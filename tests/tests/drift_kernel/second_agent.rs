@@ -123,7 +123,7 @@ fn expect_takeover(node: &Node) -> Result<()> {
 }
 
 /// Any process that can create sockets on the node can create the one that agents use as a lock.
-pub(crate) fn somebody_elses_socket() -> Result<()> {
+pub(crate) fn another_programs_socket() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
     node.configure("link set lo up\n")?;

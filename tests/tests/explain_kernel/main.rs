@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         ("what_is_not_known_is_refused", what_is_not_known_is_refused),
         (
             "an_answer_that_is_not_the_agents_is_not_taken_for_one",
-            somebody_elses_answer,
+            another_programs_answer,
         ),
         (
             "t154_show_prints_what_the_agent_has_over_its_socket",
@@ -84,7 +84,7 @@ fn explain_reads_the_kernel(stage: &Stage) -> Result<()> {
         .ask(&["explain", "10.96.0.10:80/tcp", "-o", "json"])?;
     let json: Value = serde_json::from_str(&json)?;
     let element = &json["services"][0]["frontends"][0]["elements"][0];
-    ensure!(element["standing"] == "present", "{json:#}");
+    ensure!(element["state"] == "present", "{json:#}");
     Ok(())
 }
 
@@ -197,7 +197,7 @@ fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
 /// Next to a kube-proxy that holds the port, its "404 page not found" was taken to mean that the
 /// Service does not exist. The probe server has no `/debug` either. The agent's socket does not
 /// depend on ports.
-fn somebody_elses_answer(stage: &Stage) -> Result<()> {
+fn another_programs_answer(stage: &Stage) -> Result<()> {
     let arguments = [
         "explain",
         "demo/web:http",

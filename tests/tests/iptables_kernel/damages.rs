@@ -45,7 +45,7 @@ fn chain_of(ground: &Ground, family: Family, service: &str) -> Result<String> {
 /// Failure story T20 (kubernetes#121362, calico#10538): another program has deleted a chain to
 /// which the next change refers, without a notification. The reconciler repairs it in the same
 /// round, and a bare commit reports that a check is needed.
-pub(crate) fn a_change_to_what_somebody_deleted(ground: &Ground) -> Result<()> {
+pub(crate) fn a_change_to_what_was_deleted(ground: &Ground) -> Result<()> {
     let before = services(1..=3, 8080);
     // The new Service is in the same leaf of the address tree, which is therefore written again.
     let after = services(1..=4, 8080);

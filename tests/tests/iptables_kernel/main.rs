@@ -38,12 +38,12 @@ const TESTS: [(&str, Test); 12] = [
         neighbours::removal_leaves_other_peoples_rules,
     ),
     (
-        "quiet_is_told_from_change",
-        neighbours::quiet_is_reported_from_change,
+        "quiet_is_distinguished_from_change",
+        neighbours::quiet_is_distinguished_from_change,
     ),
     (
-        "t20_a_change_to_what_somebody_deleted_repairs_it",
-        damages::a_change_to_what_somebody_deleted,
+        "t20_a_change_to_what_was_deleted_repairs_it",
+        damages::a_change_to_what_was_deleted,
     ),
     (
         "t30_t32_whatever_was_damaged_is_repaired",

@@ -80,7 +80,7 @@ fn theirs_of(saved: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-pub(crate) fn quiet_is_reported_from_change(ground: &Ground) -> Result<()> {
+pub(crate) fn quiet_is_distinguished_from_change(ground: &Ground) -> Result<()> {
     let dataplane = ground.rich()?;
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     let mut families = ground.program(&dataplane)?;

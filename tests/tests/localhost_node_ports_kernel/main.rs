@@ -37,7 +37,7 @@ fn main() -> Result<()> {
             big_transfer,
         ),
         (
-            "a_port_that_somebody_has_is_reported_and_taken_when_it_is_free",
+            "a_port_that_is_in_use_is_reported_and_taken_when_it_is_free",
             taken_port,
         ),
         (

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     }
     let others: [(&str, LoneTest); 6] = [
         (
-            "t12_where_iptables_cannot_be_used_nftables_goes_on_and_that_is_said",
+            "t12_where_iptables_cannot_be_used_nftables_goes_on_and_that_is_reported",
             obstacles::lock_that_cannot_be_opened,
         ),
         (
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
             obstacles::lock_that_is_taken_away,
         ),
         (
-            "t37_a_lock_that_somebody_holds_is_waited_for_and_told",
+            "t37_a_lock_that_another_process_holds_is_waited_for_and_reported",
             obstacles::lock_that_is_held,
         ),
         (

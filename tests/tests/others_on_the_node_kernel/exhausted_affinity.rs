@@ -52,7 +52,7 @@ endpoints: [{addresses: [10.0.1.5], nodeName: node-1}]
 
 /// The node reports that the affinity of the flooded Service is exhausted, and counts one such
 /// Service; it stops both after the kernel has expired the clients, ten minutes later.
-pub(crate) fn it_is_said_as_long_as_it_lasts() -> Result<()> {
+pub(crate) fn it_is_reported_as_long_as_it_lasts() -> Result<()> {
     let topology = Topology::build(&Plan {
         nodes: vec![PlannedNode {
             number: 1,

@@ -38,7 +38,7 @@ fn main() -> Result<()> {
         ),
         trial(
             "t93_a_service_whose_affinity_is_exhausted_is_named_as_long_as_it_is",
-            exhausted_affinity::it_is_said_as_long_as_it_lasts,
+            exhausted_affinity::it_is_reported_as_long_as_it_lasts,
         ),
         trial(
             "nftables/t92_a_service_comes_before_a_host_port_in_a_table_of_its_own",

@@ -52,7 +52,7 @@ fn main() -> Result<()> {
             handovers::from_iptables,
         ),
         (
-            "a_takeover_beside_a_running_kube_proxy_is_refused_and_what_comes_back_is_told",
+            "a_takeover_beside_a_running_kube_proxy_is_refused_and_what_comes_back_is_reported",
             handovers::kube_proxy_still_runs,
         ),
         (

@@ -73,7 +73,7 @@ pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Resu
 }
 
 /// Signpost's own leftovers in a variant are detected, and do not count as use by another program.
-pub(crate) fn what_is_ours_is_reported_from_others(namespace: &Namespace) -> Result<()> {
+pub(crate) fn what_is_ours_is_distinguished_from_others(namespace: &Namespace) -> Result<()> {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let folder = tempfile::tempdir()?;
         let mut tables = namespace.enter(|| open(variant, folder.path()))??;

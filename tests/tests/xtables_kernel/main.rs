@@ -55,16 +55,16 @@ const TESTS: [(&str, Test); 12] = [
         neighbours::chains_are_replaced_and_go_together,
     ),
     (
-        "quiet_is_told_from_change",
-        neighbours::quiet_is_reported_from_change,
+        "quiet_is_distinguished_from_change",
+        neighbours::quiet_is_distinguished_from_change,
     ),
     (
         "what_one_family_does_is_no_drift_of_the_other",
         neighbours::what_one_family_does_is_no_drift_of_the_other,
     ),
     (
-        "what_the_kernel_lacks_is_told_from_what_somebody_changed",
-        refusals::what_the_kernel_lacks_is_reported_from_what_somebody_changed,
+        "what_the_kernel_lacks_is_distinguished_from_what_was_changed",
+        refusals::what_the_kernel_lacks_is_distinguished_from_what_was_changed,
     ),
     (
         "a_refused_step_changes_nothing_and_the_steps_before_it_stand",
@@ -129,7 +129,7 @@ const LEGACY_TESTS: [(&str, Test); 8] = [
         legacy_races::damage_before_a_change_is_not_hidden_by_it,
     ),
     (
-        "a_rule_that_cannot_be_carried_over_is_told",
+        "a_rule_that_cannot_be_carried_over_is_reported",
         legacy_races::a_rule_that_cannot_be_carried_over_is_reported,
     ),
 ];
@@ -141,8 +141,8 @@ const DETECTION_TESTS: [(&str, DetectionTest); 3] = [
         detection::the_variant_of_the_others_is_chosen,
     ),
     (
-        "what_is_ours_is_told_from_others",
-        detection::what_is_ours_is_reported_from_others,
+        "what_is_ours_is_distinguished_from_others",
+        detection::what_is_ours_is_distinguished_from_others,
     ),
     (
         "ours_are_found_while_others_never_rest",

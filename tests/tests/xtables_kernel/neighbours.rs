@@ -221,7 +221,7 @@ pub(crate) fn chains_are_replaced_and_go_together(ground: &Ground) -> Result<()>
     Ok(())
 }
 
-pub(crate) fn quiet_is_reported_from_change(ground: &Ground) -> Result<()> {
+pub(crate) fn quiet_is_distinguished_from_change(ground: &Ground) -> Result<()> {
     let mut tables = ground.open()?;
     for table in TableName::ALL {
         tables.observe(table)?;

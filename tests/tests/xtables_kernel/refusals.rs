@@ -18,7 +18,7 @@ fn refused(tables: &mut Tables, changes: &[TableChange]) -> Result<CommitError> 
     }
 }
 
-pub(crate) fn what_the_kernel_lacks_is_reported_from_what_somebody_changed(
+pub(crate) fn what_the_kernel_lacks_is_distinguished_from_what_was_changed(
     ground: &Ground,
 ) -> Result<()> {
     let mut tables = ground.open()?;

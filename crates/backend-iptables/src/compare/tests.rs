@@ -73,7 +73,7 @@ fn service_chain() -> Arc<str> {
 }
 
 fn lines(pieces: Vec<Piece>) -> Vec<String> {
-    let line = |piece: Piece| format!("{}: {:?}", piece.text, piece.standing);
+    let line = |piece: Piece| format!("{}: {:?}", piece.text, piece.state);
     pieces.into_iter().map(line).collect()
 }
 
@@ -164,8 +164,8 @@ fn the_chains_of_a_frontend_are_those_on_its_way_and_what_they_lead_to() {
     let mut found = desired.clone();
     take_out(&mut found.nat, LAST);
     let pieces = desired.compare_chains(&found, &chains);
-    assert_eq!(pieces[0].standing, PieceState::Present);
-    assert!(matches!(pieces[1].standing, PieceState::Different { .. }));
+    assert_eq!(pieces[0].state, PieceState::Present);
+    assert!(matches!(pieces[1].state, PieceState::Different { .. }));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
     let mut found = desired.clone();
     let differing = |found: &Rules| {
         let mut pieces = desired.compare_shared(found);
-        pieces.retain(|piece| piece.standing != PieceState::Present);
+        pieces.retain(|piece| piece.state != PieceState::Present);
         lines(pieces)
     };
     assert_eq!(differing(&found), Vec::<String>::new());

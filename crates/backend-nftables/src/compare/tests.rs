@@ -36,7 +36,7 @@ fn table(endpoints: &[&str]) -> Table {
 }
 
 fn lines(pieces: Vec<Piece>) -> Vec<String> {
-    let line = |piece: Piece| format!("{}: {:?}", piece.text, piece.standing);
+    let line = |piece: Piece| format!("{}: {:?}", piece.text, piece.state);
     pieces.into_iter().map(line).collect()
 }
 
@@ -105,13 +105,13 @@ fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
     Arc::make_mut(lb).rules.clear();
     let compared = desired.compare_chains(&found);
     assert_eq!(
-        compared["lb-1"].standing,
+        compared["lb-1"].state,
         PieceState::Different { found: vec![] }
     );
-    assert_eq!(compared["cluster-1"].standing, PieceState::Present);
+    assert_eq!(compared["cluster-1"].state, PieceState::Present);
 
     let nothing = Table::default();
-    let missing = |pieces: Vec<Piece>| pieces.iter().all(|p| p.standing == PieceState::Missing);
+    let missing = |pieces: Vec<Piece>| pieces.iter().all(|p| p.state == PieceState::Missing);
     assert!(missing(desired.compare_elements(&nothing, &key())));
     assert!(missing(desired.compare_memberships(&nothing)));
     assert!(missing(desired.compare_sets(&nothing)));
@@ -123,7 +123,7 @@ fn a_table_beside_is_shown_and_unwanted() {
     let desired = table(&["10.0.1.5:8080"]);
     let mut found = desired.clone();
     found.next = Some(Arc::new(desired.clone()));
-    let undesired = |piece: &Piece| piece.standing == PieceState::Leftover;
+    let undesired = |piece: &Piece| piece.state == PieceState::Leftover;
     let pieces = desired.compare_sets(&found).into_iter().filter(undesired);
     let texts: Vec<String> = pieces.map(|piece| piece.text).collect();
     assert_eq!(texts, ["table signpost-next"]);

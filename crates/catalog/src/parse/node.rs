@@ -42,7 +42,7 @@ pub(crate) fn parse_node(
             ipv6: ipv6.or(last.ipv6),
         },
         pod_cidrs: with_last(pod_cidrs(object, &mut findings), before, &mut findings),
-        standing: standing(object),
+        lifecycle: lifecycle(object),
     };
     for family in Family::ALL {
         if node.address(family).is_none()
@@ -139,7 +139,7 @@ fn pod_cidrs(object: &object::Node, findings: &mut Findings<'_>) -> Vec<IpNet> {
     cidrs
 }
 
-fn standing(object: &object::Node) -> NodeLifecycle {
+fn lifecycle(object: &object::Node) -> NodeLifecycle {
     let marked = |taint: &object::Taint| taint.key.given().is_some_and(|key| key == TO_BE_DELETED);
     if object.metadata.deletion_timestamp.is_some() {
         NodeLifecycle::BeingDeleted

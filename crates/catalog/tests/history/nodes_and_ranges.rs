@@ -61,7 +61,7 @@ fn our_node_as_it_last_was_outlives_its_object() {
         leave(&mut catalog);
         assert!(catalog.take_dirty().node);
         let own = catalog.node().expect("kept");
-        assert_eq!(own.standing, NodeLifecycle::Gone);
+        assert_eq!(own.lifecycle, NodeLifecycle::Gone);
         assert_eq!(own.pod_cidrs.len(), 2);
 
         leave(&mut catalog);
@@ -69,7 +69,7 @@ fn our_node_as_it_last_was_outlives_its_object() {
         catalog.apply(Event::Apply(node("node-1", "zone-a")));
         assert!(catalog.take_dirty().node);
         assert_eq!(
-            catalog.node().map(|own| own.standing),
+            catalog.node().map(|own| own.lifecycle),
             Some(NodeLifecycle::Staying)
         );
     }

@@ -65,7 +65,7 @@ fn an_object_that_never_could_be_decoded_is_named_until_it_is_gone() {
 }
 
 #[test]
-fn what_was_wrong_with_the_last_good_version_is_still_said() {
+fn what_was_wrong_with_the_last_good_version_is_still_reported() {
     let mut bad_port = service("a");
     bad_port.spec.external_ips = vec!["nonsense".into()];
     let mut catalog = synced(&[bad_port], &[]);

@@ -177,7 +177,7 @@ fn a_family_without_a_cluster_ip_is_not_served_and_its_addresses_are_named() {
 }
 
 #[test]
-fn ignored_external_ips_are_said_to_be_ignored() {
+fn ignored_external_ips_are_reported_to_be_ignored() {
     let service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")
         .external_ip("198.51.100.1")

@@ -148,7 +148,7 @@ pub struct PieceAnswer {
     /// As nft prints it, or the iptables command that would create it.
     pub piece: String,
     /// Its state.
-    pub standing: PieceState,
+    pub state: PieceState,
     /// What the kernel has in its place, if that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<String>,
@@ -211,7 +211,7 @@ impl Explanation {
         let damaged = self.kernel.iter().flat_map(|kernel| &kernel.damaged);
         let mut pieces = memberships.chain(of_frontends).chain(damaged);
         let is_right = |piece: &PieceAnswer| {
-            matches!(piece.standing, PieceState::Present | PieceState::Unverified)
+            matches!(piece.state, PieceState::Present | PieceState::Unverified)
         };
         pieces.all(is_right).into()
     }

@@ -56,7 +56,7 @@ impl Comparison {
         let Some(found) = &self.found else {
             let unverified = |piece: Piece| PieceAnswer {
                 piece: piece.text,
-                standing: PieceState::Unverified,
+                state: PieceState::Unverified,
                 found: Vec::new(),
             };
             let pieces = compare(&self.desired, &self.desired).into_iter();
@@ -69,7 +69,7 @@ impl Comparison {
 
 /// Converts a piece that was compared with the kernel.
 pub(super) fn verified(piece: Piece) -> PieceAnswer {
-    let (standing, found) = match piece.standing {
+    let (state, found) = match piece.state {
         Found::Present => (PieceState::Present, Vec::new()),
         Found::Missing => (PieceState::Missing, Vec::new()),
         Found::Leftover => (PieceState::Leftover, Vec::new()),
@@ -77,7 +77,7 @@ pub(super) fn verified(piece: Piece) -> PieceAnswer {
     };
     PieceAnswer {
         piece: piece.text,
-        standing,
+        state,
         found,
     }
 }

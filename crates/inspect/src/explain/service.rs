@@ -102,7 +102,7 @@ pub(super) fn explain_service(
     let memberships = compared.flat_map(|(_, comparison)| comparison.memberships());
     // A leftover member may belong to another Service. The set of the node's own addresses is
     // shared by all Services: only what is missing in it is shown.
-    let memberships = memberships.filter(|piece| match piece.standing {
+    let memberships = memberships.filter(|piece| match piece.state {
         PieceState::Leftover => false,
         PieceState::Missing => true,
         _ => !piece.piece.starts_with("nodeport-addresses"),

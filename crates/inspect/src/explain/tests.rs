@@ -33,10 +33,10 @@ struct World {
 
 impl World {
     fn new(services: &[(Service, Endpoints)]) -> World {
-        World::carried_by(Mechanism::Nftables, services)
+        World::in_mode(Mechanism::Nftables, services)
     }
 
-    fn carried_by(mechanism: Mechanism, services: &[(Service, Endpoints)]) -> World {
+    fn in_mode(mechanism: Mechanism, services: &[(Service, Endpoints)]) -> World {
         let node = mk_node(1).zone("a").build();
         let config = Config {
             mechanism,
@@ -57,14 +57,11 @@ impl World {
                 service: Arc::new(service.clone()),
                 endpoints: endpoints.clone(),
             };
-            let standing = ServiceState::Served {
+            let state = ServiceState::Served {
                 view,
                 slices: vec!["cart-x7".into()],
             };
-            world
-                .reported
-                .services
-                .insert(service.key.clone(), standing);
+            world.reported.services.insert(service.key.clone(), state);
         }
         world.observed = rendered(&world.dataplane);
         world.kernel = observed(&world.observed);

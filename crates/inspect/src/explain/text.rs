@@ -177,7 +177,7 @@ fn write_frontend<'a>(
     let (sound, damaged): (Vec<_>, Vec<_>) = frontend
         .chains
         .iter()
-        .partition(|chain| matches!(chain.standing, PieceState::Present | PieceState::Unverified));
+        .partition(|chain| matches!(chain.state, PieceState::Present | PieceState::Unverified));
     let names: Vec<String> = sound
         .iter()
         .map(|chain| chain.piece.replacen("chain ", "", 1))
@@ -197,7 +197,7 @@ fn write_new<'a>(
     pieces: &'a [PieceAnswer],
     printed: &mut Printed<'a>,
 ) -> fmt::Result {
-    let new = |piece: &&'a PieceAnswer| printed.insert((piece.standing, piece.piece.as_str()));
+    let new = |piece: &&'a PieceAnswer| printed.insert((piece.state, piece.piece.as_str()));
     write_pieces(f, indent, pieces.iter().filter(new).collect::<Vec<_>>())
 }
 
@@ -207,14 +207,14 @@ fn write_pieces<'a>(
     pieces: impl IntoIterator<Item = &'a PieceAnswer>,
 ) -> fmt::Result {
     for piece in pieces {
-        let mark = match piece.standing {
+        let mark = match piece.state {
             PieceState::Present | PieceState::Unverified => "",
             PieceState::Missing => "! missing in the kernel: ",
             PieceState::Leftover => "! leftover: ",
             PieceState::Different => "! differs: ",
         };
         line(f, indent, &format!("{mark}{}", piece.piece))?;
-        if piece.standing == PieceState::Different && piece.found.is_empty() {
+        if piece.state == PieceState::Different && piece.found.is_empty() {
             line(f, indent + 2, "in the kernel it is empty")?;
         }
         for found in &piece.found {

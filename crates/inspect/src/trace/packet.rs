@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_it_is_guessed_and_said() {
+    fn who_sends_it_is_guessed_and_reported() {
         for (source, origin, why) in [
             ("10.0.1.9", "pod", "the pods of 10.0.1.0/24"),
             ("192.168.0.1", "node", "has that address"),

@@ -273,7 +273,7 @@ fn many_operations_go_in_few_sends_of_bounded_length() {
 /// Virtual servers as `ipvsadm` creates them: none is in the range, and each prints the way
 /// administrators identify it.
 #[test]
-fn what_others_have_is_reported_from_what_is_reserved() {
+fn what_others_have_is_distinguished_from_what_is_reserved() {
     let foreign = |bytes: Vec<u8>| match decode::virtual_server(&message(&bytes), RANGE) {
         Ok(Listed::Foreign(foreign)) => foreign.to_string(),
         other => panic!("{other:?}"),

@@ -53,7 +53,7 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Notification
 }
 
 #[test]
-fn a_transaction_of_others_is_reported_from_ours() {
+fn a_transaction_of_others_is_distinguished_from_ours() {
     let mut hearing = hearing();
     let ours = [
         change(OWN, NEW_ELEMENT, Family::Ipv4, "signpost"),

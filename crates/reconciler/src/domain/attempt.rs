@@ -132,14 +132,17 @@ impl<B: Backend> Domain<B> {
         let Some(unverified_rules) = self.unverified_rules.take() else {
             return;
         };
-        let heard = self.pending_drift.take_heard();
+        let notification = self.pending_drift.take_notification();
         let size = self.backend.diff(rules, &unverified_rules.rules).size();
         match unverified_rules.cause {
-            Cause::Unread if !size.is_empty() => self.pending_drift.find(size, heard, progress),
-            Cause::Refused if !size.is_empty() => {
-                self.pending_drift.commit_failed(size, heard, progress)
+            Cause::Unread if !size.is_empty() => {
+                self.pending_drift.find(size, notification, progress)
             }
-            Cause::Unread | Cause::Refused => self.pending_drift.attribute(heard, progress),
+            Cause::Refused if !size.is_empty() => {
+                self.pending_drift
+                    .commit_failed(size, notification, progress)
+            }
+            Cause::Unread | Cause::Refused => self.pending_drift.attribute(notification, progress),
         }
     }
 }

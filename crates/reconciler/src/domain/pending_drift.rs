@@ -10,7 +10,7 @@ use crate::progress::Progress;
 /// The changes by other programs that are not known to be repaired.
 #[derive(Debug, Default)]
 pub(super) struct PendingDrift {
-    heard: Option<UnverifiedChange>,
+    notification: Option<UnverifiedChange>,
     /// The size of a difference that made a commit fail and is already repaired, until it is known
     /// which program caused it.
     commit_failure: Option<Size>,
@@ -36,51 +36,55 @@ struct Found {
 impl PendingDrift {
     /// Records a notification of a change by another program.
     pub(super) fn notify(&mut self, actor: Option<&Actor>, now: Instant) {
-        let heard = self.heard.get_or_insert(UnverifiedChange {
+        let notification = self.notification.get_or_insert(UnverifiedChange {
             since: now,
             actor: None,
         });
         if actor.is_some() {
-            heard.actor = actor.cloned();
+            notification.actor = actor.cloned();
         }
     }
 
     /// Whether a notification arrived that no sync has checked yet.
-    pub(super) fn is_heard(&self) -> bool {
-        self.heard.is_some()
+    pub(super) fn is_notified(&self) -> bool {
+        self.notification.is_some()
     }
 
     /// Takes the pending notification, for a sync that checks the kernel.
-    pub(super) fn take_heard(&mut self) -> Option<UnverifiedChange> {
-        self.heard.take()
+    pub(super) fn take_notification(&mut self) -> Option<UnverifiedChange> {
+        self.notification.take()
     }
 
     /// Puts the notification back: the sync could not check the kernel.
-    pub(super) fn restore_notification(&mut self, heard: Option<UnverifiedChange>) {
-        self.heard = heard;
+    pub(super) fn restore_notification(&mut self, notification: Option<UnverifiedChange>) {
+        self.notification = notification;
     }
 
     /// Drops the notification: there is no known state that the program could have changed.
-    pub(super) fn forget_heard(&mut self) {
-        self.heard = None;
+    pub(super) fn forget_notification(&mut self) {
+        self.notification = None;
     }
 
     /// Records that a commit failed because the kernel did not hold the expected rules.
     pub(super) fn commit_failed(
         &mut self,
         size: Size,
-        heard: Option<UnverifiedChange>,
+        notification: Option<UnverifiedChange>,
         progress: &Progress<'_>,
     ) {
         self.commit_failure = Some(size);
-        self.attribute(heard, progress);
+        self.attribute(notification, progress);
     }
 
     /// Attributes a failed commit to the program of the notification, if the kernel named one. A
     /// notification without a program is no evidence: it may only mean that notifications were
     /// lost.
-    pub(super) fn attribute(&mut self, heard: Option<UnverifiedChange>, progress: &Progress<'_>) {
-        let actor = heard.filter(|heard| heard.actor.is_some());
+    pub(super) fn attribute(
+        &mut self,
+        notification: Option<UnverifiedChange>,
+        progress: &Progress<'_>,
+    ) {
+        let actor = notification.filter(|notification| notification.actor.is_some());
         if actor.is_some()
             && let Some(size) = self.commit_failure.take()
         {
@@ -92,10 +96,10 @@ impl PendingDrift {
     /// an earlier failed commit.
     pub(super) fn find_nothing(
         &mut self,
-        heard: Option<UnverifiedChange>,
+        notification: Option<UnverifiedChange>,
         progress: &Progress<'_>,
     ) {
-        self.attribute(heard, progress);
+        self.attribute(notification, progress);
         self.commit_failure = None;
     }
 
@@ -104,11 +108,11 @@ impl PendingDrift {
     pub(super) fn find(
         &mut self,
         size: Size,
-        heard: Option<UnverifiedChange>,
+        notification: Option<UnverifiedChange>,
         progress: &Progress<'_>,
     ) {
-        let (since, actor) = match heard {
-            Some(heard) => (heard.since, heard.actor),
+        let (since, actor) = match notification {
+            Some(notification) => (notification.since, notification.actor),
             None => (progress.began, None),
         };
         self.commit_failure = None;

@@ -60,7 +60,7 @@ impl<B: Backend> FamilyReconciler<B> {
             Ok(Rest::Another(_)) | Err(_) => Goal::Follow(desired),
         };
         let others = self.sync_others(chosen, goal, reason, unread, progress);
-        self.follow_chosen(chosen);
+        self.settle(chosen);
         match (result, others) {
             // The new mode serves; the removal of the others is tried again.
             (Ok(Rest::Nothing), Err(failure)) => Err(failure),
@@ -138,10 +138,10 @@ impl<B: Backend> FamilyReconciler<B> {
         synced
     }
 
-    /// Records what the family implements after a sync of the chosen mode. During a switch the
-    /// earlier value stays: connections to Services that are not in the new mode yet must not count
-    /// as stale.
-    fn follow_chosen(&mut self, chosen: usize) {
+    /// Releases what idle modes need only to read and write. Records what the family implements,
+    /// unless a switch is under way: connections to Services that are not in the new mode yet must
+    /// not count as stale.
+    fn settle(&mut self, chosen: usize) {
         let mut is_alone = true;
         for (position, member) in self.members.iter_mut().enumerate() {
             if position == chosen || self.unusable.contains(member.mechanism) {

@@ -99,7 +99,7 @@ fn t42_a_restart_with_nothing_changed_writes_nothing() {
 
     assert_eq!(sync.outcome, Outcome::Unchanged);
     assert_eq!((kernel.commits(), kernel.operations()), (1, operations));
-    assert_eq!(after.status().standing(), FamilyCondition::Programmed);
+    assert_eq!(after.status().condition(), FamilyCondition::Programmed);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn t19_a_commit_that_fails_once_is_retried_in_full() {
     assert_eq!(families.follow_up(), FollowUp::Retry { retries: 0 });
     assert_held(&kernel, &before);
     let status = &families.status()[0];
-    assert_eq!(status.standing(), FamilyCondition::Failing);
+    assert_eq!(status.condition(), FamilyCondition::Failing);
     assert_eq!(
         status.programmed.as_ref().map(Dataplane::to_string),
         Some(before.to_string()),
@@ -240,9 +240,10 @@ fn t58_a_broken_family_leaves_the_other_served() {
     let desired = web_and_cart();
     families.sync(&desired, Reason::Startup, &clock);
 
-    let standings: Vec<FamilyCondition> = families.status().iter().map(|s| s.standing()).collect();
+    let conditions: Vec<FamilyCondition> =
+        families.status().iter().map(|s| s.condition()).collect();
     assert_eq!(
-        standings,
+        conditions,
         [
             FamilyCondition::NeverProgrammed,
             FamilyCondition::Programmed
@@ -293,21 +294,24 @@ fn t56_never_synced_since_start_is_not_ready() {
         CallOutcome::Refuse(Recovery::Retry),
         &[0, 1],
     ));
-    assert_eq!(family.status().standing(), FamilyCondition::NeverProgrammed);
+    assert_eq!(
+        family.status().condition(),
+        FamilyCondition::NeverProgrammed
+    );
     let began = clock.wall_time();
     for reason in [Reason::Startup, Reason::Retry] {
         family.sync(&web_and_cart(), reason, &clock);
         clock.advance(Duration::from_millis(50));
     }
     let status = family.status();
-    assert_eq!(status.standing(), FamilyCondition::NeverProgrammed);
+    assert_eq!(status.condition(), FamilyCondition::NeverProgrammed);
     let failing = status.failing.expect("two syncs have failed");
     assert_eq!((failing.since, failing.syncs), (began, 2));
 
     family.sync(&web_and_cart(), Reason::Retry, &clock);
 
     let status = family.status();
-    assert_eq!(status.standing(), FamilyCondition::Programmed);
+    assert_eq!(status.condition(), FamilyCondition::Programmed);
     assert_eq!(status.programmed_since, Some(clock.wall_time()));
     assert_eq!(status.last_receipt, Some(clock.wall_time()));
 }
@@ -333,7 +337,7 @@ fn t57_a_sync_that_takes_five_minutes_is_slow_and_succeeds() {
     let took = Duration::from_secs(300);
     assert_eq!((sync.took, sync.phases.commit), (took, took));
     assert_eq!(sync.outcome, Outcome::Committed);
-    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
+    assert_eq!(family.status().condition(), FamilyCondition::Programmed);
     assert_eq!(family.status().pace, Pace::Slow { took });
 
     minutes.store(0, Ordering::Relaxed);
@@ -367,7 +371,7 @@ fn drift_is_found_by_the_timer_and_repaired() {
 }
 
 #[test]
-fn somebody_elses_change_to_somebody_elses_rules_is_no_drift() {
+fn a_change_by_another_program_to_its_own_rules_is_no_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     family.sync(&web_and_cart(), Reason::Startup, &clock);
@@ -406,7 +410,7 @@ fn removal_leaves_nothing_and_the_next_sync_programs_everything_again() {
         assert_eq!(kernel.rules(family), FakeRules::default());
     }
     assert_eq!(
-        families.status()[0].standing(),
+        families.status()[0].condition(),
         FamilyCondition::NeverProgrammed
     );
     families.sync(&web_and_cart(), Reason::Requested, &clock);
@@ -414,7 +418,7 @@ fn removal_leaves_nothing_and_the_next_sync_programs_everything_again() {
 }
 
 #[test]
-fn what_a_backend_cannot_do_is_reported_for_what_is_wanted_now() {
+fn what_a_backend_cannot_do_is_reported_for_what_is_desired_now() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     let (node, config) = (mk_node(1).build(), mk_config().build());

@@ -216,7 +216,7 @@ fn a_failure_is_retried_without_another_change() {
         ]
     );
     let last = reports.last().expect("there were syncs");
-    assert_eq!(last.families[0].standing(), FamilyCondition::Programmed);
+    assert_eq!(last.families[0].condition(), FamilyCondition::Programmed);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_paused_loop_keeps_what_is_programmed_and_says_so() {
 }
 
 #[test]
-fn a_resumed_loop_programs_what_is_wanted_by_then_at_once() {
+fn a_resumed_loop_programs_what_is_desired_by_then_at_once() {
     let story = Story::new()
         .wants(0, web([8080]))
         .at(1000, Command::Settings(PAUSED))
@@ -349,7 +349,7 @@ fn a_resync_of_a_paused_loop_is_answered_with_no() {
 }
 
 #[test]
-fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
+fn drift_that_was_noticed_is_repaired_before_the_timer() {
     let story = Story::new()
         .wants(0, web([8080]))
         .at(7000, Command::Drifted(ExternalChange::possible()));
@@ -415,7 +415,7 @@ fn t38_a_contest_is_reported_while_it_lasts() {
 /// A program flushed once, long ago. Lost notifications since then, again and again, do not mean
 /// that a program keeps changing the rules.
 #[test]
-fn nobody_is_said_to_contest_what_nobody_has_changed() {
+fn nobody_is_reported_to_contest_what_nobody_has_changed() {
     let flush = ExternalChange {
         families: Family::ALL.into(),
         actor: Some(Actor {
@@ -504,7 +504,7 @@ fn a_sync_is_reported_of_before_the_kernel_is_asked_anything_and_again_when_it_h
 }
 
 #[test]
-fn nothing_is_written_before_anything_is_wanted() {
+fn nothing_is_written_before_anything_is_desired() {
     let story = Story::new().at(10, Command::Drifted(ExternalChange::possible()));
     let kernel = story.kernel.clone();
     assert!(story.until(100_000).is_empty());
@@ -532,7 +532,10 @@ fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
             sender = None;
         }
     });
-    assert_eq!(families.status()[0].standing(), FamilyCondition::Programmed);
+    assert_eq!(
+        families.status()[0].condition(),
+        FamilyCondition::Programmed
+    );
     let service = ServiceKey::new("shop", "web");
     let programmed = families.status()[0].programmed.clone();
     assert!(programmed.is_some_and(|plane| plane.services().get(&service).is_some()));

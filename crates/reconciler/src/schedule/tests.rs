@@ -87,7 +87,7 @@ fn play_after_startup(story: &[Line]) {
 }
 
 #[test]
-fn nothing_is_due_before_something_is_wanted() {
+fn nothing_is_due_before_something_is_desired() {
     play(&[
         (0, Requested, None),
         (5, Drifted, None),

@@ -176,7 +176,7 @@ fn own_address(dataplane: &Dataplane, family: Family) -> Option<IpAddr> {
 
 proptest! {
     #[test]
-    fn whatever_happens_what_is_open_is_what_is_wanted_and_goes_where_the_nodes_own_packets_go(
+    fn whatever_happens_what_is_open_is_what_is_desired_and_goes_where_the_nodes_own_packets_go(
         history in histories(6),
         refused in proptest::collection::vec(any::<Index>(), 6),
         family in prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)],

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::stage::{TestBed, limits, promptly, tcp_server, udp_server};
 
 #[tokio::test]
-async fn a_port_that_somebody_has_is_named_and_taken_when_it_is_free() {
+async fn a_port_that_is_in_use_is_named_and_taken_when_it_is_free() {
     for transport in Transport::ALL {
         let mut stage = TestBed::new(
             transport,

@@ -46,9 +46,9 @@ impl AddressNotifications {
         loop {
             let mut readable = self.0.readable().await?;
             sleep(GATHERED).await;
-            let heard = take(self.0.get_ref())?;
+            let is_notified = take(self.0.get_ref())?;
             readable.clear_ready();
-            if heard {
+            if is_notified {
                 return Ok(());
             }
         }
@@ -59,13 +59,13 @@ impl AddressNotifications {
 fn take(socket: &OwnedFd) -> io::Result<bool> {
     // The content is not used, so the buffer may be too small for it.
     let mut datagram = [0; 16];
-    let mut heard = false;
+    let mut is_notified = false;
     loop {
         match recv(socket, &mut datagram, RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => return Ok(heard),
+            Err(Errno::AGAIN) => return Ok(is_notified),
             Err(Errno::INTR) => {}
             // `NOBUFS`: the kernel dropped notifications.
-            Ok(_) | Err(Errno::NOBUFS) => heard = true,
+            Ok(_) | Err(Errno::NOBUFS) => is_notified = true,
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -71,7 +71,7 @@ impl Assignments {
 
     /// Delivers the configuration if it differs from the last one: the agent's own status updates
     /// arrive as changes, too.
-    async fn tell(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
+    async fn send(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
         self.watch_health.fresh();
         if self.reported.as_ref() == Some(&assignment) {
             return Ok(());
@@ -89,10 +89,10 @@ impl Recipient<OwnNodeProxy> for Assignments {
                 Ok(())
             }
             Event::InitDone if self.listed == Listed::Seen => Ok(()),
-            Event::InitDone | Event::Delete(_) => self.tell(None).await,
+            Event::InitDone | Event::Delete(_) => self.send(None).await,
             Event::InitApply(object) | Event::Apply(object) => {
                 self.listed = Listed::Seen;
-                self.tell(Some(object.into())).await
+                self.send(Some(object.into())).await
             }
             Event::Undecodable {
                 key,

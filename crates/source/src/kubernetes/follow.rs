@@ -59,7 +59,7 @@ pub(super) struct Follower<T, R> {
     /// When the current watch was opened.
     opened: Option<Instant>,
     /// When the API server last sent anything about this collection.
-    heard: SystemTime,
+    last_received: SystemTime,
     objects: PhantomData<fn() -> T>,
 }
 
@@ -99,7 +99,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             next: Next::first_of::<T>(),
             backoff: Backoff::default(),
             opened: None,
-            heard: SystemTime::now(),
+            last_received: SystemTime::now(),
             objects: PhantomData,
         }
     }
@@ -142,7 +142,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 self.next = Next::first_of::<T>();
                 self.recipient.deliver(Event::Init).await?;
                 self.recipient.deliver(Event::InitDone).await?;
-                self.heard = SystemTime::now();
+                self.last_received = SystemTime::now();
                 self.watch_health.fresh();
                 return Ok(jittered(look_again));
             }
@@ -161,7 +161,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
             (Remedy::Resume, _) => {}
         }
-        self.watch_health.stale(self.heard, &message);
+        self.watch_health.stale(self.last_received, &message);
         Ok(self.backoff.next())
     }
 
@@ -175,7 +175,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         let request = self.collection.watch(start).map_err(WatchError::from)?;
         let answer = within_silence(ask::<T>(&self.client, request)).await??;
         self.opened = Some(Instant::now());
-        self.heard = SystemTime::now();
+        self.last_received = SystemTime::now();
         match phase {
             Phase::Listing => {
                 // If this ends before the end of the list, the API server may be one that ignores
@@ -187,7 +187,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         }
         let mut lines = answer.lines();
         while let Some(line) = within_silence(lines.next()).await?? {
-            self.heard = SystemTime::now();
+            self.last_received = SystemTime::now();
             phase = self.take(line, phase).await?;
         }
         Ok(())
@@ -251,11 +251,11 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
             let mut items = within_silence(answer.items::<T>()).await??;
             while let Some(decoded) = within_silence(items.next()).await?? {
-                self.heard = SystemTime::now();
+                self.last_received = SystemTime::now();
                 let event = put(decoded, Phase::Listing);
                 self.recipient.deliver(event).await?;
             }
-            self.heard = SystemTime::now();
+            self.last_received = SystemTime::now();
             let header = items.into_header();
             continued = header.continued;
             if continued.is_none() {

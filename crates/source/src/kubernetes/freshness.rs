@@ -12,14 +12,14 @@ use crate::{Delivery, EngineGone, SourceCondition, deliver};
 
 /// The state of every watch. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Freshness(Arc<watch::Sender<Standings>>);
+pub(super) struct Freshness(Arc<watch::Sender<ByKind>>);
 
 /// The state of each watch, by kind.
-type Standings = BTreeMap<&'static str, Standing>;
+type ByKind = BTreeMap<&'static str, KindFreshness>;
 
 /// The state of one watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
+enum KindFreshness {
     /// The API server has not answered it yet.
     Awaited,
     Fresh,
@@ -40,15 +40,15 @@ pub(super) struct WatchHealth {
 
 impl Default for Freshness {
     fn default() -> Freshness {
-        Freshness(Arc::new(watch::Sender::new(Standings::new())))
+        Freshness(Arc::new(watch::Sender::new(ByKind::new())))
     }
 }
 
 impl Freshness {
     /// Returns the handle for the watch of `kind`, whose answer is awaited from now on.
     pub(super) fn watch_health(&self, kind: &'static str) -> WatchHealth {
-        self.0.send_modify(|standings| {
-            standings.insert(kind, Standing::Awaited);
+        self.0.send_modify(|kinds| {
+            kinds.insert(kind, KindFreshness::Awaited);
         });
         WatchHealth {
             freshness: self.clone(),
@@ -95,11 +95,11 @@ fn log(condition: &SourceCondition) {
 }
 
 /// Stale if any watch is stale, fresh if all are fresh, otherwise unknown.
-fn summary(standings: &Standings) -> Option<SourceCondition> {
+fn summary(kinds: &ByKind) -> Option<SourceCondition> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut oldest: Option<SystemTime> = None;
-    for (kind, standing) in standings {
-        if let Standing::Stale { since, message } = standing {
+    for (kind, freshness) in kinds {
+        if let KindFreshness::Stale { since, message } = freshness {
             reasons.entry(message).or_default().push(kind);
             oldest = Some(oldest.map_or(*since, |oldest| oldest.min(*since)));
         }
@@ -112,9 +112,9 @@ fn summary(standings: &Standings) -> Option<SourceCondition> {
             .join("; ");
         return Some(SourceCondition::Stale { since, message });
     }
-    standings
+    kinds
         .values()
-        .all(|standing| *standing == Standing::Fresh)
+        .all(|freshness| *freshness == KindFreshness::Fresh)
         .then_some(SourceCondition::Fresh)
 }
 
@@ -123,27 +123,27 @@ fn summary(standings: &Standings) -> Option<SourceCondition> {
 impl WatchHealth {
     /// Records that the watch receives every change.
     pub(super) fn fresh(&self) {
-        self.set(|_| Standing::Fresh);
+        self.set(|_| KindFreshness::Fresh);
     }
 
     /// Records that the watch may have missed changes since `since`, or since an earlier time if it
     /// was stale already.
     pub(super) fn stale(&self, since: SystemTime, message: &str) {
-        self.set(|before| Standing::Stale {
+        self.set(|before| KindFreshness::Stale {
             since: match before {
-                Standing::Stale { since, .. } => *since,
-                Standing::Awaited | Standing::Fresh => since,
+                KindFreshness::Stale { since, .. } => *since,
+                KindFreshness::Awaited | KindFreshness::Fresh => since,
             },
             message: message.to_owned(),
         });
     }
 
-    fn set(&self, next: impl FnOnce(&Standing) -> Standing) {
-        self.freshness.0.send_if_modified(|standings| {
-            let standing = standings.entry(self.kind).or_insert(Standing::Awaited);
-            let next = next(standing);
-            let modified = *standing != next;
-            *standing = next;
+    fn set(&self, next: impl FnOnce(&KindFreshness) -> KindFreshness) {
+        self.freshness.0.send_if_modified(|kinds| {
+            let freshness = kinds.entry(self.kind).or_insert(KindFreshness::Awaited);
+            let next = next(freshness);
+            let modified = *freshness != next;
+            *freshness = next;
             modified
         });
     }
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    fn standings(freshness: &Freshness) -> Option<SourceCondition> {
+    fn kinds(freshness: &Freshness) -> Option<SourceCondition> {
         summary(&freshness.0.borrow())
     }
 
@@ -166,11 +166,11 @@ mod tests {
             freshness.watch_health("Services"),
             freshness.watch_health("Nodes"),
         );
-        assert_eq!(standings(&freshness), None);
+        assert_eq!(kinds(&freshness), None);
         one.fresh();
-        assert_eq!(standings(&freshness), None);
+        assert_eq!(kinds(&freshness), None);
         other.fresh();
-        assert_eq!(standings(&freshness), Some(SourceCondition::Fresh));
+        assert_eq!(kinds(&freshness), Some(SourceCondition::Fresh));
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         other.stale(early, "refused");
         one.stale(late + Duration::from_secs(60), "refused");
         assert_eq!(
-            standings(&freshness),
+            kinds(&freshness),
             Some(SourceCondition::Stale {
                 since: early,
                 message: "Nodes, Services: refused".to_owned(),
@@ -194,7 +194,7 @@ mod tests {
         );
         other.fresh();
         assert_eq!(
-            standings(&freshness),
+            kinds(&freshness),
             Some(SourceCondition::Stale {
                 since: late,
                 message: "Services: refused".to_owned(),

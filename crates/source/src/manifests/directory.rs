@@ -98,14 +98,14 @@ impl Directory {
         let looks: Vec<(PathBuf, FileCheck)> = files
             .into_iter()
             .map(|(path, there)| {
-                let look = there
+                let check = there
                     .map_err(LookError::from)
-                    .and_then(|()| self.look(&path))
+                    .and_then(|()| self.check(&path))
                     .unwrap_or_else(|error| {
                         self.stamps.remove(&path);
                         FileCheck::Unreadable(error.to_string())
                     });
-                (path, look)
+                (path, check)
             })
             .collect();
         self.stamps
@@ -113,7 +113,7 @@ impl Directory {
         Ok(looks)
     }
 
-    fn look(&mut self, path: &Path) -> Result<FileCheck, LookError> {
+    fn check(&mut self, path: &Path) -> Result<FileCheck, LookError> {
         let file = self.root.join(path);
         let metadata = fs::metadata(&file)?;
         if self.stamps.get(path) == Some(&Stamp::of(&metadata)) {

@@ -79,15 +79,15 @@ impl ManifestStore {
     /// new: everything the first time, changes after that.
     pub(super) fn take_in(&mut self, files: Vec<(PathBuf, FileCheck)>) -> Vec<Delivery> {
         let mut shelves = BTreeMap::new();
-        for (path, look) in files {
-            if matches!(look, FileCheck::Unreadable(_)) {
+        for (path, check) in files {
+            if matches!(check, FileCheck::Unreadable(_)) {
                 // A directory that cannot be read: its files are not visible, but not necessarily
                 // deleted.
                 let inside = |known: &Path| known.starts_with(&path) && known != path;
                 shelves.extend(self.shelves.extract_if(.., |known, _| inside(known)));
             }
             let before = self.shelves.remove(&path).unwrap_or_default();
-            let manifest_file = before.after(&path, look);
+            let manifest_file = before.after(&path, check);
             shelves.insert(path, manifest_file);
         }
         self.shelves = shelves;
@@ -187,7 +187,7 @@ fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
     for kind in LISTED {
         deliveries.extend(Marker::Begin.about(kind));
         for (_, manifest) in served.iter().filter(|(name, _)| name.kind == kind) {
-            deliveries.extend(Manner::Listed.tell(manifest));
+            deliveries.extend(Manner::Listed.delivery(manifest));
         }
         deliveries.extend(Marker::End.about(kind));
     }
@@ -204,7 +204,7 @@ fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     for kind in LISTED {
         for (name, manifest) in after.iter().filter(|(name, _)| name.kind == kind) {
             if !same(name, manifest) {
-                deliveries.extend(Manner::Changed.tell(manifest));
+                deliveries.extend(Manner::Changed.delivery(manifest));
             }
         }
     }
@@ -267,7 +267,7 @@ impl Marker {
 impl Manner {
     /// Returns the delivery of `manifest`; `None` for profiles, which are delivered as a
     /// configuration.
-    fn tell(self, manifest: &Manifest) -> Option<Delivery> {
+    fn delivery(self, manifest: &Manifest) -> Option<Delivery> {
         let change: Change = match manifest {
             Manifest::Service(service) => self.event(&**service).into(),
             Manifest::EndpointSlice(slice) => self.event(slice).into(),
@@ -290,8 +290,8 @@ impl Manner {
 
 impl ManifestFile {
     /// Returns the file's content after a new scan.
-    fn after(self, path: &Path, look: FileCheck) -> ManifestFile {
-        let text = match look {
+    fn after(self, path: &Path, check: FileCheck) -> ManifestFile {
+        let text = match check {
             FileCheck::Same => return self,
             FileCheck::Unreadable(message) => {
                 return self.with_fault(Fault {

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_reported_from_those_who_wait_and_from_other_files() {
+    fn the_holder_is_distinguished_from_those_who_wait_and_from_other_files() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 12 00:19:78 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 13 00:19:77 0 EOF\n\

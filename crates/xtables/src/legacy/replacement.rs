@@ -107,8 +107,8 @@ pub(super) fn compile_replacement(
     for chain in &table.chains {
         if let Kind::Hook(hook) = chain.kind {
             new.starts[hook] = build.offset()?;
-            let ours = plan.hooks.get(&hook).copied();
-            build.hook(chain.rules.clone(), ours)?;
+            let own = plan.hooks.get(&hook).copied();
+            build.hook(chain.rules.clone(), own)?;
             new.policies[hook] = build.offset()?;
             build.copy(chain.rules.end..chain.rules.end + 1)?;
         }
@@ -241,11 +241,11 @@ impl Build<'_> {
         check_length(self.writer.bytes.len() - REPLACE)
     }
 
-    /// Writes the rules of a hook: `ours`, then those of other programs. If the hook already has
-    /// exactly `ours`, they stay where they are: a program that keeps its rules first and watches
+    /// Writes the rules of a hook: `own`, then those of other programs. If the hook already has
+    /// exactly `own`, they stay where they are: a program that keeps its rules first and watches
     /// them would otherwise move them back.
-    fn hook(&mut self, rules: Range<usize>, ours: Option<&[Rule]>) -> Result<(), Obstacle> {
-        let Some(ours) = ours else {
+    fn hook(&mut self, rules: Range<usize>, own: Option<&[Rule]>) -> Result<(), Obstacle> {
+        let Some(own) = own else {
             return self.copy(rules);
         };
         let table = self.table;
@@ -255,10 +255,10 @@ impl Build<'_> {
         let held = before
             .iter()
             .map(|number| decode_entry(table, *number, family));
-        if held.eq(ours.iter().cloned().map(Some)) {
+        if held.eq(own.iter().cloned().map(Some)) {
             return self.copy(rules);
         }
-        self.write(ours, &before)?;
+        self.write(own, &before)?;
         let mut rest = rules.start;
         for number in before.into_iter().chain([rules.end]) {
             self.copy(rest..number)?;

@@ -58,8 +58,8 @@ impl TableSummary {
         }
         for (hook, rules) in &plan.hooks {
             let targets = rules.iter().filter_map(target_of);
-            let ours = targets.filter(|target| target.starts_with(prefix.as_bytes()));
-            self.add(digest_of_entries(*hook, ours.map(Some)));
+            let own = targets.filter(|target| target.starts_with(prefix.as_bytes()));
+            self.add(digest_of_entries(*hook, own.map(Some)));
         }
         self
     }
@@ -87,8 +87,8 @@ fn digest_of(table: &Table<'_>, chain: &Chain<'_>, prefix: &str) -> Option<u64> 
         }
         Kind::Named(_) => None,
         Kind::Hook(hook) => {
-            let ours = leading.filter(|jump| table.leads_to_prefix(jump.entry, prefix));
-            digest_of_entries(hook, ours.map(|jump| target(table, jump.to)))
+            let own = leading.filter(|jump| table.leads_to_prefix(jump.entry, prefix));
+            digest_of_entries(hook, own.map(|jump| target(table, jump.to)))
         }
     }
 }

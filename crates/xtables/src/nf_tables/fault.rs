@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_chains_of_a_type_is_reported_from_a_rule_without_a_module() {
+    fn a_kernel_without_chains_of_a_type_is_distinguished_from_a_rule_without_a_module() {
         let mut transaction = Transaction::new(Family::Ipv4, "nat".into());
         let chain = base_chain(TableName::Nat, BuiltIn::Output);
         let rule = Rule::always(Target::Masquerade);

@@ -138,7 +138,7 @@ fn a_list_replaces_what_was_known_and_an_unreadable_object_is_named() {
 }
 
 #[test]
-fn what_blocks_a_rollout_is_said_in_the_words_of_the_command_line() {
+fn what_blocks_a_rollout_is_reported_in_the_words_of_the_command_line() {
     let mut facts = facts(vec![proxy("n1", FAILING), proxy("n2", READY)]);
     let status = json!({
         "observedGeneration": 2, "matchedNodes": 2, "updatedNodes": 1,

@@ -21,7 +21,7 @@ fn settled(heartbeat: Value) -> Cluster {
     cluster.run();
     renew(&mut cluster, 1);
     cluster.run();
-    assert!(!cluster.fleet.has_news());
+    assert!(!cluster.fleet.has_changes());
     cluster
 }
 
@@ -29,25 +29,25 @@ fn settled(heartbeat: Value) -> Cluster {
 fn t160_a_report_that_says_the_same_again_costs_no_plan_of_all_nodes() {
     let mut cluster = settled("Lease".into());
     renew(&mut cluster, 2);
-    assert!(!cluster.fleet.has_news());
+    assert!(!cluster.fleet.has_changes());
     cluster.say("n1", json!({"Ready": "False"}));
-    assert!(cluster.fleet.has_news());
+    assert!(cluster.fleet.has_changes());
 }
 
 #[test]
 fn an_agent_without_a_lease_lives_by_the_time_of_its_report() {
     let mut cluster = settled(Value::Null);
     renew(&mut cluster, 2);
-    assert!(cluster.fleet.has_news());
+    assert!(cluster.fleet.has_changes());
 }
 
 #[test]
 fn t160_a_kubelet_that_says_the_same_again_costs_no_plan_of_all_nodes() {
     let mut cluster = settled("Lease".into());
     cluster.relabel_node("n1", json!({}));
-    assert!(!cluster.fleet.has_news());
+    assert!(!cluster.fleet.has_changes());
     cluster.relabel_node("n1", json!({"a": "b"}));
-    assert!(cluster.fleet.has_news());
+    assert!(cluster.fleet.has_changes());
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn an_answer_of_the_api_server_is_not_undone_by_an_older_event() {
 }
 
 #[test]
-fn somebody_who_edits_a_nodes_object_is_corrected() {
+fn a_user_who_edits_a_nodes_object_is_corrected() {
     let mut cluster = Cluster::with_nodes(2);
     let mut proxy = cluster.proxies["n1"].clone();
     proxy["spec"]["profileName"] = "mine".into();

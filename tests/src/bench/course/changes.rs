@@ -7,8 +7,8 @@ use xtables::Variant;
 
 use super::Course;
 use crate::bench::contender::Running;
-use crate::bench::ear::{LEGACY_READ, ListenerThread};
 use crate::bench::large::LargeObjects;
+use crate::bench::listener_thread::{LEGACY_READ, ListenerThread};
 use crate::bench::population::cluster_ip;
 use crate::bench::writer::Written;
 use crate::bench::{Figures, Measure, Population, Reading};
@@ -26,28 +26,28 @@ impl Course<'_> {
     pub(super) fn add_services(
         &self,
         running: &mut Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         population: &Population,
         figures: &mut Figures,
     ) -> Result<()> {
         let measures = [(Measure::AddedP50, 50), (Measure::AddedP99, 99)];
         let mut times = Vec::new();
         for number in population.waiting() {
-            ear.expect(cluster_ip(number));
+            listener.expect(cluster_ip(number));
             let written = self.arena.writer.add_service(number)?;
-            times.push(self.wait_for(running, ear, written)?);
-            self.settle(running, ear)?;
+            times.push(self.wait_for(running, listener, written)?);
+            self.settle(running, listener)?;
         }
         self.push_latencies(figures, &measures, times);
         self.arena.writer.remove_services(population.waiting())?;
-        self.settle(running, ear)
+        self.settle(running, listener)
     }
 
     /// Replaces endpoints one by one.
     pub(super) fn replace_endpoints(
         &self,
         running: &mut Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -56,10 +56,10 @@ impl Course<'_> {
         for number in 0..self.effort.replacements {
             let service = number.wrapping_mul(STRIDE) % population.services();
             let replacement = population.replace_endpoint(service);
-            ear.expect(replacement.fresh);
+            listener.expect(replacement.fresh);
             let written = self.arena.writer.replace_endpoint(replacement)?;
-            times.push(self.wait_for(running, ear, written)?);
-            self.settle(running, ear)?;
+            times.push(self.wait_for(running, listener, written)?);
+            self.settle(running, listener)?;
         }
         self.push_latencies(figures, &measures, times);
         if self.arena.mode == Mode::Iptables(Variant::Legacy) {
@@ -76,7 +76,7 @@ impl Course<'_> {
     pub(super) fn change_steadily(
         &self,
         running: &mut Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -88,11 +88,13 @@ impl Course<'_> {
             .iter()
             .map(|service| population.replace_endpoint(*service));
         let changes: Vec<_> = changes.collect();
-        changes.iter().for_each(|change| ear.expect(change.fresh));
+        changes
+            .iter()
+            .for_each(|change| listener.expect(change.fresh));
 
         let (before, started) = (running.tree().observe_processor_time()?, Instant::now());
         let written = self.arena.writer.replace_steadily(changes, every)?;
-        self.settle(running, ear)?;
+        self.settle(running, listener)?;
         let time = running
             .tree()
             .observe_processor_time()?
@@ -100,7 +102,7 @@ impl Course<'_> {
         let percent = time.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
         self.push(figures, Measure::ChurnProcessor, Reading::number(percent));
 
-        let mut times = latencies(ear, &written);
+        let mut times = latencies(listener, &written);
         let unseen = written.len() - times.len();
         let unseen = Reading::count(u64::try_from(unseen)?).per(f64::from(count) / 100.0);
         self.push(figures, Measure::ChurnUnseen, unseen);
@@ -114,7 +116,7 @@ impl Course<'_> {
     pub(super) fn change_beside_large(
         &self,
         running: &mut Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
@@ -123,20 +125,22 @@ impl Course<'_> {
         let changes: Vec<_> = (0..count)
             .map(|turn| population.replace_endpoint(turn.wrapping_mul(STRIDE) % services))
             .collect();
-        changes.iter().for_each(|change| ear.expect(change.fresh));
+        changes
+            .iter()
+            .for_each(|change| listener.expect(change.fresh));
         let large = LargeObjects::new(self.effort.large)?;
         let (written, began) = self
             .arena
             .writer
             .replace_beside(changes, BESIDE_LARGE, &large)?;
-        self.settle(running, ear)?;
-        let ended = ear.quiet_since(began);
+        self.settle(running, listener)?;
+        let ended = listener.quiet_since(began);
         let took = Reading::time(
             Measure::LargeWritten,
             ended.saturating_duration_since(began),
         );
         self.push(figures, Measure::LargeWritten, took);
-        let mut times = latencies(ear, &written);
+        let mut times = latencies(listener, &written);
         let measures = [
             (Measure::BesideLargeP50, 50),
             (Measure::BesideLargeP99, 99),
@@ -144,19 +148,19 @@ impl Course<'_> {
         ];
         figures.push_percentiles(self.contender, &measures, &mut times);
         self.arena.writer.remove_large(&large)?;
-        self.settle(running, ear)
+        self.settle(running, listener)
     }
 
     /// Returns how long one change took; `None` at a timeout.
     fn wait_for(
         &self,
         running: &mut Running,
-        ear: &ListenerThread,
+        listener: &ListenerThread,
         written: Written,
     ) -> Result<Option<Duration>> {
-        let heard = ear.wait_for(written.address, self.effort.change_patience)?;
+        let received = listener.wait_for(written.address, self.effort.change_patience)?;
         running.ensure_runs()?;
-        Ok(heard.and_then(|_| latency(ear, written)))
+        Ok(received.and_then(|_| latency(listener, written)))
     }
 
     fn push_latencies(
@@ -183,14 +187,16 @@ impl Course<'_> {
 }
 
 /// Returns the latencies of the changes that the kernel reported.
-fn latencies(ear: &ListenerThread, written: &[Written]) -> Vec<Duration> {
-    let heard = written.iter().filter_map(|written| latency(ear, *written));
-    heard.collect()
+fn latencies(listener: &ListenerThread, written: &[Written]) -> Vec<Duration> {
+    let received = written
+        .iter()
+        .filter_map(|written| latency(listener, *written));
+    received.collect()
 }
 
 /// Returns the time from the API server's answer to the kernel's notification. The API server
 /// notifies watchers before it answers, so the kernel may be faster: that counts as zero.
-fn latency(ear: &ListenerThread, written: Written) -> Option<Duration> {
-    let heard = ear.heard(written.address)?;
-    Some(heard.saturating_duration_since(written.answered))
+fn latency(listener: &ListenerThread, written: Written) -> Option<Duration> {
+    let received = listener.received(written.address)?;
+    Some(received.saturating_duration_since(written.answered))
 }

@@ -52,7 +52,7 @@ fn sections_know_their_text_and_their_lines() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn what_is_wrong_is_reported_with_its_line() {
     for (text, message) in [
         (
             "\nstop everything\n",

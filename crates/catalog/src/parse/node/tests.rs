@@ -44,20 +44,20 @@ fn an_empty_zone_is_none() {
 
 #[test]
 fn a_node_that_is_to_go_says_why() {
-    let standing = |deleted: Value, taint: &str| {
+    let lifecycle = |deleted: Value, taint: &str| {
         clean(json!({
             "metadata": {"name": "node-1", "deletionTimestamp": deleted},
             "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]},
         }))
-        .standing
+        .lifecycle
     };
-    assert_eq!(standing(json!(null), "other"), NodeLifecycle::Staying);
+    assert_eq!(lifecycle(json!(null), "other"), NodeLifecycle::Staying);
     assert_eq!(
-        standing(json!(null), TO_BE_DELETED),
+        lifecycle(json!(null), TO_BE_DELETED),
         NodeLifecycle::MarkedByAutoscaler
     );
     let time = json!("2026-01-01T00:00:00Z");
-    assert_eq!(standing(time, TO_BE_DELETED), NodeLifecycle::BeingDeleted);
+    assert_eq!(lifecycle(time, TO_BE_DELETED), NodeLifecycle::BeingDeleted);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn t88_a_node_that_comes_back_bare_keeps_what_it_last_had_and_says_so() {
 }
 
 #[test]
-fn a_family_that_is_still_said_is_taken_as_it_is_said() {
+fn a_family_that_is_still_reported_is_taken_as_it_is_reported() {
     let before = clean(whole());
     let parsed = parsed_after(
         Some(&before),

@@ -32,9 +32,9 @@ fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
 }
 
 #[test]
-fn in_mode_iptables_a_service_is_reported_from_its_fields_to_its_rules() {
+fn in_mode_iptables_a_service_is_explained_from_its_fields_to_its_rules() {
     let services = [cart(), till(&["10.0.1.5:53"])];
-    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    let mut world = World::in_mode(Mechanism::Iptables, &services);
     compare_with_golden("whole-iptables", &world.answer("shop/cart"));
     let other = world.answer("shop/till");
     assert!(!other.contains("! missing"), "nothing is wrong:\n{other}");
@@ -43,14 +43,14 @@ fn in_mode_iptables_a_service_is_reported_from_its_fields_to_its_rules() {
     let explanation = world.ask("shop/till").expect("it is known");
     let frontend = &explanation.services[0].frontends[0];
     let mut pieces = frontend.elements.iter().chain(&frontend.chains);
-    assert!(pieces.all(|piece| piece.standing == PieceState::Unverified));
+    assert!(pieces.all(|piece| piece.state == PieceState::Unverified));
     assert_eq!((frontend.elements.len(), frontend.chains.len()), (3, 2));
 }
 
 #[test]
 fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
-    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    let mut world = World::in_mode(Mechanism::Iptables, &services);
     let observed = world.observed[&Family::Ipv4].to_string();
     let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
     let chain = observed
@@ -96,8 +96,8 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
 
 #[test]
 fn in_mode_iptables_what_nobody_wants_is_marked() {
-    let mut world = World::carried_by(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
-    let other = World::carried_by(
+    let mut world = World::in_mode(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
+    let other = World::in_mode(
         Mechanism::Iptables,
         &[till(&["10.0.1.5:53", "10.0.1.9:53"])],
     );
@@ -112,7 +112,7 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
     );
     assert!(text.contains(line), "{text}");
 
-    let gone = World::carried_by(Mechanism::Iptables, &[cart()]);
+    let gone = World::in_mode(Mechanism::Iptables, &[cart()]);
     world.dataplane = gone.dataplane;
     let text = world.answer("10.96.0.11:53/udp");
     let line = "! leftover: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
@@ -121,7 +121,7 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
 
 #[test]
 fn virtual_servers_are_explained() {
-    let mut world = World::carried_by(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
+    let mut world = World::in_mode(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
     let text = world.answer("shop/till");
     let lines = [
         "services { 10.96.0.11 . udp . 53 : 0x53400001 }",

@@ -16,11 +16,7 @@ fn without_a_kernel_it_is_reported_what_would_be_there() {
     world.kernel = Kernel::NotAsked;
     let explanation = world.ask("shop/till").expect("it is known");
     let elements = &explanation.services[0].frontends[0].elements;
-    assert!(
-        elements
-            .iter()
-            .all(|e| e.standing == PieceState::Unverified)
-    );
+    assert!(elements.iter().all(|e| e.state == PieceState::Unverified));
     compare_with_golden("without-kernel", &explanation.to_string());
 }
 
@@ -98,7 +94,7 @@ fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
 }
 
 #[test]
-fn a_kernel_that_cannot_be_read_is_said_to_be_unread() {
+fn a_kernel_that_cannot_be_read_is_reported_to_be_unread() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let refused = Err("the kernel refused: permission denied".to_owned());
     world.kernel = Kernel::Observed(BTreeMap::from([(Family::Ipv4, refused)]));
@@ -129,6 +125,6 @@ fn machines_are_reported_the_same() {
     assert_eq!(service["type"], "ClusterIP");
     assert_eq!(service["ports"][0]["endpoints"][0]["usage"], "used");
     let elements = &service["frontends"][0]["elements"];
-    assert_eq!(elements[0]["standing"], "present");
-    assert_eq!(elements[1]["standing"], "missing");
+    assert_eq!(elements[0]["state"], "present");
+    assert_eq!(elements[1]["state"], "missing");
 }

@@ -9,7 +9,7 @@ use crate::ServiceState;
 use crate::explain::Unknown;
 
 #[test]
-fn a_service_is_reported_from_its_fields_to_its_elements() {
+fn a_service_is_explained_from_its_fields_to_its_elements() {
     let world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
     compare_with_golden("whole", &world.answer("shop/cart"));
     let by_name = world.answer("shop/till");

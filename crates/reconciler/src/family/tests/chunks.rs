@@ -266,7 +266,7 @@ fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
     }
     assert!(syncs <= 5, "{syncs}");
     let status = family.status();
-    assert_eq!(status.standing(), FamilyCondition::PartlyProgrammed);
+    assert_eq!(status.condition(), FamilyCondition::PartlyProgrammed);
     assert_eq!(status.quarantined[0].service.to_string(), refused);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 8);
 }

@@ -61,7 +61,7 @@ fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
         "{text}"
     );
     assert_eq!(
-        family.status().standing(),
+        family.status().condition(),
         FamilyCondition::PartlyProgrammed
     );
 }
@@ -121,7 +121,7 @@ fn a_refused_service_that_is_deleted_is_forgotten() {
     let mut family = FamilyReconciler::new(refusing(&kernel));
     family.sync(&many(8, &[8]), Reason::Startup, &clock);
     family.sync(&many(7, &[]), Reason::Changed, &clock);
-    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
+    assert_eq!(family.status().condition(), FamilyCondition::Programmed);
     assert_held(&kernel, &many(7, &[]));
 }
 
@@ -143,7 +143,7 @@ fn the_timer_tries_refused_services_again() {
 
     willing.store(true, Ordering::Relaxed);
     family.sync(&desired, Reason::Timer, &clock);
-    assert_eq!(family.status().standing(), FamilyCondition::Programmed);
+    assert_eq!(family.status().condition(), FamilyCondition::Programmed);
     assert_held(&kernel, &desired);
 }
 

@@ -268,6 +268,25 @@ fn a_mode_that_fails_for_good_midway_goes_and_the_one_that_serves_stays() {
     world.assert_serves(IPVS, &desired);
 }
 
+/// A node is handed back in the middle of a switch, after the mode that serves could not follow.
+#[test]
+fn a_removal_reaches_rules_that_were_given_up_while_they_served() {
+    static FAILS: AtomicBool = AtomicBool::new(false);
+    let mut world = World::new(|mode, call| match call {
+        Call::Commit { .. } if mode == IPTABLES && FAILS.load(Ordering::Relaxed) => {
+            CallOutcome::Refuse(Recovery::Halt)
+        }
+        _ => CallOutcome::Pass,
+    });
+    world.finish(&in_mode(IPTABLES, &[8080; 9]));
+    FAILS.store(true, Ordering::Relaxed);
+    world.sync(&in_mode(NFTABLES, &[8081; 9]), Reason::Changed);
+    assert_eq!(world.holding(), [NFTABLES, IPTABLES]);
+    let removed = world.family.commit_removal(&world.clock);
+    let _ = removed.expect("every mode can be emptied");
+    assert_eq!(world.holding(), []);
+}
+
 /// Rules of a mode that is not in use, written by another program or left by an earlier agent, are
 /// drift, and go.
 #[test]

@@ -25,7 +25,7 @@ fn a_loop_that_withdraws_leaves_nothing_and_writes_nothing() {
 
 /// What Signpost removed itself is not damage, and the time without rules is not latency.
 #[test]
-fn a_loop_that_comes_back_looks_first_and_programs_what_is_wanted_by_then() {
+fn a_loop_that_comes_back_looks_first_and_programs_what_is_desired_by_then() {
     let story = Story::new()
         .wants(0, web([8080]))
         .at(1000, Command::Settings(WITHDRAWN))

@@ -128,7 +128,7 @@ impl NodeProgress {
 
 impl Member<'_> {
     /// Returns the state of the node at `now` with regard to `target`, judged against its baseline.
-    pub(crate) fn standing(
+    pub(crate) fn progress(
         &self,
         target: &ConfigHash,
         rollout: &Rollout,

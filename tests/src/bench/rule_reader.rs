@@ -169,7 +169,7 @@ impl RuleReader {
                 is_settled || unlooked.since.elapsed() >= OVERDUE
             };
             if let Some(Unlooked { mut last, .. }) = self.unlooked.take_if(is_due) {
-                let found = self.look(population.services())?;
+                let found = self.read(population.services())?;
                 if found.is_all(population, self.view.proof) {
                     if self.notice_change(&mut asked)? {
                         // This change may have been the one that completed the rules.
@@ -217,7 +217,7 @@ impl RuleReader {
         }
     }
 
-    fn look(&mut self, services: u32) -> Result<Found> {
+    fn read(&mut self, services: u32) -> Result<Found> {
         let mut found = Found::default();
         let mut each = |word| {
             if let Some(service) = service_at(word, services) {

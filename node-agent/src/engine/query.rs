@@ -7,7 +7,7 @@ use super::Engine;
 
 impl Engine {
     /// Returns what the source delivered about the Services that `question` is about.
-    pub(crate) fn tell(&self, question: &Question) -> QueryResult {
+    pub(crate) fn query(&self, question: &Question) -> QueryResult {
         let mut services = services_at(question, &self.dataplane);
         match question {
             Question::Service { service, .. } => drop(services.insert(service.clone())),
@@ -17,7 +17,7 @@ impl Engine {
             Question::NodePort { .. } => {}
         }
         let stand = |service: ServiceKey| {
-            let standing = match self.catalog.service(&service) {
+            let state = match self.catalog.service(&service) {
                 Some(view) => ServiceState::Served {
                     view,
                     slices: self.catalog.slice_names(&service).to_vec(),
@@ -27,7 +27,7 @@ impl Engine {
                     None => ServiceState::Unknown,
                 },
             };
-            (service, standing)
+            (service, state)
         };
         QueryResult {
             services: services.into_iter().map(stand).collect(),

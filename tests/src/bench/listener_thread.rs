@@ -34,7 +34,7 @@ pub struct ListenerThread {
 
 #[derive(Debug, Default)]
 struct Shared {
-    heard: Mutex<Notification>,
+    received: Mutex<Notification>,
     ending: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ struct Notification {
     counts: Counts,
     last: Option<Instant>,
     /// How long it took at most to read tables of whose changes the kernel sends no notifications.
-    longest_look: Option<Duration>,
+    longest_read: Option<Duration>,
     failure: Option<anyhow::Error>,
 }
 
@@ -76,7 +76,7 @@ impl ListenerThread {
             }
             Mode::Iptables(Variant::Legacy) => {
                 let rules = SavedRules::open(node)?;
-                thread::spawn(move || listening.look(rules))
+                thread::spawn(move || listening.poll(rules))
             }
         };
         Ok(ListenerThread {
@@ -91,9 +91,9 @@ impl ListenerThread {
     }
 
     /// Returns when an object with this address was first reported since [`ListenerThread::expect`].
-    pub fn heard(&self, address: Ipv4Addr) -> Option<Instant> {
-        let heard = self.shared.lock();
-        heard.awaited.get(&address.into()).copied().flatten()
+    pub fn received(&self, address: Ipv4Addr) -> Option<Instant> {
+        let received = self.shared.lock();
+        received.awaited.get(&address.into()).copied().flatten()
     }
 
     /// Waits until an object with this address is reported; `None` after `deadline`.
@@ -105,9 +105,9 @@ impl ListenerThread {
         let end = Instant::now() + deadline;
         loop {
             self.ensure_listens()?;
-            let heard = self.heard(address);
-            if heard.is_some() || Instant::now() >= end {
-                return Ok(heard);
+            let received = self.received(address);
+            if received.is_some() || Instant::now() >= end {
+                return Ok(received);
             }
             thread::sleep(PAUSE);
         }
@@ -125,8 +125,8 @@ impl ListenerThread {
     }
 
     /// How long it took at most to read the tables; `None` where the kernel sends notifications.
-    pub(super) fn longest_look(&self) -> Option<Duration> {
-        self.shared.lock().longest_look
+    pub(super) fn longest_read(&self) -> Option<Duration> {
+        self.shared.lock().longest_read
     }
 
     fn ensure_listens(&self) -> Result<()> {
@@ -151,7 +151,7 @@ impl Drop for ListenerThread {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Notification> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn listen(&self, mut socket: NetlinkSocket) {
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    fn look(&self, mut rules: SavedRules) {
+    fn poll(&self, mut rules: SavedRules) {
         let mut read = Instant::now();
         while !self.ending.load(Ordering::Relaxed) {
             if let Err(error) = self.look_once(&mut rules, &mut read) {
@@ -187,11 +187,11 @@ impl Shared {
             let awaited = self.lock().unheard();
             let found = rules.observe_among(&awaited)?;
             *read = Instant::now();
-            let mut heard = self.lock();
-            heard.note(found.into_iter().map(u32::from), at);
-            heard.longest_look = heard.longest_look.max(Some(at.elapsed()));
+            let mut received = self.lock();
+            received.note(found.into_iter().map(u32::from), at);
+            received.longest_read = received.longest_read.max(Some(at.elapsed()));
             if changed {
-                heard.last = Some(at);
+                received.last = Some(at);
             }
         }
         Ok(())
@@ -216,7 +216,10 @@ impl Notification {
 
     /// Returns the awaited addresses that were not seen yet.
     fn unheard(&self) -> BTreeSet<Ipv4Addr> {
-        let unheard = self.awaited.iter().filter(|(_, heard)| heard.is_none());
+        let unheard = self
+            .awaited
+            .iter()
+            .filter(|(_, received)| received.is_none());
         unheard
             .map(|(address, _)| Ipv4Addr::from(*address))
             .collect()
@@ -237,13 +240,13 @@ mod tests {
 
     #[test]
     fn only_what_is_expected_is_noted_and_only_the_first_time() {
-        let mut heard = Notification::default();
+        let mut received = Notification::default();
         let (one, other) = (Ipv4Addr::new(10, 128, 0, 1), Ipv4Addr::new(10, 128, 0, 2));
-        heard.awaited.insert(one.into(), None);
+        received.awaited.insert(one.into(), None);
         let first = Instant::now();
-        heard.note([one.into(), other.into()], first);
-        heard.note([one.into()], first + Duration::from_secs(1));
-        assert_eq!(heard.awaited.len(), 1);
-        assert_eq!(heard.awaited[&u32::from(one)], Some(first));
+        received.note([one.into(), other.into()], first);
+        received.note([one.into()], first + Duration::from_secs(1));
+        assert_eq!(received.awaited.len(), 1);
+        assert_eq!(received.awaited[&u32::from(one)], Some(first));
     }
 }
