@@ -15,9 +15,9 @@ use tokio::time::Instant as Moment;
 
 use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
-use crate::foreign_proxy::ForeignProxyScan;
 use crate::latency::Latencies;
 use crate::serving_state::ServingState;
+use foreign_proxy::ForeignProxyScan;
 
 /// Values that the parts of the agent share. Each has one writer, which posts it; readers get the
 /// latest value, or wait for a change.

@@ -14,6 +14,7 @@ use axum::response::Response;
 use axum::routing::get;
 use crds::NodeProxyStatus;
 use crds::node_proxy::Heartbeat;
+use foreign_proxy::ANSWERED_BY;
 use inspect::Agreement;
 
 use crate::board::Board;
@@ -28,9 +29,6 @@ struct Sources {
     queries: EngineQueries,
     turns: QueryLimit,
 }
-
-/// The header that marks an answer as the agent's, and not that of another program on the port.
-pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 
 /// The header of an explanation or a trace that says whether the kernel agrees with the desired
 /// state.

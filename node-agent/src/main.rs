@@ -19,7 +19,7 @@ mod drift;
 mod engine;
 mod engine_query;
 mod events;
-mod foreign_proxy;
+mod foreign_proxy_watch;
 mod handover;
 mod health_answer;
 mod health_proxy;
@@ -163,7 +163,7 @@ fn ask_agent(
         .call()
         .with_context(|| format!("failed to ask the agent at {address}"))?;
     anyhow::ensure!(
-        response.headers().contains_key(debug::ANSWERED_BY),
+        response.headers().contains_key(foreign_proxy::ANSWERED_BY),
         "another program, such as kube-proxy, answers at {address}: give the agent's --state directory, or its --metrics-address"
     );
     let agreement = debug::agreement_of(response.headers());

@@ -34,7 +34,8 @@ use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::serving_state::{HandbackMark, ServingState};
 use crate::{
-    affinity, conntrack, debug, drift, foreign_proxy, heartbeat, relay, reporter, variant_scan,
+    affinity, conntrack, debug, drift, foreign_proxy_watch, heartbeat, relay, reporter,
+    variant_scan,
 };
 use source::Delivery;
 use syncs::{SyncSubscribers, reconcile};
@@ -213,7 +214,7 @@ pub(crate) async fn start(
     );
     supervisor.spawn(
         "other proxies",
-        foreign_proxy::watch(Arc::clone(&board), events.clone(), supervisor.stop()),
+        foreign_proxy_watch::watch(Arc::clone(&board), events.clone(), supervisor.stop()),
     );
     supervisor.spawn(
         "affinity",

@@ -21,11 +21,11 @@ use reconciler::{FamilyStatus, RepairBackoff, Report, RunningSync};
 
 use crate::conntrack;
 use crate::engine::View;
-use crate::foreign_proxy::ForeignProxyScan;
 use crate::handover;
 use crate::serving_state::ServingState;
 use crate::support::done_without;
 use findings::{failure_message, findings};
+use foreign_proxy::ForeignProxyScan;
 pub(crate) use not_served::NotServed;
 
 /// The inputs of a status.

@@ -9,9 +9,9 @@ use dataplane::{Dataplane, Family, FrontendKey, Port};
 
 use super::preflight::{Point, some_of};
 use crate::engine::View;
-use crate::foreign_proxy::Mechanism;
-use crate::foreign_proxy::kernel::ScanError;
-use crate::foreign_proxy::node_ports::{
+use foreign_proxy::Mechanism;
+use foreign_proxy::kernel::ScanError;
+use foreign_proxy::node_ports::{
     Loopback, NodePort, NodePortScope, observe_counts, observe_entrance, observe_flows,
 };
 

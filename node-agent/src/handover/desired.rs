@@ -13,9 +13,9 @@ use tracing::{info, warn};
 use super::handback::has_withdrawn;
 use super::server::{Caller, Server};
 use super::{Ending, WarningPolicy, What};
-use crate::foreign_proxy::{ForeignProxyScan, Legacy};
 use crate::jitter::jittered;
 use crate::serving_state::ServingState;
+use foreign_proxy::{ForeignProxyScan, Legacy};
 
 /// The pause after a failed attempt. It doubles up to `LONGEST_PAUSE`. An attempt at a handback
 /// releases the ports of health checks and metrics for up to twelve seconds, so it must not be
@@ -161,8 +161,8 @@ mod tests {
     use dataplane::Family;
 
     use super::*;
-    use crate::foreign_proxy::process::KubeProxy;
-    use crate::foreign_proxy::{Found, Mechanism};
+    use foreign_proxy::process::KubeProxy;
+    use foreign_proxy::{Found, Mechanism};
 
     fn seen(rules: &[Mechanism], legacy: Legacy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);

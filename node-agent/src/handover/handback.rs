@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Server, SignpostSide, blocking};
 use super::{Ending, WarningPolicy};
-use crate::foreign_proxy::kernel;
-use crate::foreign_proxy::process::{KubeProxy, observe_process};
-use crate::foreign_proxy::services::observe_difference;
-use crate::foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 use crate::serving_state::ServingState;
+use foreign_proxy::kernel;
+use foreign_proxy::process::{KubeProxy, observe_process};
+use foreign_proxy::services::observe_difference;
+use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
 /// How long kube-proxy may take to answer on the ports that the agent released: it retries every
 /// five seconds (cmd/kube-proxy/app/server.go).

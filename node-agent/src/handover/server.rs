@@ -24,8 +24,8 @@ use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
-use crate::foreign_proxy::{self, ForeignProxyScan};
 use crate::serving_state::HandbackMark;
+use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a request may take to arrive, and its maximum length in bytes.
 const PATIENCE: Duration = Duration::from_secs(5);

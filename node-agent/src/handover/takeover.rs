@@ -14,12 +14,12 @@ use super::closing::{self, SignpostNodePorts};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Server, SignpostSide, blocking};
 use super::{Ending, WarningPolicy};
-use crate::foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
-use crate::foreign_proxy::process::KubeProxy;
-use crate::foreign_proxy::services::{Difference, observe_difference};
-use crate::foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
+use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
+use foreign_proxy::process::KubeProxy;
+use foreign_proxy::services::{Difference, observe_difference};
+use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
 /// How long it may take to program Signpost's rules again after a handback.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);

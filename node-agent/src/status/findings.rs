@@ -20,9 +20,9 @@ use super::{Facts, families, is_handed_over, is_programmed};
 use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::engine::{Configuration, View};
-use crate::foreign_proxy::{self, ForeignProxyScan};
 use crate::serving_state::ServingState;
 use crate::support::{done_without, has_address};
+use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a node whose source does not answer still counts as up to date: long enough to notice,
 /// and for an API server to restart. After a longer time the node may be sending traffic to

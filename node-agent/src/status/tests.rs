@@ -20,7 +20,6 @@ use reconciler::{
 use xtables::{Presence, Variant};
 
 use crate::engine::{Configuration, SourceHealth};
-use crate::foreign_proxy;
 use source::Assignment;
 
 fn view() -> View {

@@ -64,6 +64,17 @@ const RULES: &[(&str, May)] = &[
         ]),
     ),
     (
+        "foreign-proxy",
+        May::Use(&[
+            "backend-nftables",
+            "crds",
+            "dataplane",
+            "netlink",
+            "runtime",
+            "xtables",
+        ]),
+    ),
+    (
         "inspect",
         May::Use(&[
             "backend",

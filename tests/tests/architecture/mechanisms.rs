@@ -10,7 +10,7 @@ const LIST: &str = "list.rs";
 const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_nftables",
-        "foreign_proxy/services.rs",
+        "services.rs",
         "tells our table from kube-proxy's",
     ),
     (

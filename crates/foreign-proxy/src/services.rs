@@ -18,15 +18,15 @@ const THEIRS: [[&str; 2]; 2] = [
 
 /// What only one of the two proxies serves, as nft prints it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub struct Difference {
     /// Keys that only kube-proxy's maps contain.
-    pub(crate) only_theirs: Vec<String>,
+    pub only_theirs: Vec<String>,
     /// Keys that only Signpost's maps contain.
-    pub(crate) only_own: Vec<String>,
+    pub only_own: Vec<String>,
 }
 
 /// Compares addresses, protocols and ports of one family, redirected and refused alike.
-pub(crate) fn observe_difference(family: Family) -> Result<Difference, ScanError> {
+pub fn observe_difference(family: Family) -> Result<Difference, ScanError> {
     let mut socket = open()?;
     let mut difference = Difference::default();
     let address = DataType::address(family);

@@ -23,7 +23,7 @@ const NODE_PORTS: &str = "KUBE-NODEPORTS";
 
 /// The addresses of the node on which kube-proxy's rules accept node ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NodePortScope {
+pub enum NodePortScope {
     /// All addresses, with or without those of loopback.
     Everywhere(Loopback),
     /// These addresses.
@@ -32,19 +32,18 @@ pub(crate) enum NodePortScope {
 
 /// Whether loopback addresses are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loopback {
+pub enum Loopback {
+    /// They are.
     In,
+    /// They are not.
     Out,
 }
 
 /// A node port, with its protocol.
-pub(crate) type NodePort = (Protocol, u16);
+pub type NodePort = (Protocol, u16);
 
 /// Reads the addresses on which kube-proxy's rules of `family` accept node ports.
-pub(crate) fn observe_entrance(
-    mechanism: Mechanism,
-    family: Family,
-) -> Result<NodePortScope, ScanError> {
+pub fn observe_entrance(mechanism: Mechanism, family: Family) -> Result<NodePortScope, ScanError> {
     let mut socket = open()?;
     match mechanism {
         Mechanism::Nftables => observe_set(&mut socket, family),
@@ -135,7 +134,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// Returns how many connections each node port has had since kube-proxy's mode iptables wrote its
 /// rule. The counters do not distinguish addresses. Node ports without connections are left out.
-pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, ScanError> {
+pub fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, ScanError> {
     let counted = |rule: &ListedRule<'_>| {
         let packets = rule.packets().filter(|packets| *packets > 0)?;
         Some((node_port(&rule.decode().ok()?)?, packets))
@@ -211,7 +210,7 @@ fn of_number(number: u8) -> Option<Protocol> {
 
 /// Counts the current connections that were redirected from each of `addresses` and a node port for
 /// which `is_node_port` is true. Lists the whole conntrack table.
-pub(crate) fn observe_flows(
+pub fn observe_flows(
     family: Family,
     addresses: &BTreeSet<IpAddr>,
     is_node_port: impl Fn(NodePort) -> bool,

@@ -17,7 +17,7 @@ use xtables::{TableName, Tables, Variant};
 use super::{Found, Legacy, Mechanism};
 
 /// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
-pub(crate) const TABLE: &str = "kube-proxy";
+pub const TABLE: &str = "kube-proxy";
 /// The device that has the addresses of virtual servers in mode ipvs (pkg/proxy/ipvs/proxier.go).
 const IPVS_DEVICE: &str = "kube-ipvs0";
 /// Chains that only kube-proxy creates: its entry chain, and the canary chains by which it detects
@@ -65,36 +65,47 @@ const PREFIXES: [&str; 6] = [
 
 /// Why the kernel could not be scanned.
 #[derive(Debug, Error)]
-pub(crate) enum ScanError {
+pub enum ScanError {
+    /// No socket.
     #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
+    /// The kernel refused to list rules.
     #[error("failed to look for rules of other proxies")]
     Observe(#[source] ObserveError),
+    /// The kernel refused to list connections.
     #[error("failed to list connections to node ports")]
     Flows(#[source] conntrack::ObserveError),
+    /// A file of `/proc` could not be read.
     #[error("failed to read {file}")]
     Read {
+        /// Its path.
         file: &'static str,
+        /// The cause.
         source: io::Error,
     },
 }
 
 /// Why some or all rules of another proxy were not removed.
 #[derive(Debug, Error)]
-pub(crate) enum RemoveError {
+pub enum RemoveError {
+    /// They could not be listed; none was removed.
     #[error("failed to list the rules to remove")]
-    Look(#[source] ScanError),
+    List(#[source] ScanError),
+    /// The kernel refused a transaction; earlier ones took effect.
     #[error("failed to remove rules of kube-proxy for {family} from table {table}")]
     Commit {
+        /// The family.
         family: Family,
+        /// The table.
         table: &'static str,
+        /// The cause.
         source: CommitError,
     },
 }
 
 /// Scans the network namespace of this thread for rules of other proxies. The socket is left in
 /// `kept` after a scan without errors.
-pub(crate) fn observe(kept: &mut Option<Socket>) -> Result<Found, ScanError> {
+pub fn observe(kept: &mut Option<Socket>) -> Result<Found, ScanError> {
     let mut socket = kept.take().map_or_else(open, Ok)?;
     let found = observe_through(&mut socket)?;
     *kept = Some(socket);
@@ -153,8 +164,8 @@ fn observe_legacy(family: xtables::Family) -> Legacy {
 /// Removes kube-proxy's table of mode nftables for one family, in one transaction. Established
 /// connections continue as long as another program has chains of type nat. Succeeds if the table
 /// does not exist.
-pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
-    let mut socket = open().map_err(RemoveError::Look)?;
+pub fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
+    let mut socket = open().map_err(RemoveError::List)?;
     let mut removal = Transaction::new(family, TABLE.into());
     removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
     commit(&mut socket, family, TABLE, &removal)
@@ -162,10 +173,10 @@ pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
 
 /// Removes the chains that only kube-proxy's mode iptables uses, for one family. In each table, one
 /// transaction first removes the rules that jump to them, so that no packet traverses the rest.
-pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
-    let mut socket = open().map_err(RemoveError::Look)?;
+pub fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
+    let mut socket = open().map_err(RemoveError::List)?;
     for table in IPTABLES {
-        let jumps = observe_entries(&mut socket, family, table).map_err(RemoveError::Look)?;
+        let jumps = observe_entries(&mut socket, family, table).map_err(RemoveError::List)?;
         let mut entries = Transaction::new(family, table.into());
         let delete = |jump: Jump| Operation::DeleteRule {
             chain: jump.chain,
@@ -174,7 +185,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
         entries.operations = jumps.into_iter().map(delete).collect();
         commit(&mut socket, family, table, &entries)?;
 
-        let chains = observe_chains(&mut socket, family, table).map_err(RemoveError::Look)?;
+        let chains = observe_chains(&mut socket, family, table).map_err(RemoveError::List)?;
         // Flushes all chains before it deletes the first, because they jump to one another.
         let steps: [fn(Arc<str>) -> Operation; 2] = [Operation::FlushChain, Operation::DeleteChain];
         for step in steps {
@@ -190,7 +201,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
 
 /// Returns whether packets reach the Service rules of kube-proxy's mode iptables in `family`:
 /// whether `PREROUTING` in table `nat` jumps to `KUBE-SERVICES`.
-pub(crate) fn observe_entrance(family: Family) -> Result<bool, ScanError> {
+pub fn observe_entrance(family: Family) -> Result<bool, ScanError> {
     let mut socket = open()?;
     let jumps = observe_entries(&mut socket, family, "nat")?;
     let leads = |jump: &Jump| &*jump.chain == "PREROUTING" && &*jump.target == "KUBE-SERVICES";
@@ -198,7 +209,7 @@ pub(crate) fn observe_entrance(family: Family) -> Result<bool, ScanError> {
 }
 
 /// Reads what makes it unsafe to remove kube-proxy's rules of mode iptables in `family`.
-pub(crate) fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
+pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
     let mut socket = open()?;
     let mut foreign_references = ForeignDependencies::default();
     for table in IPTABLES {
@@ -218,12 +229,12 @@ pub(crate) fn observe_foreign_references(family: Family) -> Result<ForeignDepend
 
 /// How rules of other programs depend on kube-proxy's chains of mode iptables.
 #[derive(Debug, Default)]
-pub(crate) struct ForeignDependencies {
+pub struct ForeignDependencies {
     /// Rules of other programs that jump to chains of kube-proxy, in words. Removing those chains
     /// would break these rules.
-    pub(crate) others: Vec<String>,
+    pub others: Vec<String>,
     /// The policy of chain `FORWARD` is drop, and kube-proxy's rules accept traffic to Services.
-    pub(crate) drops_forwarded: bool,
+    pub drops_forwarded: bool,
 }
 
 /// Returns the chains of a table that are not attached to a hook, which includes those of other

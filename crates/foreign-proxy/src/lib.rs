@@ -5,41 +5,29 @@
 //! iptables tables (`KUBE-KUBELET-CANARY`, `KUBE-FIREWALL`, before 1.28 also `KUBE-MARK-MASQ` and
 //! `KUBE-POSTROUTING`): these alone do not indicate a proxy.
 
-pub(crate) mod kernel;
-pub(crate) mod node_ports;
-pub(crate) mod process;
-pub(crate) mod services;
+pub mod kernel;
+pub mod node_ports;
+pub mod process;
+pub mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
-use crds::event;
 use dataplane::Family;
 use netlink::Socket;
-use runtime::{CancellationToken, chain};
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until};
+use runtime::chain;
 
-use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding};
 use process::{KubeProxy, observe_process};
 
-/// The time between two scans while another proxy is present, and after another program has changed
-/// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules
-/// all the time does not cause more frequent scans.
-const SOON: Duration = Duration::from_secs(10);
-/// The time between two scans while no other proxy is present. The agent receives no notifications
-/// of changes to legacy tables and to devices.
-const LATEST: Duration = Duration::from_secs(30);
+/// The header that marks an answer of `/debug` as Signpost's, and not that of another program on the
+/// port.
+pub const ANSWERED_BY: &str = "x-answered-by";
 
 /// The kernel mechanism that another proxy uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Mechanism {
+pub enum Mechanism {
     /// kube-proxy's mode nftables: tables `ip kube-proxy` and `ip6 kube-proxy`.
     Nftables,
     /// kube-proxy's mode iptables: chains `KUBE-…` in tables that other programs use as well.
@@ -50,7 +38,7 @@ pub(crate) enum Mechanism {
 
 /// What kube-proxy has in the legacy variant of iptables. The agent removes nothing there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Legacy {
+pub enum Legacy {
     /// Nothing.
     #[default]
     None,
@@ -62,15 +50,16 @@ pub(crate) enum Legacy {
 
 /// The rules of other proxies that a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Found {
+pub struct Found {
     /// The families for which rules of each mechanism were found.
-    pub(crate) rules: BTreeMap<Mechanism, BTreeSet<Family>>,
-    pub(crate) legacy: Legacy,
+    pub rules: BTreeMap<Mechanism, BTreeSet<Family>>,
+    /// What it found in the legacy variant.
+    pub legacy: Legacy,
 }
 
 /// The result of the last scan for other proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum ForeignProxyScan {
+pub enum ForeignProxyScan {
     /// No scan has run yet.
     #[default]
     None,
@@ -82,74 +71,18 @@ pub(crate) enum ForeignProxyScan {
 
 /// Scans for other proxies, through a socket that stays open.
 #[derive(Debug, Default)]
-pub(crate) struct Scanner {
+pub struct Scanner {
     /// Kept, because while a socket is closed the kernel holds the lock of nf_tables for an RCU grace period.
     socket: Option<Socket>,
 }
 
 /// Scans once, through a socket that is closed afterwards.
-pub(crate) fn observe() -> ForeignProxyScan {
+pub fn observe() -> ForeignProxyScan {
     Scanner::default().observe()
 }
 
-/// Scans periodically and after another program has changed nf_tables, and announces newly found
-/// proxies, until `stop` is cancelled.
-pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
-    let mut before = Found::default();
-    let mut others = board.others();
-    let mut scanner = Scanner::default();
-    loop {
-        let scanned = Instant::now();
-        // This scan may miss changes from here on.
-        others.mark_unchanged();
-        let running = spawn_blocking(move || {
-            let scan = scanner.observe();
-            (scanner, scan)
-        });
-        let scan;
-        (scanner, scan) = match running.await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
-            Err(_) => return,
-        };
-        if let ForeignProxyScan::Seen(found, _) = &scan {
-            if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
-                events.announce(Announcement {
-                    regarding: Regarding::Node,
-                    reason: event::FOREIGN_PROXY,
-                    note: finding(&scan).map_or_else(String::new, |f| f.message),
-                });
-            }
-            before = found.clone();
-        }
-        let found_nothing = matches!(&scan, ForeignProxyScan::Seen(found, _) if found.is_nothing());
-        let latest = if found_nothing { LATEST } else { SOON };
-        board.post_scan(scan);
-        // Both arms are cancel safe.
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = next_look(&mut others, scanned, latest) => {}
-        }
-    }
-}
-
-/// Waits until the next scan is due: `latest` after the last one, or `SOON` after it if another
-/// program changes nf_tables. Cancel safe: a scan follows in any case.
-async fn next_look(others: &mut watch::Receiver<()>, scanned: Instant, latest: Duration) {
-    let changed = async {
-        // The board holds the sender and outlives this task.
-        let _ = others.changed().await;
-        sleep_until(scanned + SOON).await;
-    };
-    tokio::select! {
-        () = changed => {}
-        () = sleep_until(scanned + latest) => {}
-    }
-}
-
 /// Returns the condition `ForeignProxyDetected`, or `None` before the first scan. Pure.
-pub(crate) fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
+pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
     let say = |status, reason: Reason, message| {
         let kind = condition::FOREIGN_PROXY_DETECTED;
         Some(Finding::new(kind, status, reason, message))
@@ -202,7 +135,7 @@ pub(crate) fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
 
 impl Scanner {
     /// Scans now.
-    fn observe(&mut self) -> ForeignProxyScan {
+    pub fn observe(&mut self) -> ForeignProxyScan {
         match kernel::observe(&mut self.socket) {
             Err(error) => ForeignProxyScan::Refused(chain(&error).to_string()),
             // Without rules of kube-proxy, its process does not matter.
@@ -216,13 +149,13 @@ impl Scanner {
 
 impl Found {
     /// Returns whether the scan found nothing of another proxy.
-    pub(crate) fn is_nothing(&self) -> bool {
+    pub fn is_nothing(&self) -> bool {
         *self == Found::default()
     }
 
     /// Returns what the agent can remove. If there are virtual servers, the iptables chains stay,
     /// too: they masquerade for the virtual servers.
-    pub(crate) fn removable(&self) -> Vec<(Mechanism, Family)> {
+    pub fn removable(&self) -> Vec<(Mechanism, Family)> {
         let ipvs = self.rules.contains_key(&Mechanism::Ipvs);
         let rules = self.rules.iter().filter(|(mechanism, _)| match mechanism {
             Mechanism::Nftables => true,

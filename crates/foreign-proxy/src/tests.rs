@@ -89,24 +89,3 @@ fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
     assert_eq!(finding.status, Status::Unknown);
     assert_eq!(finding.reason.name, "RulesUnreadable");
 }
-
-/// Without changes, scans are rare. A proxy that starts to use nf_tables is found soon, and one
-/// that changes its rules all the time does not cause more frequent scans.
-#[tokio::test(start_paused = true)]
-async fn what_others_change_is_looked_at_soon_and_no_more_often_than_that() {
-    let (sender, mut others) = watch::channel(());
-    let looked_after = async |others: &mut watch::Receiver<()>| {
-        let scanned = Instant::now();
-        next_look(others, scanned, LATEST).await;
-        scanned.elapsed()
-    };
-    assert_eq!(looked_after(&mut others).await, LATEST);
-    sender.send_replace(());
-    assert_eq!(looked_after(&mut others).await, SOON);
-    let late = async {
-        sleep_until(Instant::now() + 2 * SOON).await;
-        sender.send_replace(());
-    };
-    let (after, ()) = tokio::join!(looked_after(&mut others), late);
-    assert_eq!(after, 2 * SOON);
-}

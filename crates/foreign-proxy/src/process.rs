@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::debug;
+use crate::ANSWERED_BY;
 
 /// `metricsBindAddress` of kube-proxy by default.
 const METRICS: &str = "127.0.0.1:10249";
@@ -17,7 +17,7 @@ const LONGEST_ANSWER: u64 = 4096;
 
 /// What is known about the kube-proxy process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum KubeProxy {
+pub enum KubeProxy {
     /// A program other than this agent answers as kube-proxy does.
     Answers {
         /// The address that answers.
@@ -36,7 +36,7 @@ struct Answer {
 }
 
 /// Asks now. Blocks for two seconds at most.
-pub(crate) fn observe_process() -> KubeProxy {
+pub fn observe_process() -> KubeProxy {
     let mode = |answer: &Answer| {
         let body = answer.body.trim();
         answer.status == 200 && matches!(body, "nftables" | "iptables" | "ipvs")
@@ -68,7 +68,7 @@ fn ask(address: &str, path: &str) -> Option<Answer> {
     Some(Answer {
         body: body.read_to_string().unwrap_or_default(),
         status: response.status().as_u16(),
-        is_signpost: response.headers().contains_key(debug::ANSWERED_BY),
+        is_signpost: response.headers().contains_key(ANSWERED_BY),
     })
 }
 

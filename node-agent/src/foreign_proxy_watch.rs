@@ -1,0 +1,106 @@
+//! Scans for other service proxies on this node, from time to time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::event;
+use foreign_proxy::{ForeignProxyScan, Found, Scanner, finding};
+use runtime::CancellationToken;
+use tokio::sync::watch::Receiver;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use crate::board::Board;
+use crate::events::{Announcement, Events, Regarding};
+
+/// The time between two scans while another proxy is present, and after another program has changed
+/// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules
+/// all the time does not cause more frequent scans.
+const SOON: Duration = Duration::from_secs(10);
+/// The time between two scans while no other proxy is present. The agent receives no notifications
+/// of changes to legacy tables and to devices.
+const LATEST: Duration = Duration::from_secs(30);
+
+/// Scans periodically and after another program has changed nf_tables, and announces newly found
+/// proxies, until `stop` is cancelled.
+pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
+    let mut before = Found::default();
+    let mut others = board.others();
+    let mut scanner = Scanner::default();
+    loop {
+        let scanned = Instant::now();
+        // This scan may miss changes from here on.
+        others.mark_unchanged();
+        let running = spawn_blocking(move || {
+            let scan = scanner.observe();
+            (scanner, scan)
+        });
+        let scan;
+        (scanner, scan) = match running.await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(_) => return,
+        };
+        if let ForeignProxyScan::Seen(found, _) = &scan {
+            if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
+                events.announce(Announcement {
+                    regarding: Regarding::Node,
+                    reason: event::FOREIGN_PROXY,
+                    note: finding(&scan).map_or_else(String::new, |f| f.message),
+                });
+            }
+            before = found.clone();
+        }
+        let found_nothing = matches!(&scan, ForeignProxyScan::Seen(found, _) if found.is_nothing());
+        let latest = if found_nothing { LATEST } else { SOON };
+        board.post_scan(scan);
+        // Both arms are cancel safe.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = next_scan(&mut others, scanned, latest) => {}
+        }
+    }
+}
+
+/// Waits until the next scan is due: `latest` after the last one, or `SOON` after it if another
+/// program changes nf_tables. Cancel safe: a scan follows in any case.
+async fn next_scan(others: &mut Receiver<()>, scanned: Instant, latest: Duration) {
+    let changed = async {
+        // The board holds the sender and outlives this task.
+        let _ = others.changed().await;
+        sleep_until(scanned + SOON).await;
+    };
+    tokio::select! {
+        () = changed => {}
+        () = sleep_until(scanned + latest) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// Without changes, scans are rare. A proxy that starts to use nf_tables is found soon, and one
+    /// that changes its rules all the time does not cause more frequent scans.
+    #[tokio::test(start_paused = true)]
+    async fn what_others_change_is_looked_at_soon_and_no_more_often_than_that() {
+        let (sender, mut others) = watch::channel(());
+        let looked_after = async |others: &mut watch::Receiver<()>| {
+            let scanned = Instant::now();
+            next_scan(others, scanned, LATEST).await;
+            scanned.elapsed()
+        };
+        assert_eq!(looked_after(&mut others).await, LATEST);
+        sender.send_replace(());
+        assert_eq!(looked_after(&mut others).await, SOON);
+        let late = async {
+            sleep_until(Instant::now() + 2 * SOON).await;
+            sender.send_replace(());
+        };
+        let (after, ()) = tokio::join!(looked_after(&mut others), late);
+        assert_eq!(after, 2 * SOON);
+    }
+}
