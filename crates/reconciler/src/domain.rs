@@ -22,7 +22,7 @@ use dataplane::Dataplane;
 use crate::progress::{Phase, Progress};
 use crate::{Failure, Quarantined, Reason, RepairedDrift};
 pub(crate) use attempt::Rest;
-use attempt::{Extent, as_observed};
+use attempt::{Extent, Transition, as_observed};
 pub(crate) use goal::Goal;
 use part_size::PartSize;
 use pending_drift::PendingDrift;
@@ -292,9 +292,18 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    fn advance(&mut self, admitted: &Dataplane, rules: B::Rules, rest: Rest) {
-        if rest == Rest::Nothing {
-            self.stage = Stage::Complete;
+    /// Records that the kernel holds `rules`, rendered from `admitted`. Only a part that the kernel
+    /// has accepted begins a rebuild: tables that are opened on demand refuse the first one.
+    fn advance(
+        &mut self,
+        admitted: &Dataplane,
+        rules: B::Rules,
+        (rest, transition): (Rest, Transition),
+    ) {
+        match (rest, transition) {
+            (Rest::Nothing, _) => self.stage = Stage::Complete,
+            (Rest::Another(_), Transition::Rebuilding) => self.stage = Stage::Rebuilding,
+            (Rest::Another(_), _) => {}
         }
         if self.stage == Stage::Complete {
             self.programmed = Some(admitted.clone());

@@ -19,7 +19,7 @@ type Test = fn(Variant) -> Result<()>;
 type LoneTest = fn() -> Result<()>;
 
 /// The tests for both variants of iptables.
-const TESTS: [(&str, Test); 6] = [
+const TESTS: [(&str, Test); 7] = [
     (
         "mode_iptables_serves_and_says_which_variant_it_uses",
         switches::serves,
@@ -28,6 +28,7 @@ const TESTS: [(&str, Test); 6] = [
         "t04_t09_t10_a_switch_loses_nothing_and_leaves_nothing",
         switches::there_and_back,
     ),
+    ("t175_a_switch_in_parts_loses_nothing", switches::in_parts),
     (
         "t11_a_switch_that_was_cut_short_is_completed",
         interruptions::killed_while_switching,

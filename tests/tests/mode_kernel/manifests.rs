@@ -10,6 +10,9 @@ use crate::stage::{SERVED, SERVING};
 pub(crate) const NODE_PORT: u16 = 30080;
 /// The number of additional Services: enough for a switch to take a while.
 pub(crate) const OTHERS: u8 = 200;
+/// The number of Services of a crowd.
+const CROWD: u16 = 2_000;
+const CROWD_IN_FILE: u16 = 200;
 
 /// Returns the initial manifests without the profile: `shop/web` and this many other Services.
 pub(crate) fn initial(others: u8) -> Vec<(String, Value)> {
@@ -31,6 +34,28 @@ pub(crate) fn other_endpoints(others: u8, pods: &[u8]) -> impl Iterator<Item = (
     (0..others).map(|number| {
         let name = format!("other-{number}");
         (format!("{name}-endpoints"), endpoints(&name, pods))
+    })
+}
+
+/// Returns so many Services that one sync does not program them all, each with both pods, in files of
+/// a size that the agent reads.
+pub(crate) fn crowd() -> impl Iterator<Item = (String, Value)> {
+    let files = (0..CROWD).step_by(usize::from(CROWD_IN_FILE));
+    files.map(|first| {
+        let documents = (first..first + CROWD_IN_FILE).flat_map(|number| {
+            let name = format!("crowd-{number}");
+            let [high, low] = number.to_be_bytes();
+            let ips = [
+                format!("10.97.{high}.{low}"),
+                format!("fd00:10:97::{number:x}"),
+            ];
+            let mut documents = vec![service_at(&name, ips)];
+            if let Value::Array(slices) = endpoints(&name, &SERVING) {
+                documents.extend(slices);
+            }
+            documents
+        });
+        (format!("crowd-{first}"), documents.collect())
     })
 }
 
@@ -61,16 +86,8 @@ fn node() -> Value {
 /// Returns a Service whose cluster IPs end with `number`; `web` has node ports, and both TCP and
 /// UDP.
 pub(crate) fn service(name: &str, number: u8) -> Value {
-    let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
-    let mut service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": "shop", "name": name},
-        "spec": {
-            "type": "ClusterIP", "ipFamilies": ["IPv4", "IPv6"],
-            "clusterIP": ips[0], "clusterIPs": ips,
-            "ports": [{"name": "http", "protocol": "TCP", "port": 80}],
-        },
-    });
+    let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family).to_string());
+    let mut service = service_at(name, ips);
     if name == "web" {
         service["spec"]["type"] = json!("NodePort");
         service["spec"]["ports"] = json!([
@@ -79,6 +96,18 @@ pub(crate) fn service(name: &str, number: u8) -> Value {
         ]);
     }
     service
+}
+
+fn service_at(name: &str, ips: [String; 2]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "shop", "name": name},
+        "spec": {
+            "type": "ClusterIP", "ipFamilies": ["IPv4", "IPv6"],
+            "clusterIP": ips[0], "clusterIPs": ips,
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80}],
+        },
+    })
 }
 
 /// Returns the slices of a Service with these pods of the node.

@@ -9,7 +9,7 @@ use crds::profile::mechanism::Mode;
 use tests::network::{Connections, Kind};
 use xtables::Variant;
 
-use crate::manifests::endpoints;
+use crate::manifests::{self, endpoints};
 use crate::stage::{Place, SERVING, Stage};
 
 /// The interval between two connections of one client.
@@ -61,4 +61,41 @@ pub(crate) fn there_and_back(variant: Variant) -> Result<()> {
         ensure!(status.iptables.is_none(), "{:?}", status.iptables);
     }
     clients.finish_unharmed()
+}
+
+/// Failure story T175: while a switch is under way, each Service is in the old mode or in both.
+pub(crate) fn in_parts(variant: Variant) -> Result<()> {
+    let stage = Stage::build(variant)?;
+    for (name, manifest) in manifests::crowd() {
+        stage.apply(&name, &manifest)?;
+    }
+    let stage = stage.serve(Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    for (mode, place) in [
+        (Mode::Iptables, Place::Iptables(variant)),
+        (Mode::Nftables, Place::Nftables),
+    ] {
+        let before = partial_syncs(&stage)?;
+        stage.set_mode(mode)?;
+        stage.expect_mode(mode)?;
+        stage.expect_only(place)?;
+        let parts = partial_syncs(&stage)? - before;
+        // In variant legacy the kernel takes whole tables, so parts are larger than this crowd.
+        if place == Place::Iptables(Variant::Legacy) {
+            continue;
+        }
+        ensure!(
+            parts >= 2.0,
+            "{parts} parts in both families: {}",
+            stage.agent()?.get("/debug/syncs")?
+        );
+    }
+    clients.finish_unharmed()
+}
+
+/// Returns how many syncs have programmed a part, in both families.
+fn partial_syncs(stage: &Stage) -> Result<f64> {
+    let of = |family| format!("signpost_syncs_total{{ip_family=\"{family}\",outcome=\"partial\"}}");
+    let agent = stage.agent()?;
+    Ok(agent.metric(&of("IPv4"))? + agent.metric(&of("IPv6"))?)
 }

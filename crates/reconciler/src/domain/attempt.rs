@@ -84,9 +84,6 @@ impl<B: Backend> Domain<B> {
                 Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
                 Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
             };
-            if rest != Rest::Nothing && transition == Transition::Rebuilding {
-                self.stage = Stage::Rebuilding;
-            }
             let rules = progress.measure(Phase::Render, || match extent {
                 Extent::Chunk | Extent::Whole => backend.render(next, &observed),
                 Extent::Nothing => B::Rules::default(),
@@ -94,13 +91,13 @@ impl<B: Backend> Domain<B> {
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
-                self.advance(next, rules, rest);
+                self.advance(next, rules, (rest, transition));
                 return Ok(rest);
             }
             match progress.measure(Phase::Commit, || backend.commit(change)) {
                 Ok(receipt) => {
                     progress.count(size, receipt);
-                    self.advance(next, rules, rest);
+                    self.advance(next, rules, (rest, transition));
                     return Ok(rest);
                 }
                 Err(error) => {
@@ -149,7 +146,7 @@ impl<B: Backend> Domain<B> {
 
 /// How to get from the last known state to the desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Transition {
+pub(super) enum Transition {
     /// In parts: only Services differ.
     Services,
     /// In parts: the kernel holds no rules, or rules of another configuration.

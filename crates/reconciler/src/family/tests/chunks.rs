@@ -303,3 +303,14 @@ fn has(suspects: &[&ServiceRules], name: &str) -> bool {
     let mut rules = suspects.iter();
     rules.any(|rules| rules.service.to_string() == name)
 }
+
+/// T175: the first commit of mode iptables only opens the tables, and asks for them to be read.
+#[test]
+fn t175_a_start_whose_first_commit_changes_nothing_goes_in_parts_all_the_same() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Observe), &[0]);
+    let mut family = FamilyReconciler::new(backend.with_chunk_size(SIZE));
+    let sync = family.sync(&dataplane(&many(10)), Reason::Startup, &clock);
+    assert_eq!(sync.outcome, Outcome::Partial);
+    assert!(kernel.rules(IPV4).frontends.len() < 10);
+}
