@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend::{Backend, Change as _, Rendered};
 use backend_iptables::{Lock, Rules};
-use dataplane::{Config, Dataplane, LocalDetection, ServiceRules};
+use dataplane::{Dataplane, Mechanism, ServiceRules};
 use tests::network::{Network, enter_private_namespaces};
+use tests::ordinary_service::{config, service};
 use xtables::{TableName, Variant};
 
 /// The number of Services of each row, and what it has besides.
@@ -25,7 +26,6 @@ const ROWS: [(u16, Beside); 3] = [
     (10_000, Beside::Nothing),
     (2_000, Beside::LargeObjects),
 ];
-const ENDPOINTS: u8 = 5;
 /// The number of replaced endpoints.
 const CHANGES: u16 = 40;
 
@@ -69,7 +69,10 @@ fn measure(variant: Variant, services: u16, beside: Beside) -> Result<String> {
     };
     let [mut backend, _] = namespace.enter(|| backend_iptables::open(variant, &lock))??;
     let mut dataplane = Dataplane::default();
-    dataplane.set_node(Arc::clone(dataplane.node()), Arc::new(config()?));
+    dataplane.set_node(
+        Arc::clone(dataplane.node()),
+        Arc::new(config(Mechanism::Iptables)?),
+    );
     for number in 0..services {
         dataplane.set(service(&dataplane, number, 0));
     }
@@ -119,37 +122,6 @@ fn measure(variant: Variant, services: u16, beside: Beside) -> Result<String> {
         middle(elapsed),
         middle(processor),
     ))
-}
-
-/// As on a node that knows its pod CIDRs, so that each Service has a rule that marks packets for
-/// masquerading.
-fn config() -> Result<Config> {
-    Ok(Config {
-        local_detection: LocalDetection::Source {
-            ipv4: Some("10.128.0.0/9".parse()?),
-            ipv6: None,
-        },
-        ..Config::default()
-    })
-}
-
-/// Returns a Service whose first endpoint is one of several.
-fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
-    let [high, low] = number.to_be_bytes();
-    let mut endpoints = testkit::mk_endpoints().tcp("http");
-    for pod in 0..ENDPOINTS {
-        let second = match pod {
-            0 => 128 + first,
-            pod => 130 + pod,
-        };
-        endpoints = endpoints.ready(&format!("10.{second}.{high}.{low}:8080"), "node-2");
-    }
-    let service = testkit::mk_service(&format!("bench/service-{number}"))
-        .cluster_ip(&Ipv4Addr::new(10, 96, high, low).to_string())
-        .port("http", 80)
-        .build();
-    let endpoints = endpoints.build();
-    dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
 }
 
 /// Returns a Service of 200 ports; number 0 has 100, and 1,000 endpoints at each.

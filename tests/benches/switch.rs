@@ -8,7 +8,6 @@
 //! A second table shows what stays one sync: an agent starts over the rules of an earlier one, and
 //! one endpoint of every Service differs.
 
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use backend::{AnyBackend, erase};
 use backend_iptables::Lock;
-use dataplane::{ChunkSize, Config, Dataplane, LocalDetection, Mechanism, ServiceRules};
+use dataplane::{ChunkSize, Dataplane, Mechanism};
 use reconciler::{FamilyReconciler, FamilySync, Outcome, Reason, SystemClock};
 use testkit::{CallOutcome, Faulty};
 use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::ordinary_service::{config, service};
 use xtables::Variant;
 
 const SERVICES: u16 = 10_000;
-const ENDPOINTS: u8 = 5;
 /// A part that contains everything.
 const EVERYTHING: ChunkSize = ChunkSize::new(usize::MAX / 1_000);
 
@@ -162,37 +161,8 @@ fn open(
     ))
 }
 
-/// As on a node that knows its pod CIDRs, so that each Service has a rule that marks packets for
-/// masquerading.
 fn set_mode(dataplane: &mut Dataplane, mechanism: Mechanism) -> Result<()> {
-    let config = Config {
-        mechanism,
-        local_detection: LocalDetection::Source {
-            ipv4: Some("10.128.0.0/9".parse()?),
-            ipv6: None,
-        },
-        ..Config::default()
-    };
     let node = Arc::clone(dataplane.node());
-    dataplane.set_node(node, Arc::new(config));
+    dataplane.set_node(node, Arc::new(config(mechanism)?));
     Ok(())
-}
-
-/// Returns a Service whose first endpoint is one of several.
-fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
-    let [high, low] = number.to_be_bytes();
-    let mut endpoints = testkit::mk_endpoints().tcp("http");
-    for pod in 0..ENDPOINTS {
-        let second = match pod {
-            0 => 128 + first,
-            pod => 130 + pod,
-        };
-        endpoints = endpoints.ready(&format!("10.{second}.{high}.{low}:8080"), "node-2");
-    }
-    let service = testkit::mk_service(&format!("bench/service-{number}"))
-        .cluster_ip(&Ipv4Addr::new(10, 96, high, low).to_string())
-        .port("http", 80)
-        .build();
-    let endpoints = endpoints.build();
-    dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
 }

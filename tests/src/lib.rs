@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod kernel_rig;
 pub mod kernels;
 pub mod metric_reference;
+pub mod ordinary_service;
 pub mod programmed;
 pub mod real_cluster;
 pub mod scenario;

@@ -1,7 +1,7 @@
 //! Divides a large change into parts, so that other changes need not wait for all of it.
 
 mod size;
-mod transition;
+mod step;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::{
 
 pub use size::ChunkSize;
 use size::{FrontendDifference, Grain};
-use transition::Transition;
+use step::Step;
 
 /// What to program next on the way from one dataplane to another.
 #[derive(Debug, Clone)]
@@ -111,14 +111,14 @@ impl Chunk {
             if divided.later.is_empty() {
                 return Chunk::Last;
             }
-            let transition = Transition::new(programmed, desired, &divided);
-            let next = transition.next(&divided.chosen, &settled);
+            let step = Step::new(programmed, desired, &divided);
+            let next = step.next(&divided.chosen, &settled);
             let changed = differences(family, programmed, &next);
-            let astray = transition.astray(&changed);
+            let astray = step.astray(&changed);
             if astray.is_empty() {
                 // Whether a Service may have an address depends on other Services. If the chosen
                 // changes make no progress without the others, all are made together.
-                return match (transition.comes_nearer(grain, &changed), divided.is_small) {
+                return match (step.comes_nearer(grain, &changed), divided.is_small) {
                     (true, true) => Chunk::Small(next),
                     (true, false) => Chunk::Part(next),
                     (false, _) => Chunk::Last,

@@ -92,7 +92,7 @@ pub fn replaced(
 pub fn left_behind(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
     let (family, outgoing, error) = modes.iter().find_map(|(family, state)| {
         let outgoing = state.outgoing?;
-        Some((family, outgoing, state.impossible.get(&outgoing)?))
+        Some((family, outgoing, state.unusable.get(&outgoing)?))
     })?;
     Some(UnsupportedField {
         field: "mode".to_owned(),

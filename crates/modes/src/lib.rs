@@ -51,7 +51,7 @@ pub struct MechanismState {
     /// The state in which the last change found that lock.
     pub lock: LockState,
     /// The mechanisms that cannot be used on this node, each with the error and its causes.
-    pub impossible: BTreeMap<Mechanism, String>,
+    pub unusable: BTreeMap<Mechanism, String>,
     /// The unusable mechanism that still has rules of Signpost, in addition to those of the active
     /// one.
     pub outgoing: Option<Mechanism>,
@@ -137,7 +137,7 @@ impl MechanismState {
             variant: figures.variant,
             longest_lock_wait: figures.longest_lock_wait,
             lock: figures.lock,
-            impossible: family.unusable_modes(),
+            unusable: family.unusable_modes(),
             outgoing: family.outgoing_mode(),
             missing_settings: active_mode
                 .map_or_else(Vec::new, |_| family.backend().missing_settings()),
@@ -148,7 +148,7 @@ impl MechanismState {
     /// Returns the mechanism that replaces `desired`, and why, if `desired` is unusable and another
     /// mechanism is active.
     pub fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {
-        let error = self.impossible.get(&desired)?;
+        let error = self.unusable.get(&desired)?;
         let active_mode = self
             .active_mode
             .filter(|active_mode| *active_mode != desired)?;

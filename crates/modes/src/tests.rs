@@ -76,18 +76,15 @@ fn a_family_that_legacy_tables_lack_is_served_as_in_mode_nftables() {
         FakeRules::render(&desired, Family::Ipv4)
     );
     let state = MechanismState::of(&family, &IptablesFigures::default());
-    assert!(state.impossible.is_empty(), "nothing is reported");
+    assert!(state.unusable.is_empty(), "nothing is reported");
     assert_eq!(state.active_mode, Some(Mechanism::Nftables));
 }
 
-fn modes(
-    active_mode: Mechanism,
-    impossible: Option<Mechanism>,
-) -> BTreeMap<Family, MechanismState> {
+fn modes(active_mode: Mechanism, unusable: Option<Mechanism>) -> BTreeMap<Family, MechanismState> {
     let state = MechanismState {
         active_mode: Some(active_mode),
         variant: Some(Variant::Legacy),
-        impossible: impossible
+        unusable: unusable
             .map(|mechanism| (mechanism, "no such thing".to_owned()))
             .into_iter()
             .collect(),

@@ -184,15 +184,15 @@ impl<B: Backend> Domain<B> {
         self.forget_observed();
         let receipt = self.backend.commit_removal()?;
         self.forget_programmed();
-        // There are no rules left that other programs could damage.
-        self.pending_drift.forget_notification();
         Ok(receipt)
     }
 
-    /// Makes the next sync read the rules back, whatever it finds.
+    /// Makes the next sync read the rules back, whatever it finds. Nothing is known any more that
+    /// another program could have changed.
     pub(crate) fn forget_observed(&mut self) {
         self.observed = None;
         self.unverified_rules = None;
+        self.pending_drift.forget_notification();
     }
 
     fn forget_programmed(&mut self) {

@@ -328,7 +328,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     let state = modes::MechanismState {
         active_mode: Some(Mechanism::Nftables),
         chosen: Some(Mechanism::Nftables),
-        impossible: [(
+        unusable: [(
             Mechanism::Ipvs,
             "the kernel has no IPVS: it needs module ip_vs".to_owned(),
         )]

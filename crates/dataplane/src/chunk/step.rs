@@ -1,4 +1,4 @@
-//! The change from one dataplane to another, and the state in between that holds a part of it.
+//! One step from a dataplane towards another: the state in between that holds a part of the change.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use crate::{
     ServiceRules, Target,
 };
 
-/// The change from one dataplane to another.
-pub(super) struct Transition<'a> {
+/// A step from one dataplane towards another.
+pub(super) struct Step<'a> {
     programmed: &'a Dataplane,
     desired: &'a Dataplane,
     /// The addresses of frontends that later chunks change and that a Service of this chunk has as
@@ -22,14 +22,14 @@ pub(super) struct Transition<'a> {
     begun: Option<(FrontendKey, Arc<Frontend>)>,
 }
 
-// === impl Transition ===
+// === impl Step ===
 
-impl<'a> Transition<'a> {
+impl<'a> Step<'a> {
     pub(super) fn new(
         programmed: &'a Dataplane,
         desired: &'a Dataplane,
         divided: &Divided<'a>,
-    ) -> Transition<'a> {
+    ) -> Step<'a> {
         let claimants = divided
             .chosen
             .iter()
@@ -39,7 +39,7 @@ impl<'a> Transition<'a> {
         services.extend(begun.iter().map(|(_, begun)| &begun.service_port.service));
         let cluster_ips = cluster_ips_of(&services, [programmed, desired]);
         let later = divided.later.iter().filter_map(Piece::address);
-        Transition {
+        Step {
             programmed,
             desired,
             unfinished: later
