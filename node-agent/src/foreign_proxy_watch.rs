@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::event;
-use foreign_proxy::{ForeignProxyScan, Found, Scanner, finding};
-use runtime::CancellationToken;
+use foreign_proxy::virtual_servers::{self, Remaining};
+use foreign_proxy::{Ending, ForeignProxyScan, Found, Scanner, finding};
+use runtime::{CancellationToken, chain};
 use tokio::sync::watch::Receiver;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
+use crate::serving_state::ServingState;
 
 /// The time between two scans while another proxy is present, and after another program has changed
 /// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules
@@ -31,8 +34,12 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
         let scanned = Instant::now();
         // This scan may miss changes from here on.
         others.mark_unchanged();
+        let is_serving = *board.serving_state().borrow() == ServingState::Serving;
         let running = spawn_blocking(move || {
-            let scan = scanner.observe();
+            let mut scan = scanner.observe();
+            if is_serving && commit_idle_removal(&scan) == Progress::Complete {
+                scan = scanner.observe();
+            }
             (scanner, scan)
         });
         let scan;
@@ -59,6 +66,34 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
         tokio::select! {
             () = stop.cancelled() => return,
             () = next_scan(&mut others, scanned, latest) => {}
+        }
+    }
+}
+
+/// Whether the last virtual server of kube-proxy has just been removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Complete,
+    Incomplete,
+}
+
+/// Removes those virtual servers of kube-proxy that a takeover has ended, and that are idle by now.
+fn commit_idle_removal(scan: &ForeignProxyScan) -> Progress {
+    let ForeignProxyScan::Seen(found, _) = scan else {
+        return Progress::Incomplete;
+    };
+    if found.ending != Ending::Pending {
+        return Progress::Incomplete;
+    }
+    match virtual_servers::commit_idle_removal() {
+        Ok(remaining) if remaining == Remaining::default() => {
+            info!("the last virtual server of kube-proxy is removed");
+            Progress::Complete
+        }
+        Ok(_) => Progress::Incomplete,
+        Err(error) => {
+            warn!(error = %chain(&error), "virtual servers of kube-proxy are not removed; the next scan tries again");
+            Progress::Incomplete
         }
     }
 }

@@ -16,6 +16,7 @@ mod closing;
 mod debug_request;
 mod desired;
 mod handback;
+mod kube_proxy_rules;
 mod preflight;
 mod server;
 mod takeover;

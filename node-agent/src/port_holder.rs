@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use ::relay::Transport;
+use foreign_proxy::socket_table::parse_address;
 use tokio::task::spawn_blocking;
 
 use crate::process::{Process, View, observe_process, observe_view};
@@ -170,28 +171,6 @@ fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
             (Transport::Tcp, _) => State::Other,
         },
     })
-}
-
-/// Parses an address in 32-bit words in host byte order, and the port as a number.
-fn parse_address(text: &str) -> Option<SocketAddr> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| {
-        let digits = address.get(at * 8..at * 8 + 8)?;
-        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
-    };
-    let ip = match address.len() {
-        8 => IpAddr::from(word(0)?),
-        32 => {
-            let mut bytes = [0; 16];
-            for at in 0..4 {
-                bytes[at * 4..at * 4 + 4].copy_from_slice(&word(at)?);
-            }
-            IpAddr::from(bytes).to_canonical()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
 }
 
 /// Returns the process that has each of these sockets open, if its descriptors are visible.

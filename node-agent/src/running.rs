@@ -220,7 +220,13 @@ pub(crate) async fn start(
         "affinity",
         affinity::watch(Arc::clone(&board), supervisor.stop()),
     );
-    let handovers = Server::within(&arguments.state, Arc::clone(&board), mark, inquiries);
+    let handovers = Server::within(
+        &arguments.state,
+        Arc::clone(&board),
+        mark,
+        inquiries,
+        modes::lock_at(&arguments.xtables_lock),
+    );
     let handovers = Arc::new(handovers);
     supervisor.spawn("handovers", Arc::clone(&handovers).serve(supervisor.stop()));
     supervisor.spawn(

@@ -23,7 +23,7 @@ mod ground;
 mod manifests;
 mod mode;
 mod population;
-pub(crate) mod programs;
+pub mod programs;
 mod sight;
 mod world;
 mod writer;

@@ -10,6 +10,7 @@ pub mod control_plane;
 pub mod differential;
 pub mod flag_reference;
 pub mod fleet;
+pub mod ipvs_support;
 pub mod kernel_rig;
 pub mod kernels;
 pub mod metric_reference;

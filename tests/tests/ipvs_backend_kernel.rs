@@ -10,8 +10,9 @@ use backend_ipvs::{Ipvs, Rules, Step};
 use dataplane::{Dataplane, Family};
 use libtest_mimic::Arguments;
 use netlink::Socket;
-use netlink::ipvs::{IpvsSocket, Operation, SchedulerName};
+use netlink::ipvs::Operation;
 use netlink::route::{LocalDelivery, Presence, RouteSocket};
+use tests::ipvs_support::find_ipvs;
 use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::programmed::richest;
@@ -21,7 +22,7 @@ type Test = fn(&Namespace) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let missing = find_ipvs()?;
+    let missing = find_ipvs(&["rr", "mh"])?;
     let table: [(&str, Test); 3] = [
         (
             "marked_packets_are_delivered_to_the_node_and_damage_to_that_is_seen",
@@ -55,20 +56,6 @@ fn main() -> Result<()> {
         println!("SKIPPED: every test of the backend's virtual servers: {why}");
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
-}
-
-/// Returns why IPVS cannot be tested; `None` if it can.
-fn find_ipvs() -> Result<Option<String>> {
-    let mut network = Network::new()?;
-    let [namespace] = network.add_namespaces(["ipvs"])?;
-    let mut socket = namespace.enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
-    for name in ["rr", "mh"] {
-        let scheduler = SchedulerName::new(name).context("it is a name")?;
-        if let Err(error) = socket.check_scheduler(Family::Ipv4, &scheduler) {
-            return Ok(Some(error.to_string()));
-        }
-    }
-    Ok(None)
 }
 
 fn open(namespace: &Namespace) -> Result<[Ipvs; 2]> {
@@ -192,7 +179,7 @@ fn delivers_marked_packets(namespace: &Namespace) -> Result<()> {
 }
 
 fn names_the_module(namespace: &Namespace) -> Result<()> {
-    if find_ipvs()?.is_none() {
+    if find_ipvs(&["rr", "mh"])?.is_none() {
         return Ok(());
     }
     let dataplane = rich()?;

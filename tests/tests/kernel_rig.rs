@@ -138,6 +138,13 @@ impl Kernel {
                 ensure!(ended.expect_passed()? == 1, "nothing was tested");
                 Ok(())
             }),
+            self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
+                let takeovers = test_program("takeover_kernel")?.into_os_string();
+                let command = [takeovers, "t177".into()];
+                let ended = kernel.command("takeover_kernel", DEADLINE, command)?;
+                ensure!(ended.expect_passed()? == 1, "nothing was tested");
+                Ok(())
+            }),
             self.trial(
                 "t26_without_hashes_loses_affinity_alone",
                 Kernel::without_hashes,

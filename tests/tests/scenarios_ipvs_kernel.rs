@@ -4,12 +4,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use backend_ipvs::{Ipvs, open};
-use dataplane::Family;
 use libtest_mimic::{Arguments, Trial};
-use netlink::ipvs::{IpvsSocket, SchedulerName};
-use tests::network::{Network, enter_private_namespaces};
+use tests::ipvs_support::find_ipvs;
+use tests::network::enter_private_namespaces;
 use tests::scenario::{
     Dump, RealKernel, Script, Update, believe_no_lie, ipvs_form, skipped_for_want_of_sctp, trials,
 };
@@ -17,7 +16,7 @@ use tests::trial::trial;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let missing = find_ipvs()?;
+    let missing = find_ipvs(&["rr"])?;
     // The simulated tests write the golden sections, and the kernel must match them.
     let mut trials: Vec<Trial> = trials(Update::Never, build)?;
     trials.push(trial("no_lie_is_believed", || {
@@ -32,16 +31,6 @@ fn main() -> Result<()> {
             .collect();
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
-}
-
-/// Returns why IPVS cannot be tested; `None` if it can.
-fn find_ipvs() -> Result<Option<String>> {
-    let mut network = Network::new()?;
-    let [namespace] = network.add_namespaces(["ipvs"])?;
-    let mut socket = namespace.enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
-    let scheduler = SchedulerName::new("rr").context("it is a name")?;
-    let found = socket.check_scheduler(Family::Ipv4, &scheduler);
-    Ok(found.err().map(|error| error.to_string()))
 }
 
 fn build(script: &Script) -> Result<RealKernel<Ipvs>> {

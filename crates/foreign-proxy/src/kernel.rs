@@ -8,18 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::Family;
-use netlink::nf_tables::{self, Entry, Jump, Operation, Transaction};
+use netlink::nf_tables::{self, Entry, Jump, ListedRule, Operation, Transaction};
 use netlink::{CommitError, ObserveError, OpenError, Socket, conntrack};
-use nix::net::if_::if_nametoindex;
 use thiserror::Error;
 use xtables::{TableName, Tables, Variant};
 
+use super::virtual_servers::{self, VirtualServerError};
 use super::{Found, Legacy, Mechanism};
 
 /// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
 pub const TABLE: &str = "kube-proxy";
-/// The device that has the addresses of virtual servers in mode ipvs (pkg/proxy/ipvs/proxier.go).
-const IPVS_DEVICE: &str = "kube-ipvs0";
 /// Chains that only kube-proxy creates: its entry chain, and the canary chains by which it detects
 /// a flush (pkg/proxy/iptables/proxier.go).
 const PROOF: [(&str, &str); 4] = [
@@ -45,14 +43,22 @@ const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
 /// Chains that only kube-proxy uses. `KUBE-MARK-MASQ` and `KUBE-POSTROUTING` are not listed:
 /// kubelets before 1.28 have them, and rules of CNI's portmap jump there. `KUBE-FIREWALL` still
 /// belongs to the kubelet.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 11] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-NODEPORTS",
     "KUBE-FORWARD",
     "KUBE-PROXY-FIREWALL",
     "KUBE-PROXY-CANARY",
+    // Of mode ipvs alone.
+    "KUBE-NODE-PORT",
+    "KUBE-LOAD-BALANCER",
+    "KUBE-SOURCE-RANGES-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
 ];
+/// A chain of kube-proxy and of kubelets before 1.28, which stays.
+const MASQUERADING: &str = "KUBE-POSTROUTING";
 /// The prefixes of the chains that kube-proxy has for one Service or endpoint.
 const PREFIXES: [&str; 6] = [
     "KUBE-SVC-",
@@ -75,6 +81,9 @@ pub enum ScanError {
     /// The kernel refused to list connections.
     #[error("failed to list connections to node ports")]
     Flows(#[source] conntrack::ObserveError),
+    /// Virtual servers, or what belongs to them, could not be read.
+    #[error("failed to look for mode ipvs of kube-proxy")]
+    VirtualServers(#[source] VirtualServerError),
     /// A file of `/proc` could not be read.
     #[error("failed to read {file}")]
     Read {
@@ -131,10 +140,6 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
             }
         }
     }
-    if if_nametoindex(IPVS_DEVICE).is_ok() {
-        found.add(Mechanism::Ipvs, Family::Ipv4);
-        found.add(Mechanism::Ipvs, Family::Ipv6);
-    }
     for (family, file) in LEGACY_TABLES {
         let names = match fs::read_to_string(file) {
             // The kernel has no legacy iptables, or no program has used it.
@@ -145,6 +150,7 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
             found.legacy = found.legacy.max(observe_legacy(family));
         }
     }
+    found.note_virtual_servers(virtual_servers::observe().map_err(ScanError::VirtualServers)?);
     Ok(found)
 }
 
@@ -175,6 +181,7 @@ pub fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
 /// transaction first removes the rules that jump to them, so that no packet traverses the rest.
 pub fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::List)?;
+    commit_set_rules_removal(&mut socket, family)?;
     for table in IPTABLES {
         let jumps = observe_entries(&mut socket, family, table).map_err(RemoveError::List)?;
         let mut entries = Transaction::new(family, table.into());
@@ -197,6 +204,22 @@ pub fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
         }
     }
     Ok(())
+}
+
+/// Removes the rules of mode ipvs in a chain that stays: they masquerade what a set contains, and
+/// keep the set.
+fn commit_set_rules_removal(socket: &mut Socket, family: Family) -> Result<(), RemoveError> {
+    const TABLE: &str = "nat";
+    let handle = |rule: &ListedRule<'_>| rule.uses_match("set").then(|| rule.handle());
+    let handles = socket.observe_chosen_rules(family, TABLE, Some(MASQUERADING), handle);
+    let handles = handles.map_err(|error| RemoveError::List(ScanError::Observe(error)))?;
+    let mut removal = Transaction::new(family, TABLE.into());
+    let delete = |handle| Operation::DeleteRule {
+        chain: MASQUERADING.into(),
+        handle,
+    };
+    removal.operations = handles.into_iter().map(delete).collect();
+    commit(socket, family, TABLE, &removal)
 }
 
 /// Returns whether packets reach the Service rules of kube-proxy's mode iptables in `family`:

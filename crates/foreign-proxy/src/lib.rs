@@ -6,9 +6,12 @@
 //! `KUBE-POSTROUTING`): these alone do not indicate a proxy.
 
 pub mod kernel;
+pub mod legacy_chains;
 pub mod node_ports;
 pub mod process;
 pub mod services;
+pub mod socket_table;
+pub mod virtual_servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,6 +23,7 @@ use netlink::Socket;
 use runtime::chain;
 
 use process::{KubeProxy, observe_process};
+use virtual_servers::VirtualServers;
 
 /// The header that marks an answer of `/debug` as Signpost's, and not that of another program on the
 /// port.
@@ -36,7 +40,7 @@ pub enum Mechanism {
     Ipvs,
 }
 
-/// What kube-proxy has in the legacy variant of iptables. The agent removes nothing there.
+/// What kube-proxy has in the legacy variant of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Legacy {
     /// Nothing.
@@ -55,6 +59,19 @@ pub struct Found {
     pub rules: BTreeMap<Mechanism, BTreeSet<Family>>,
     /// What it found in the legacy variant.
     pub legacy: Legacy,
+    /// Whether a takeover has ended virtual servers, and the agent is still to remove some. They are
+    /// then not among the rules.
+    pub ending: Ending,
+}
+
+/// Whether virtual servers remain that a takeover has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Ending {
+    /// None remain.
+    #[default]
+    Complete,
+    /// Each is removed once its connections have ended.
+    Pending,
 }
 
 /// The result of the last scan for other proxies.
@@ -103,6 +120,11 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
             mechanism.precedence()
         );
         return say(Status::True, mechanism.reason(), message);
+    }
+    if found.ending == Ending::Pending {
+        let message = "virtual servers of kube-proxy are left from before the takeover: each is removed \
+                       when its last connection has ended";
+        return say(Status::False, reason::KUBE_PROXY_ENDING, message.to_owned());
     }
     match (found.legacy, kube_proxy) {
         (Legacy::None, _) => say(Status::False, reason::NONE_FOUND, String::new()),
@@ -153,18 +175,27 @@ impl Found {
         *self == Found::default()
     }
 
-    /// Returns what the agent can remove. If there are virtual servers, the iptables chains stay,
-    /// too: they masquerade for the virtual servers.
+    /// Returns the rules, in the order in which a takeover removes them: virtual servers are marked
+    /// after the chains that lead to them.
     pub fn removable(&self) -> Vec<(Mechanism, Family)> {
-        let ipvs = self.rules.contains_key(&Mechanism::Ipvs);
-        let rules = self.rules.iter().filter(|(mechanism, _)| match mechanism {
-            Mechanism::Nftables => true,
-            Mechanism::Iptables => !ipvs,
-            Mechanism::Ipvs => false,
-        });
+        let rules = self.rules.iter();
         rules
             .flat_map(|(mechanism, families)| families.iter().map(|family| (*mechanism, *family)))
             .collect()
+    }
+
+    /// Notes the virtual servers of a scan that has found everything else.
+    fn note_virtual_servers(&mut self, found: VirtualServers) {
+        // kube-proxy creates its chains before its virtual servers, so it has returned if they exist.
+        let has_chains =
+            self.rules.contains_key(&Mechanism::Iptables) || self.legacy == Legacy::Chains;
+        match found {
+            VirtualServers::None => {}
+            VirtualServers::Ending if !has_chains => self.ending = Ending::Pending,
+            VirtualServers::Ending | VirtualServers::Present => {
+                self.rules.insert(Mechanism::Ipvs, Family::ALL.into());
+            }
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use netlink::conntrack::{Answers, Filter, Flow, FlowSocket};
 use netlink::nf_tables::{DataType, Expression, ListedRule, Operator, PayloadBase, Rule};
 use netlink::{ObserveError, Socket};
 
-use super::Mechanism;
 use super::kernel::{ScanError, TABLE, open};
+use super::{Mechanism, virtual_servers};
 
 /// The set of node port addresses in mode nftables. It does not exist if kube-proxy accepts node
 /// ports on all addresses (pkg/proxy/nftables/proxier.go).
@@ -47,7 +47,11 @@ pub fn observe_entrance(mechanism: Mechanism, family: Family) -> Result<NodePort
     let mut socket = open()?;
     match mechanism {
         Mechanism::Nftables => observe_set(&mut socket, family),
-        Mechanism::Iptables | Mechanism::Ipvs => observe_rules(&mut socket, family),
+        Mechanism::Iptables => observe_rules(&mut socket, family),
+        Mechanism::Ipvs => {
+            let at = virtual_servers::observe_node_port_addresses(family);
+            at.map(NodePortScope::At).map_err(ScanError::VirtualServers)
+        }
     }
 }
 
@@ -209,7 +213,7 @@ fn of_number(number: u8) -> Option<Protocol> {
 }
 
 /// Counts the current connections that were redirected from each of `addresses` and a node port for
-/// which `is_node_port` is true. Lists the whole conntrack table.
+/// which `is_node_port` is true, by rules or by IPVS. Lists the whole conntrack table.
 pub fn observe_flows(
     family: Family,
     addresses: &BTreeSet<IpAddr>,
@@ -226,7 +230,9 @@ pub fn observe_flows(
         let count = |flow: &Flow| {
             let asked = flow.original.destination;
             let port = (protocol, asked.port());
-            let is_one = flow.status.is_redirected() && addresses.contains(&asked.ip());
+            // IPVS changes the reply, and does not set the status of a redirected connection.
+            let is_redirected = flow.reply.source != asked;
+            let is_one = is_redirected && addresses.contains(&asked.ip());
             if is_one && is_node_port(port) {
                 *counts.entry((asked.ip(), port)).or_default() += 1;
             }

@@ -7,7 +7,7 @@ fn found(mechanisms: &[Mechanism]) -> Found {
         .map(|mechanism| (*mechanism, both.clone()));
     Found {
         rules: rules.collect(),
-        legacy: Legacy::None,
+        ..Found::default()
     }
 }
 
@@ -43,12 +43,40 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
 fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
     let both = found(&[Mechanism::Iptables, Mechanism::Ipvs]);
     assert_eq!(reported(both.clone(), KubeProxy::Silent).1, "KubeProxyIpvs");
-    assert_eq!(both.removable(), [], "they belong together");
-    let chains = found(&[Mechanism::Iptables]).removable();
-    assert_eq!(
-        chains,
-        Family::ALL.map(|family| (Mechanism::Iptables, family))
-    );
+    let of_both = |mechanism| Family::ALL.map(|family| (mechanism, family));
+    let all = [of_both(Mechanism::Iptables), of_both(Mechanism::Ipvs)].concat();
+    assert_eq!(both.removable(), all, "chains are removed first");
+}
+
+/// A kube-proxy that returns creates its chains before it changes virtual servers.
+#[test]
+fn virtual_servers_end_only_while_kube_proxy_has_no_chains() {
+    let noted = |mut found: Found, virtual_servers| {
+        found.note_virtual_servers(virtual_servers);
+        found
+    };
+    let ends = noted(Found::default(), VirtualServers::Ending);
+    assert_eq!((ends.rules.len(), ends.ending), (0, Ending::Pending));
+    assert!(!ends.is_nothing());
+    let (status, reason, _) = reported(ends, KubeProxy::Silent);
+    assert_eq!((status, reason), (Status::False, "KubeProxyEnding"));
+
+    let chains = found(&[Mechanism::Iptables]);
+    let legacy = Found {
+        legacy: Legacy::Chains,
+        ..Found::default()
+    };
+    for (before, virtual_servers) in [
+        (Found::default(), VirtualServers::Present),
+        (chains, VirtualServers::Ending),
+        (legacy, VirtualServers::Ending),
+    ] {
+        let found = noted(before, virtual_servers);
+        assert_eq!(found.ending, Ending::Complete);
+        assert_eq!(reported(found, KubeProxy::Silent).1, "KubeProxyIpvs");
+    }
+    let nothing = noted(Found::default(), VirtualServers::None);
+    assert!(nothing.is_nothing());
 }
 
 #[test]

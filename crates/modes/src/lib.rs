@@ -31,7 +31,7 @@ use xtables::{TableName, Variant};
 
 pub use list::{Families, detached, open, open_reader, open_without_listener, simulator};
 pub use on_demand::{IptablesFigures, VariantRules};
-pub use variants::{Listener, OpenTables, VariantScan, Variants, lock_at};
+pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};
 
 /// Signpost's rules in one family of the kernel, for each mechanism that has any.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use backend::Backend;
-use backend_iptables::{Iptables, Lock, NotificationListener, PREFIX, open_with_listener};
+pub use backend_iptables::Lock;
+use backend_iptables::{Iptables, NotificationListener, PREFIX, open_with_listener};
 use dataplane::Family;
 use netlink::Interruption;
 use prometheus_client::metrics::histogram::Histogram;

@@ -2,6 +2,7 @@
 //!
 //! Sources: `include/uapi/linux/genetlink.h` and `net/netlink/genetlink.c` of Linux 6.1 to 6.18.
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::channel::Channel;
@@ -61,6 +62,27 @@ pub enum QueryError {
         what: &'static str,
         /// The part that cannot be decoded.
         part: &'static str,
+    },
+}
+
+/// Why the kernel did not make a change that is not part of a batch.
+#[derive(Debug, Error)]
+pub enum ChangeError {
+    /// The socket failed; it is unknown whether the change took effect.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// The step that failed.
+        step: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The kernel refused the change.
+    #[error("the kernel refused to {change}")]
+    Refused {
+        /// The change, in words.
+        change: String,
+        /// The cause.
+        source: std::io::Error,
     },
 }
 
@@ -134,6 +156,35 @@ impl GenericChannel {
                     return decode(&message);
                 }
             }
+        }
+    }
+
+    /// Requests a change, which `change` describes, and reads the kernel's answer. Succeeds if the
+    /// kernel answers with one of the errnos `done`, which mean that there is nothing to change.
+    pub(crate) fn change(
+        &mut self,
+        change: impl FnOnce() -> String,
+        done: &[Errno],
+        encode: impl FnOnce(u32) -> Vec<u8>,
+    ) -> Result<(), ChangeError> {
+        let failed = |step| move |source| ChangeError::Socket { step, source };
+        let sequence = self.next_sequence();
+        let request = encode(sequence);
+        self.channel.send(&request).map_err(failed("send to"))?;
+        loop {
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            let mut messages = Messages::parse(datagram);
+            let Some(answer) = messages.find(|m| m.kind == ERROR && m.sequence == sequence) else {
+                continue;
+            };
+            let errno = answer.errno();
+            if errno == 0 || done.iter().any(|done| done.raw_os_error() == errno) {
+                return Ok(());
+            }
+            return Err(ChangeError::Refused {
+                change: change(),
+                source: std::io::Error::from_raw_os_error(errno),
+            });
         }
     }
 

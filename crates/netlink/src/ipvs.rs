@@ -9,12 +9,14 @@
 //! A virtual server is identified by a [`Mark`] of the [`MarkRange`] that its socket was opened
 //! with. This module cannot write a virtual server with an address or with another mark, and has no
 //! message that flushes or zeroes a table. Virtual servers of other programs therefore cannot be
-//! changed, and no list of exceptions is needed.
+//! changed, and no list of exceptions is needed. The exception is an [`AddressedServerSocket`],
+//! which removes single virtual servers of a program that has ended.
 //!
 //! IPVS has no transactions: each message takes effect separately, in order.
 //!
 //! Sources: `include/uapi/linux/ip_vs.h` and `net/netfilter/ipvs/ip_vs_ctl.c` of Linux 6.1 to 6.18.
 
+mod addressed;
 mod decode;
 mod encode;
 mod error;
@@ -29,6 +31,7 @@ use std::sync::Arc;
 
 use address::Family;
 
+pub use self::addressed::AddressedServerSocket;
 pub use self::error::{CommitError, Recovery, RefusedOperation};
 pub use self::operation::Operation;
 pub use self::socket::{IpvsSocket, SchedulerSupport};
@@ -142,12 +145,16 @@ pub enum ForeignVirtualServer {
         mark: u32,
     },
     /// Selected by the packet's destination.
-    Address {
-        /// The number of its protocol.
-        protocol: u8,
-        /// Its address and port.
-        address: SocketAddr,
-    },
+    Addressed(AddressedServer),
+}
+
+/// A virtual server that the packet's destination selects, which Signpost's never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressedServer {
+    /// The number of its protocol.
+    pub protocol: u8,
+    /// Its address and port.
+    pub address: SocketAddr,
 }
 
 /// The idle times after which the kernel forgets a connection. They apply to the whole network
@@ -316,12 +323,22 @@ impl fmt::Display for ForeignVirtualServer {
                 family: Family::Ipv6,
                 mark,
             } => write!(f, "FWM {mark} IPv6"),
-            ForeignVirtualServer::Address { protocol, address } => match protocol {
-                6 => write!(f, "TCP {address}"),
-                17 => write!(f, "UDP {address}"),
-                132 => write!(f, "SCTP {address}"),
-                other => write!(f, "protocol {other} {address}"),
-            },
+            ForeignVirtualServer::Addressed(server) => server.fmt(f),
+        }
+    }
+}
+
+// === impl AddressedServer ===
+
+impl fmt::Display for AddressedServer {
+    /// As `ipvsadm -Ln` lists it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AddressedServer { protocol, address } = self;
+        match protocol {
+            6 => write!(f, "TCP {address}"),
+            17 => write!(f, "UDP {address}"),
+            132 => write!(f, "SCTP {address}"),
+            other => write!(f, "protocol {other} {address}"),
         }
     }
 }

@@ -14,7 +14,8 @@
 //! changes.
 //!
 //! [`conntrack`] has a separate socket, because it lists and deletes connections while rules are
-//! written. So have [`ipvs`], which uses generic netlink, and [`route`], which uses rtnetlink.
+//! written. So have [`ipvs`], which uses generic netlink, and [`route`] and [`link`], which use
+//! rtnetlink. [`ip_set`] and [`link`] only read and remove what another program has left behind.
 //!
 //! Sources: `include/uapi/linux/netfilter/nf_tables.h`, `include/uapi/linux/netfilter/nfnetlink.h`
 //! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: `rustix`
@@ -30,7 +31,9 @@ mod generic;
 #[cfg(test)]
 mod hostile;
 mod interruption;
+pub mod ip_set;
 pub mod ipvs;
+pub mod link;
 mod listener;
 pub mod nf_tables;
 mod notification;
@@ -40,7 +43,7 @@ mod wire;
 
 pub use descriptor::OpenError;
 pub use foreign_generations::ForeignGenerations;
-pub use generic::QueryError;
+pub use generic::{ChangeError, QueryError};
 pub use interruption::Interruption;
 pub use listener::Listener;
 pub use notification::{ForeignTransaction, Notification, Process, Watched};

@@ -11,6 +11,8 @@ pub(crate) const ACK: u16 = 0x4;
 pub(crate) const DUMP: u16 = 0x300;
 /// `NLM_F_DUMP_INTR`: the state changed while it was dumped.
 pub(crate) const DUMP_INTERRUPTED: u16 = 0x10;
+/// `NLM_F_REPLACE`.
+pub(crate) const REPLACE: u16 = 0x100;
 /// `NLM_F_EXCL`.
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 /// `NLM_F_CREATE`.
@@ -94,13 +96,13 @@ impl Writer {
         self.begin_with(kind, flags, sequence, [command, version, 0, 0])
     }
 
-    /// Begins a message with a `struct rtmsg` or `struct fib_rule_hdr` after its header.
-    pub(crate) fn begin_route(
+    /// Begins a message of rtnetlink, such as one with a `struct rtmsg` after its header.
+    pub(crate) fn begin_route<const N: usize>(
         &mut self,
         kind: u16,
         flags: u16,
         sequence: u32,
-        second: [u8; 12],
+        second: [u8; N],
     ) -> Open {
         self.begin_with(kind, flags, sequence, second)
     }

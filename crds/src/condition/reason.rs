@@ -86,11 +86,14 @@ reasons! {
          traffic: stop kube-proxy, then run signpost-agent takeover on the node.";
     KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
         "The node has rules of kube-proxy's mode iptables beside Signpost's, and both forward \
-         traffic: stop kube-proxy, then run signpost-agent takeover on the node, which reports \
-         where kube-proxy --cleanup is needed.";
+         traffic: stop kube-proxy, then run signpost-agent takeover on the node.";
     KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
-        "The node has virtual servers of kube-proxy's mode ipvs: stop kube-proxy, then run \
-         kube-proxy --cleanup from an image of the same version.";
+        "The node has virtual servers of kube-proxy's mode ipvs beside Signpost's rules, which new \
+         connections follow: stop kube-proxy, then run signpost-agent takeover on the node.";
+    KUBE_PROXY_ENDING = "KubeProxyEnding" for [FOREIGN_PROXY_DETECTED]:
+        "Wait: Signpost serves the node. Connections from before the takeover continue through \
+         kube-proxy's virtual servers, and the agent removes each of these when its last connection \
+         has ended; ipvsadm --list --numeric on the node names those with connections.";
     LEGACY_RULES_UNREAD = "LegacyRulesUnread" for [FOREIGN_PROXY_DETECTED]:
         "Nothing to do if kube-proxy never ran in mode iptables. Otherwise run \
          iptables-legacy-save -t nat on the node: only this command shows whether legacy iptables \

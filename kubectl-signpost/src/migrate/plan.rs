@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::condition::reason::{HANDED_BACK, KUBE_PROXY_IPVS, LEGACY_RULES_UNREAD, advice};
+use crds::condition::reason::{HANDED_BACK, LEGACY_RULES_UNREAD, advice};
 use crds::condition::{FOREIGN_PROXY_DETECTED, READY, Status, status_of};
 use crds::{NodeProxy, NodeProxyStatus};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -287,15 +287,6 @@ impl Obstacle {
         });
         let mut obstacles: Vec<Obstacle> = faults.map(Obstacle::of_trouble).collect();
         let found = find(conditions, FOREIGN_PROXY_DETECTED);
-        if let Some(found) = found
-            && found.reason == KUBE_PROXY_IPVS.name
-        {
-            obstacles.push(Obstacle {
-                what: "virtual servers of kube-proxy's mode ipvs are on the node".to_owned(),
-                next: KUBE_PROXY_IPVS.advice.to_owned(),
-                yields_to_force: true,
-            });
-        }
         if serving == Serving::Unknown {
             let next = found.and_then(|condition| advice(&condition.reason));
             obstacles.push(Obstacle {

@@ -23,7 +23,8 @@ use foreign_proxy::{ForeignProxyScan, Legacy};
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// Returns whether the node is served as `desired` requires. Pure.
+/// Returns whether the node is served as `desired` requires. kube-proxy's virtual servers that end
+/// do not delay a takeover: a single connection may last for days. Pure.
 pub(crate) fn is_carried_out(
     desired: Handover,
     serving_state: ServingState,
@@ -168,7 +169,12 @@ mod tests {
         let families = BTreeSet::from([Family::Ipv4]);
         let rules = rules.iter().map(|mechanism| (*mechanism, families.clone()));
         let rules = BTreeMap::from_iter(rules);
-        ForeignProxyScan::Seen(Found { rules, legacy }, KubeProxy::Silent)
+        let found = Found {
+            rules,
+            legacy,
+            ..Found::default()
+        };
+        ForeignProxyScan::Seen(found, KubeProxy::Silent)
     }
 
     #[test]
@@ -183,6 +189,14 @@ mod tests {
             &seen(&[], Legacy::Unreadable)
         ));
         assert!(!is_done(ServingState::HandedBack, &nothing));
+        let ending = ForeignProxyScan::Seen(
+            Found {
+                ending: foreign_proxy::Ending::Pending,
+                ..Found::default()
+            },
+            KubeProxy::Silent,
+        );
+        assert!(is_done(ServingState::Serving, &ending));
         assert!(!is_done(ServingState::Serving, &ForeignProxyScan::None));
         for scan in [
             seen(&[Mechanism::Nftables], Legacy::None),

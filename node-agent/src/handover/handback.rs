@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crds::profile::mechanism::Mode;
-use dataplane::Family;
+use dataplane::{Family, FrontendKey};
 use jiff::Timestamp;
 use reconciler::{Activity, Report};
 use runtime::chain;
@@ -16,6 +16,7 @@ use crate::serving_state::ServingState;
 use foreign_proxy::kernel;
 use foreign_proxy::process::{KubeProxy, observe_process};
 use foreign_proxy::services::observe_difference;
+use foreign_proxy::virtual_servers;
 use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
 /// How long kube-proxy may take to answer on the ports that the agent released: it retries every
@@ -67,6 +68,11 @@ impl Server {
             return Ending::Refused;
         }
         self.board.post_serving_state(ServingState::HandedBack);
+        // kube-proxy has returned to its virtual servers before it ended them all.
+        if let Err(error) = blocking(virtual_servers::commit_return).await {
+            let text = chain(&error).to_string();
+            caller.say(text).await;
+        }
         self.expect_withdrawal(caller).await
     }
 
@@ -153,6 +159,22 @@ fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
                     Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
                 }
             });
+        } else if has(Mechanism::Ipvs)
+            && let Some(desired) = &signpost.desired
+        {
+            points.push(match virtual_servers::observe_missing(desired, family) {
+                Err(error) => Point::warning(chain(&error).to_string()),
+                Ok(missing) if missing.is_empty() => Point::note(format!(
+                    "{family}: kube-proxy has a virtual server for each cluster IP"
+                )),
+                Ok(missing) => {
+                    let missing: Vec<String> = missing.iter().map(FrontendKey::to_string).collect();
+                    let some = some_of(&missing);
+                    Point::warning(format!(
+                        "{family}: kube-proxy has no virtual server for {some}"
+                    ))
+                }
+            });
         } else if has(Mechanism::Iptables) {
             points.push(match kernel::observe_entrance(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
@@ -165,9 +187,6 @@ fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
                      it has synced"
                 )),
             });
-        } else if has(Mechanism::Ipvs) {
-            let text = "kube-proxy's device is here; which Services it serves is not compared";
-            points.push(Point::note(format!("{family}: {text}")));
         } else if found.legacy == Legacy::Chains {
             let text = "kube-proxy's rules are here, in the legacy variant of iptables; which Services they \
                 name is not compared";

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use crds::profile::mechanism::Mode;
-use modes::findings;
+use dataplane::Dataplane;
+use modes::{Lock, findings};
 use runtime::{CancellationToken, chain};
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -39,17 +41,21 @@ pub(crate) struct Server {
     pub(super) board: Arc<Board>,
     pub(super) mark: HandbackMark,
     debug: Router,
+    /// The lock of legacy tables.
+    pub(super) lock: Lock,
     /// Held during a handover.
     pub(super) turn: Mutex<()>,
 }
 
 /// Signpost's side of a comparison with another proxy.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct SignpostSide {
     /// The active mode, or the desired one before any is active.
     pub(super) mode: Mode,
     /// The number of programmed Services.
     pub(super) services: usize,
+    /// The desired state; `None` before the first.
+    pub(super) desired: Option<Dataplane>,
 }
 
 /// The requester of a handover: a command or, by default, the profile, which needs only the
@@ -74,12 +80,14 @@ impl Server {
         board: Arc<Board>,
         mark: HandbackMark,
         debug: Router,
+        lock: Lock,
     ) -> Server {
         Server {
             socket: socket_within(state),
             board,
             mark,
             debug,
+            lock,
             turn: Mutex::new(()),
         }
     }
@@ -193,15 +201,29 @@ impl Server {
     /// Returns Signpost's side of a comparison.
     pub(super) fn signpost(&self) -> SignpostSide {
         let view = self.board.view().borrow().clone();
-        let desired = || view.map_or_else(Mode::default, |view| view.effective.mode);
+        let mode = || view.as_ref().map(|view| view.effective.mode);
+        let mode = findings::mode(&self.board.modes()).or_else(mode);
         let report = self.board.report().borrow().clone();
         let families = report.iter().flat_map(|report| &report.families);
         let programmed = families.filter_map(|family| family.programmed.as_ref());
         let services = programmed.map(|dataplane| dataplane.services().len());
         SignpostSide {
-            mode: findings::mode(&self.board.modes()).unwrap_or_else(desired),
+            mode: mode.unwrap_or_default(),
             services: services.max().unwrap_or_default(),
+            desired: view.and_then(|view| view.desired.clone()),
         }
+    }
+}
+
+// === impl SignpostSide ===
+
+impl SignpostSide {
+    /// Returns the addresses by which other nodes reach this one, at most one of each family.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let node = self.desired.as_ref().map(Dataplane::node);
+        let ipv4 = node.and_then(|node| node.ipv4).map(IpAddr::V4);
+        let ipv6 = node.and_then(|node| node.ipv6).map(IpAddr::V6);
+        ipv4.into_iter().chain(ipv6).collect()
     }
 }
 

@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use crds::condition::{self, Status, status_of};
-use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use modes::Lock;
 use reconciler::{Activity, Report};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::closing::{self, SignpostNodePorts};
-use super::preflight::{Point, some_of};
-use super::server::{Caller, Server, SignpostSide, blocking};
+use super::closing::SignpostNodePorts;
+use super::kube_proxy_rules;
+use super::preflight::Point;
+use super::server::{Caller, Server, blocking};
 use super::{Ending, WarningPolicy};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
-use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
+use foreign_proxy::kernel;
+use foreign_proxy::legacy_chains;
 use foreign_proxy::process::KubeProxy;
-use foreign_proxy::services::{Difference, observe_difference};
+use foreign_proxy::virtual_servers::{self, Remaining};
 use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
 /// How long it may take to program Signpost's rules again after a handback.
@@ -29,16 +31,6 @@ const COME_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// Stops kube-proxy on all nodes without removing it.
 const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
-
-/// What changes when mode nftables of either proxy replaces kube-proxy's mode iptables, according
-/// to docs/parity.md.
-const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
-    on its other addresses or on 127.0.0.1, unless a profile sets nodePorts; no rule opens health-check node ports in a firewall of \
-    the node; invalid packets are not dropped; wrong ports of cluster IPs are rejected";
-/// What a takeover does not remove: only kube-proxy can tell which virtual servers are its own.
-const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once Signpost's rules are \
-    here, which come before them, remove them with kube-proxy --cleanup, in the image that kube-proxy has; it removes \
-    virtual servers of other programs, too";
 
 impl Server {
     /// Removes kube-proxy's rules once Signpost's are programmed. Every step can be repeated and
@@ -65,7 +57,11 @@ impl Server {
         for (mechanism, family) in found.removable() {
             let removed = match mechanism {
                 Mechanism::Nftables => blocking(move || kernel::commit_table_removal(family)).await,
-                _ => blocking(move || kernel::commit_chains_removal(family)).await,
+                Mechanism::Iptables => {
+                    blocking(move || kernel::commit_chains_removal(family)).await
+                }
+                // Once for both families, after the chains.
+                Mechanism::Ipvs => continue,
             };
             if let Err(error) = removed {
                 let text = chain(&error).to_string();
@@ -75,7 +71,60 @@ impl Server {
             let text = format!("removed kube-proxy's {mechanism} rules for {family}");
             caller.say(text).await;
         }
+        if found.legacy == Legacy::Chains
+            && let Err(ending) = self.remove_legacy_chains(caller).await
+        {
+            return ending;
+        }
+        if found.rules.contains_key(&Mechanism::Ipvs) {
+            let own = self.signpost().addresses();
+            if let Err(error) = blocking(move || virtual_servers::commit_ending(&own)).await {
+                let text = chain(&error).to_string();
+                caller.say(text).await;
+                return Ending::Failed;
+            }
+        }
         self.expect_gone(caller).await
+    }
+
+    async fn remove_legacy_chains(&self, caller: &mut Caller) -> Result<(), Ending> {
+        for family in Family::ALL {
+            let Lock { path, patience } = self.lock.clone();
+            let removed =
+                blocking(move || legacy_chains::commit_removal(family, &path, patience)).await;
+            if let Err(error) = removed {
+                let text = chain(&error).to_string();
+                caller.say(text).await;
+                return Err(Ending::Failed);
+            }
+        }
+        let text = "removed kube-proxy's chains from the legacy variant of iptables";
+        caller.say(text).await;
+        Ok(())
+    }
+
+    /// Removes the virtual servers that are idle already, and says what remains.
+    async fn end_virtual_servers(&self, caller: &mut Caller) -> Result<(), Ending> {
+        let (text, outcome) = match blocking(virtual_servers::commit_idle_removal).await {
+            Err(error) => (chain(&error).to_string(), Err(Ending::Failed)),
+            Ok(remaining) if remaining == Remaining::default() => {
+                let text = "kube-proxy's virtual servers are removed";
+                (text.to_owned(), Ok(()))
+            }
+            Ok(Remaining {
+                virtual_servers,
+                connections,
+                addresses,
+            }) => {
+                let text = format!(
+                    "{virtual_servers} virtual servers and {addresses} addresses of kube-proxy stay for now, with \
+                     {connections} connections: the agent removes each when its last connection has ended"
+                );
+                (text, Ok(()))
+            }
+        };
+        caller.say(text).await;
+        outcome
     }
 
     /// Programs Signpost's rules again.
@@ -121,25 +170,26 @@ impl Server {
                     return Ending::Failed;
                 }
             };
-            if !found.removable().is_empty() {
+            if !found.rules.is_empty() || found.legacy == Legacy::Chains {
                 let text = "kube-proxy's rules came back: stop it first";
                 caller.say(format!("{text}\n{STOP_KUBE_PROXY}")).await;
                 return Ending::Failed;
             }
             if Instant::now() >= deadline {
-                break (found.rules.is_empty(), found.legacy);
+                break found;
             }
             sleep(COME_BACK_WITHIN / 8).await;
         };
-        let text = match left {
-            (false, _) => {
-                caller.say(VIRTUAL_SERVERS).await;
-                return Ending::Failed;
-            }
-            (true, Legacy::Unreadable | Legacy::Chains) => {
+        if left.ending == foreign_proxy::Ending::Pending
+            && let Err(ending) = self.end_virtual_servers(caller).await
+        {
+            return ending;
+        }
+        let text = match left.legacy {
+            Legacy::Unreadable => {
                 "Signpost serves this node's Services; rules in the legacy variant of iptables were not changed"
             }
-            (true, Legacy::None) => {
+            Legacy::Chains | Legacy::None => {
                 "Signpost alone serves this node's Services; if kube-proxy returns, condition \
                  ForeignProxyDetected reports it"
             }
@@ -169,7 +219,9 @@ impl Server {
         let signpost = self.signpost();
         let view = self.board.view().borrow().clone();
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
-        let observe = move || observe_points(&found, serving_state, signpost, node_ports.as_ref());
+        let observe = move || {
+            kube_proxy_rules::observe_points(&found, serving_state, signpost, node_ports.as_ref())
+        };
         points.extend(blocking(observe).await);
         points
     }
@@ -237,108 +289,4 @@ fn is_degraded(conditions: &[Condition]) -> bool {
             && condition.status == "True"
             && condition.reason != condition::reason::HANDOVER_REFUSED.name
     })
-}
-
-/// Returns findings about the rules in the kernel.
-fn observe_points(
-    found: &Found,
-    serving_state: ServingState,
-    signpost: SignpostSide,
-    node_ports: Option<&SignpostNodePorts>,
-) -> Vec<Point> {
-    let mut points = Vec::new();
-    let legacy = match found.legacy {
-        Legacy::None => None,
-        Legacy::Unreadable => Some(
-            "the legacy variant of iptables has a table nat that cannot be read: if there are chains \
-             KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with kube-proxy --cleanup, in the image \
-             that kube-proxy has, before anything else",
-        ),
-        Legacy::Chains => Some(
-            "rules of kube-proxy are in the legacy variant of iptables, and stay (iptables-legacy-save -t nat): \
-             remove them with kube-proxy --cleanup, in the image that kube-proxy has, before anything else",
-        ),
-    };
-    if let Some(text) = legacy {
-        points.push(match found.rules.is_empty() {
-            true => Point::warning(text),
-            false => Point::note(text),
-        });
-    }
-    if found.rules.contains_key(&Mechanism::Ipvs) {
-        points.push(Point::warning(VIRTUAL_SERVERS));
-    }
-    if found.rules.is_empty() {
-        points.push(Point::note("no rules of kube-proxy are here to be removed"));
-    }
-    let removable = found.removable();
-    let from_iptables = removable.iter().any(|(of, _)| *of == Mechanism::Iptables);
-    if from_iptables && signpost.mode != Mode::Iptables {
-        points.push(Point::note(FROM_IPTABLES));
-    }
-    for (mechanism, family) in removable {
-        let some = match mechanism {
-            Mechanism::Nftables if signpost.mode == Mode::Iptables => {
-                let text = "the Services in kube-proxy's rules are not compared with Signpost's";
-                Ok(vec![Point::note(format!("{family}: {text}"))])
-            }
-            Mechanism::Nftables => observe_nftables(family, serving_state),
-            _ => observe_iptables(family),
-        };
-        points
-            .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
-        let closing =
-            node_ports.map(|node_ports| closing::observe_points(mechanism, family, node_ports));
-        points.extend(closing.into_iter().flat_map(|closing| {
-            closing.unwrap_or_else(|error| {
-                let error = chain(&error);
-                let text = "unable to find out which node ports would close";
-                vec![Point::warning(format!("{family}: {text}: {error}"))]
-            })
-        }));
-    }
-    points
-}
-
-fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, ScanError> {
-    if serving_state == ServingState::HandedBack {
-        return Ok(Vec::new());
-    }
-    let Difference {
-        only_theirs,
-        only_own,
-    } = observe_difference(family)?;
-    let mut points = Vec::new();
-    if !only_theirs.is_empty() {
-        let some = some_of(&only_theirs);
-        let text = "either they were deleted, or another proxy is to serve them";
-        points.push(Point::note(format!(
-            "{family}: only kube-proxy's rules name {some}; {text}"
-        )));
-    }
-    if !only_own.is_empty() {
-        let some = some_of(&only_own);
-        points.push(Point::note(format!(
-            "{family}: only Signpost's rules name {some}"
-        )));
-    }
-    Ok(points)
-}
-
-fn observe_iptables(family: Family) -> Result<Vec<Point>, ScanError> {
-    let ForeignDependencies {
-        others,
-        drops_forwarded,
-    } = kernel::observe_foreign_references(family)?;
-    let mut points = Vec::new();
-    if !others.is_empty() {
-        points.push(Point::obstacle(format!("{family}: {}", some_of(&others))));
-    }
-    if drops_forwarded {
-        points.push(Point::warning(format!(
-            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept traffic \
-             to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
-        )));
-    }
-    Ok(points)
 }

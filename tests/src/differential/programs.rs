@@ -29,7 +29,7 @@ const HINT: &str = "KUBE-IPTABLES-HINT";
 
 /// A folder in which the programs have their generic names.
 #[derive(Debug)]
-pub(crate) struct Programs {
+pub struct Programs {
     folder: PathBuf,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// Links the programs of `variant` into a new folder in `parent`.
-    pub(crate) fn link(parent: &Path, variant: Variant) -> Result<Programs> {
+    pub fn link(parent: &Path, variant: Variant) -> Result<Programs> {
         let (name, program) = match variant {
             Variant::NfTables => ("nft", "xtables-nft-multi"),
             Variant::Legacy => ("legacy", "xtables-legacy-multi"),
@@ -59,7 +59,7 @@ impl Programs {
     }
 
     /// Makes `command` find only these programs, and use a separate lock file.
-    pub(crate) fn show_to(&self, command: &mut Command) -> Result<()> {
+    pub fn show_to(&self, command: &mut Command) -> Result<()> {
         let before = env::var_os("PATH").unwrap_or_default();
         let folders = [self.folder.clone()].into_iter();
         let path: OsString = env::join_paths(folders.chain(env::split_paths(&before)))

@@ -12,11 +12,12 @@ use crds::condition::reason::MODE_NOT_HONOURED;
 use crds::profile::mechanism::Mode;
 use dataplane::Protocol;
 use libtest_mimic::Trial;
-use netlink::ipvs::{IpvsSocket, Operation, SchedulerName, SchedulerSupport, Seconds};
+use netlink::ipvs::{IpvsSocket, Operation, SchedulerName, Seconds};
 use serde_json::json;
 use tests::deadline::wait_for;
+use tests::ipvs_support::find_ipvs;
 use tests::lone_agent::Sysctls;
-use tests::network::{Connections, Kind, Network};
+use tests::network::{Connections, Kind};
 use tests::trial::trial;
 use xtables::Variant;
 
@@ -43,7 +44,7 @@ type Test = fn() -> Result<()>;
 
 /// Returns all tests. Those that this kernel does not support are marked as skipped.
 pub(crate) fn trials() -> Result<Vec<Trial>> {
-    let missing = find_ipvs()?;
+    let missing = find_ipvs(&["rr"])?;
     let with: [(&str, Test); 8] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
@@ -91,20 +92,6 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
         println!("SKIPPED: every test of mode ipvs: {why}");
     }
     Ok(trials)
-}
-
-/// Returns why IPVS cannot be tested; `None` if it can.
-fn find_ipvs() -> Result<Option<String>> {
-    let mut network = Network::new()?;
-    let [namespace] = network.add_namespaces(["ipvs"])?;
-    let mut socket = namespace.enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
-    let scheduler = SchedulerName::new("rr").context("it is a name")?;
-    let family = dataplane::Family::Ipv4;
-    Ok(match socket.check_scheduler(family, &scheduler) {
-        Ok(SchedulerSupport::Present) => None,
-        Ok(SchedulerSupport::Missing) => Some("no scheduler rr".to_owned()),
-        Err(error) => Some(error.to_string()),
-    })
 }
 
 /// Returns a socket for the virtual servers of the node.

@@ -19,6 +19,7 @@ const EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Crowd {
     new: Vec<(String, Traffic)>,
     established: Vec<(String, Conversation)>,
+    every: Duration,
 }
 
 // === impl Crowd ===
@@ -26,9 +27,16 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// Starts the clients; returns once each has received an answer.
     pub(crate) fn gather(topology: &Topology) -> Result<Crowd> {
+        Crowd::gather_for(topology, EVERY)
+    }
+
+    /// Like [`Crowd::gather`], with another interval between new connections: many clients leave an
+    /// emulated machine no time for its proxies.
+    pub(crate) fn gather_for(topology: &Topology, every: Duration) -> Result<Crowd> {
         let mut crowd = Crowd {
             new: Vec::new(),
             established: Vec::new(),
+            every,
         };
         let pod = topology.pod(1, CLIENT)?;
         let (outside, node) = (topology.outside()?, topology.node(1)?);
@@ -58,7 +66,7 @@ impl Crowd {
             destination,
             deadline: Duration::from_secs(5),
         };
-        let new = start_traffic(inside, &probe, EVERY).with_context(|| name.clone())?;
+        let new = start_traffic(inside, &probe, self.every).with_context(|| name.clone())?;
         self.new.push((name.clone(), new));
         let old = Conversation::begin(inside, protocol, destination);
         let old = old.with_context(|| name.clone())?;

@@ -109,15 +109,7 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
         list_everything(stage)? == before,
         "a dry run changed something"
     );
-    expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
-    stage.wait_for_foreign("False", "NoneFound")?;
-    stage.start_kube_proxy(mode)?;
-    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
-    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
-    stage.stop_kube_proxy();
-    expect(stage.run(&["takeover"])?, true, "programmed again")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    take_over_twice(stage, mode)?;
     let left = stage.list_kube_proxy(mode, Family::Ipv4)?;
     for kept in ["chain KUBE-FIREWALL", "jump KUBE-MARK-MASQ", "jump mine"] {
         ensure!(left.contains(kept), "{kept} has gone:\n{left}");
@@ -147,6 +139,56 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
         "a refusal changed something"
     );
     Ok(())
+}
+
+/// Takes over, hands back, and takes over again.
+fn take_over_twice(stage: &mut Stage, mode: Mode) -> Result<()> {
+    expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    stage.wait_for_foreign("False", "NoneFound")?;
+    stage.start_kube_proxy(mode)?;
+    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
+    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    Ok(())
+}
+
+/// kube-proxy in mode iptables, variant legacy: a takeover removes its chains there, too.
+pub(crate) fn from_legacy_iptables(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::LegacyIptables;
+    stage.start_kube_proxy(mode)?;
+    // A rule of another program uses a chain that stays.
+    let program = "iptables-legacy";
+    let others = [
+        ["-t", "nat", "-N", "mine"].as_slice(),
+        &["-t", "nat", "-A", "mine", "-j", "KUBE-MARK-MASQ"],
+        &["-t", "nat", "-A", "PREROUTING", "-j", "mine"],
+    ];
+    for rule in others {
+        let status = stage.node()?.command(program).args(rule).status()?;
+        ensure!(status.success(), "{rule:?}: {status}");
+    }
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIptables")?;
+    stage.stop_kube_proxy();
+
+    let before = stage.list_kube_proxy(mode, Family::Ipv4)?;
+    let dry = stage.run(&["takeover", "--dry-run"])?;
+    expect(dry, true, "in the legacy variant of iptables")?;
+    let after = stage.list_kube_proxy(mode, Family::Ipv4)?;
+    ensure!(
+        before.lines().count() == after.lines().count(),
+        "a dry run changed something:\n{after}"
+    );
+    take_over_twice(stage, mode)?;
+    let left = stage.list_kube_proxy(mode, Family::Ipv4)?;
+    for kept in ["-A mine -j KUBE-MARK-MASQ", "-A PREROUTING -j mine"] {
+        ensure!(left.contains(kept), "{kept} has gone:\n{left}");
+    }
+    crowd.disperse()
 }
 
 /// Failure story T69: kube-proxy in mode iptables accepts node ports at every address of the node,
@@ -290,16 +332,17 @@ pub(crate) fn is_gone(stage: &Stage, mode: Mode) -> Result<bool> {
         let listed = stage.list_kube_proxy(mode, family)?;
         let gone = match mode {
             Mode::Nftables => listed.is_empty(),
-            Mode::Iptables => {
+            Mode::Iptables | Mode::LegacyIptables => {
                 let its = [
                     "KUBE-SERVICES",
                     "KUBE-NODEPORTS",
                     "KUBE-S",
                     "KUBE-EXT",
-                    "KUBE-PROXY",
+                    "KUBE-PROXY-FIREWALL",
                 ];
                 its.iter().all(|its| !listed.contains(its))
             }
+            Mode::Ipvs => listed.is_empty(),
         };
         if !gone {
             return Ok(false);

@@ -7,7 +7,9 @@ mod crowd;
 mod detection;
 mod handovers;
 mod interruptions;
+mod ipvs;
 mod stage;
+mod virtual_servers;
 
 use std::env;
 use std::path::Path;
@@ -16,10 +18,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Trial};
 use tests::control_plane::build_programs;
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 
 use stage::Stage;
+
+/// The test that takes a kernel with IPVS.
+const OF_MODE_IPVS: &str =
+    "t177_from_kube_proxy_in_mode_ipvs_and_back_connections_last_and_virtual_servers_end_with_them";
+
+/// The test that takes a kernel with the legacy variant of iptables.
+const OF_LEGACY_IPTABLES: &str =
+    "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_us";
 
 type Test = fn(&mut Stage) -> Result<()>;
 
@@ -34,7 +45,15 @@ fn main() -> Result<()> {
         let skipped = Trial::test(name, || Ok(())).with_ignored_flag(true);
         libtest_mimic::run(&arguments, vec![skipped]).exit();
     }
-    let tests: [(&str, Test); 11] = [
+    let missing = find_ipvs(&["rr"])?;
+    if let Some(why) = &missing {
+        println!("SKIPPED: takeovers from kube-proxy's mode ipvs: {why}");
+    }
+    let has_legacy = Path::new("/proc/net/ip_tables_names").exists();
+    if !has_legacy {
+        println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
+    }
+    let tests: [(&str, Test); 13] = [
         (
             "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
             detection::kube_proxy_beside_us,
@@ -75,7 +94,9 @@ fn main() -> Result<()> {
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
+        (OF_MODE_IPVS, ipvs::there_and_back),
         // Last, because tables of legacy iptables stay in a network namespace.
+        (OF_LEGACY_IPTABLES, handovers::from_legacy_iptables),
         (
             "what_is_not_ours_to_remove_is_named_with_what_removes_it",
             detection::not_ours_to_remove,
@@ -93,6 +114,9 @@ fn main() -> Result<()> {
             stage.clear()?;
             test(stage)
         })
+        .with_ignored_flag(
+            name == OF_MODE_IPVS && missing.is_some() || name == OF_LEGACY_IPTABLES && !has_legacy,
+        )
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());
     // `exit` drops nothing.

@@ -20,8 +20,12 @@ use tests::binaries;
 use tests::cluster::Program;
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
 use tests::deadline::wait_for;
+use tests::differential::programs::Programs;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Link, Namespace, Network, Plan, PlannedNode, Server, Topology, start_server};
+use xtables::Variant;
+
+use crate::virtual_servers;
 
 /// The serving pods and the client pod.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
@@ -32,6 +36,8 @@ const SERVER_PORT: u16 = 8080;
 /// The address of the API server, and the node's address on the link to it.
 const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
 pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
+/// The address of another program's virtual server.
+pub(crate) const OTHERS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 /// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
 const KUBE_PROXY_USER: &str = "system:kube-proxy";
 /// The deadline of waits for either proxy.
@@ -42,6 +48,8 @@ pub(crate) const PROMPTLY: Duration = Duration::from_secs(40);
 pub(crate) enum Mode {
     Nftables,
     Iptables,
+    LegacyIptables,
+    Ipvs,
 }
 
 /// The cluster. The tests start both proxies.
@@ -123,6 +131,7 @@ impl Stage {
         self.agent = None;
         self.kube_proxy = None;
         self.node()?.nft(&["flush ruleset"])?;
+        virtual_servers::clear(self.node()?)?;
         let folder = self.folder();
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -140,6 +149,10 @@ impl Stage {
         let program = self.control_plane.programs().join("kube-proxy");
         let mut command = self.node()?.command(program);
         command.arg("--config").arg(&file);
+        if mode == Mode::LegacyIptables {
+            let programs = Programs::link(self.files.path(), Variant::Legacy)?;
+            programs.show_to(&mut command)?;
+        }
         let log = self.files.path().join("kube-proxy.log");
         self.kube_proxy = Some(Program::start("kube-proxy", command, &log)?);
         let waited = self.wait_for("the rules of kube-proxy", |stage| {
@@ -148,6 +161,9 @@ impl Stage {
                 let rules = stage.list_kube_proxy(mode, family)?;
                 let address = addresses::cluster_ip(10, family).to_string();
                 all &= rules.contains(&address);
+                // Virtual servers may be left from before.
+                let chains = stage.list_kube_proxy(Mode::Iptables, family)?;
+                all &= mode != Mode::Ipvs || chains.contains("KUBE-SERVICES");
             }
             Ok(all.then_some(()))
         });
@@ -163,7 +179,8 @@ impl Stage {
         self.kube_proxy = None;
     }
 
-    /// Lists kube-proxy's rules in the kernel; empty if there are none.
+    /// Lists kube-proxy's rules in the kernel; empty if there are none. In mode ipvs these are the
+    /// virtual servers of both families, and nothing else.
     pub(crate) fn list_kube_proxy(&self, mode: Mode, family: Family) -> Result<String> {
         let family = nft_word(family);
         Ok(match mode {
@@ -181,6 +198,15 @@ impl Stage {
                 });
                 listed.concat()
             }
+            Mode::LegacyIptables => {
+                let program = match family {
+                    "ip" => "iptables-legacy-save",
+                    _ => "ip6tables-legacy-save",
+                };
+                let output = self.node()?.command(program).output()?;
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            }
+            Mode::Ipvs => virtual_servers::list(self.node()?)?,
         })
     }
 
@@ -435,18 +461,25 @@ fn service(name: &str, number: u8) -> Vec<Value> {
 
 /// Returns kube-proxy's configuration file. It leaves the conntrack sysctls alone.
 fn configuration(mode: Mode, kubeconfig: &Path) -> Value {
+    let own = addresses::node_address(1, Family::Ipv4);
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": match mode {
             Mode::Nftables => "nftables",
-            Mode::Iptables => "iptables",
+            Mode::Iptables | Mode::LegacyIptables => "iptables",
+            Mode::Ipvs => "ipvs",
         },
         "hostnameOverride": addresses::NODE,
         "clientConnection": {"kubeconfig": kubeconfig},
         "detectLocalMode": "NodeCIDR",
         "nftables": {"minSyncPeriod": "1s"},
         "iptables": {"minSyncPeriod": "1s"},
+        // kube-proxy removes virtual servers of other programs at all other addresses.
+        "ipvs": {
+            "minSyncPeriod": "1s",
+            "excludeCIDRs": [format!("{OTHERS}/32"), format!("{own}/32")],
+        },
         "oomScoreAdj": 0,
         "conntrack": {
             "maxPerCore": 0,

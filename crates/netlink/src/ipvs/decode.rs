@@ -6,8 +6,9 @@ use std::num::NonZeroU32;
 
 use super::encode::{attribute, destination, forwarding_number, service};
 use super::{
-    Connections, Destination, ForeignVirtualServer, Forwarding, Mark, MarkRange, SchedulerName,
-    Seconds, Thresholds, Timeouts, VirtualServer, VirtualServerFlags, VirtualServerKey, Weight,
+    AddressedServer, Connections, Destination, ForeignVirtualServer, Forwarding, Mark, MarkRange,
+    SchedulerName, Seconds, Thresholds, Timeouts, VirtualServer, VirtualServerFlags,
+    VirtualServerKey, Weight,
 };
 use crate::generic::QueryError;
 use crate::wire::{Attributes, Message};
@@ -43,10 +44,8 @@ pub(super) fn virtual_server(
         let protocol = protocol.ok_or(illegible("its protocol"))?;
         let address = socket_address(&attributes, family, service::ADDRESS, service::PORT);
         let address = address.ok_or(illegible("its address"))?;
-        return Ok(Listed::Foreign(ForeignVirtualServer::Address {
-            protocol,
-            address,
-        }));
+        let server = AddressedServer { protocol, address };
+        return Ok(Listed::Foreign(ForeignVirtualServer::Addressed(server)));
     };
     if !range.contains(mark) {
         return Ok(Listed::Foreign(ForeignVirtualServer::Mark { family, mark }));

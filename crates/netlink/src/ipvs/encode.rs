@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{
-    Destination, Forwarding, Operation, Timeouts, VirtualServer, VirtualServerFlags,
-    VirtualServerKey,
+    AddressedServer, Destination, Forwarding, Operation, Timeouts, VirtualServer,
+    VirtualServerFlags, VirtualServerKey,
 };
 use crate::generic::FamilyId;
 use crate::wire::{ACK, DUMP, REQUEST, Writer};
@@ -137,17 +137,35 @@ fn write_service(writer: &mut Writer, key: VirtualServerKey, server: Option<&Vir
     writer.close(nested);
 }
 
+fn write_addressed(writer: &mut Writer, server: AddressedServer) {
+    let nested = writer.nest(attribute::SERVICE);
+    let AddressedServer { protocol, address } = server;
+    writer.native_u16(service::FAMILY, Family::of(address.ip()).number().into());
+    writer.native_u16(service::PROTOCOL, protocol.into());
+    writer.bytes(service::ADDRESS, &union_of(address.ip()));
+    writer.bytes(service::PORT, &address.port().to_be_bytes());
+    writer.close(nested);
+}
+
+/// `union nf_inet_addr`, which has the size of the longest address.
+fn union_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(ip) => {
+            let mut union = [0; 16];
+            union[..4].copy_from_slice(&ip.octets());
+            union
+        }
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
 fn write_destination(writer: &mut Writer, address: SocketAddr, what: Option<&Destination>) {
     let nested = writer.nest(attribute::DESTINATION);
-    let (family, octets) = match address.ip() {
-        IpAddr::V4(ip) => (Family::Ipv4, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (Family::Ipv6, ip.octets().to_vec()),
-    };
-    writer.native_u16(destination::FAMILY, family.number().into());
-    // `union nf_inet_addr`.
-    let mut union = octets;
-    union.resize(16, 0);
-    writer.bytes(destination::ADDRESS, &union);
+    writer.native_u16(
+        destination::FAMILY,
+        Family::of(address.ip()).number().into(),
+    );
+    writer.bytes(destination::ADDRESS, &union_of(address.ip()));
     writer.bytes(destination::PORT, &address.port().to_be_bytes());
     if let Some(what) = what {
         writer.native_u32(destination::FORWARDING, forwarding_number(what.forwarding));
@@ -186,6 +204,31 @@ pub(super) fn list_destinations(key: VirtualServerKey, family: FamilyId, sequenc
     let command = command::GET_DESTINATION;
     request(family, REQUEST | DUMP, sequence, command, |writer| {
         write_service(writer, key, None);
+    })
+}
+
+/// Like [`list_destinations`], for a virtual server that its packets' destination selects.
+pub(super) fn list_destinations_of_addressed(
+    server: AddressedServer,
+    family: FamilyId,
+    sequence: u32,
+) -> Vec<u8> {
+    let command = command::GET_DESTINATION;
+    request(family, REQUEST | DUMP, sequence, command, |writer| {
+        write_addressed(writer, server);
+    })
+}
+
+/// A request to remove a virtual server that its packets' destination selects, with its
+/// destinations.
+pub(super) fn remove_addressed(
+    server: AddressedServer,
+    family: FamilyId,
+    sequence: u32,
+) -> Vec<u8> {
+    let command = command::DELETE_SERVICE;
+    request(family, REQUEST | ACK, sequence, command, |writer| {
+        write_addressed(writer, server);
     })
 }
 

@@ -16,9 +16,9 @@ use address::Family;
 use rustix::io::Errno;
 
 /// `IPVS_GENL_NAME`.
-const FAMILY: &str = "IPVS";
+pub(super) const FAMILY: &str = "IPVS";
 /// The kernel sends at most 32 KiB of a dump at once; an error includes the message that caused it.
-const DATAGRAM: usize = 128 << 10;
+pub(super) const DATAGRAM: usize = 128 << 10;
 
 /// A socket for the virtual servers of one range of marks, in the network namespace in which it was
 /// opened. Virtual servers may change between two datagrams of a dump without a sign from the

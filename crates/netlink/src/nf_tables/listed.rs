@@ -62,6 +62,17 @@ impl<'a> ListedRule<'a> {
             })
     }
 
+    /// Whether one of its expressions is the xtables match of this name.
+    pub fn uses_match(&self, name: &str) -> bool {
+        let mut expressions = self.attributes.nested(4).into_iter().flatten();
+        expressions.any(|(_, expression)| {
+            let expression = Attributes::parse(expression);
+            // NFTA_EXPR_DATA, NFTA_MATCH_NAME.
+            let module = || expression.nested(2)?.string(1);
+            expression.string(1) == Some("match") && module() == Some(name)
+        })
+    }
+
     /// The number of packets that reached its counter, if it has one.
     pub fn packets(&self) -> Option<u64> {
         let expressions = self.attributes.nested(4).into_iter().flatten();

@@ -1,0 +1,130 @@
+//! Findings about kube-proxy's rules in the kernel, before a takeover.
+
+use crds::profile::mechanism::Mode;
+use dataplane::Family;
+use runtime::chain;
+
+use super::closing::{self, SignpostNodePorts};
+use super::preflight::{Point, some_of};
+use super::server::SignpostSide;
+use crate::serving_state::ServingState;
+use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
+use foreign_proxy::services::{Difference, observe_difference};
+use foreign_proxy::{Found, Legacy, Mechanism};
+
+/// What changes when mode nftables of either proxy replaces kube-proxy's mode iptables, according
+/// to docs/parity.md.
+const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
+    on its other addresses or on 127.0.0.1, unless a profile sets nodePorts; no rule opens health-check node ports in a firewall of \
+    the node; invalid packets are not dropped; wrong ports of cluster IPs are rejected";
+/// The same for kube-proxy's mode ipvs.
+const FROM_IPVS: &str = "from mode ipvs: new connections follow Signpost's rules; each virtual server of kube-proxy is removed \
+    when its last connection has ended, and virtual servers of other programs stay; node ports answer on the node's own \
+    address of each family, unless a profile sets nodePorts; wrong ports of cluster IPs are rejected";
+/// Returns findings about the rules in the kernel.
+pub(super) fn observe_points(
+    found: &Found,
+    serving_state: ServingState,
+    signpost: SignpostSide,
+    node_ports: Option<&SignpostNodePorts>,
+) -> Vec<Point> {
+    let mut points = Vec::new();
+    match found.legacy {
+        Legacy::None => {}
+        Legacy::Unreadable => {
+            let text = "the legacy variant of iptables has a table nat that cannot be read: if there are chains \
+                KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with kube-proxy --cleanup, in the image \
+                that kube-proxy has, before anything else";
+            points.push(match found.rules.is_empty() {
+                true => Point::warning(text),
+                false => Point::note(text),
+            });
+        }
+        Legacy::Chains => {
+            let text = "kube-proxy's chains are in the legacy variant of iptables (iptables-legacy-save): each table is \
+                replaced once for each kind of chain; which node ports would close is not determined";
+            points.push(Point::note(text));
+        }
+    }
+    let is_ipvs = found.rules.contains_key(&Mechanism::Ipvs);
+    if is_ipvs {
+        points.push(Point::note(FROM_IPVS));
+    }
+    if found.rules.is_empty() && found.legacy != Legacy::Chains {
+        points.push(Point::note("no rules of kube-proxy are here to be removed"));
+    }
+    let removable = found.removable();
+    let has_chains = removable.iter().any(|(of, _)| *of == Mechanism::Iptables);
+    let from_iptables = !is_ipvs && (has_chains || found.legacy == Legacy::Chains);
+    if from_iptables && signpost.mode != Mode::Iptables {
+        points.push(Point::note(FROM_IPTABLES));
+    }
+    for (mechanism, family) in removable {
+        let some = match mechanism {
+            Mechanism::Nftables if signpost.mode == Mode::Iptables => {
+                let text = "the Services in kube-proxy's rules are not compared with Signpost's";
+                Ok(vec![Point::note(format!("{family}: {text}"))])
+            }
+            Mechanism::Nftables => observe_nftables(family, serving_state),
+            Mechanism::Iptables => observe_iptables(family),
+            Mechanism::Ipvs => Ok(Vec::new()),
+        };
+        points
+            .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
+        // In mode ipvs no chain has node ports.
+        let node_ports = node_ports.filter(|_| !is_ipvs || mechanism == Mechanism::Ipvs);
+        let closing =
+            node_ports.map(|node_ports| closing::observe_points(mechanism, family, node_ports));
+        points.extend(closing.into_iter().flat_map(|closing| {
+            closing.unwrap_or_else(|error| {
+                let error = chain(&error);
+                let text = "unable to find out which node ports would close";
+                vec![Point::warning(format!("{family}: {text}: {error}"))]
+            })
+        }));
+    }
+    points
+}
+
+fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, ScanError> {
+    if serving_state == ServingState::HandedBack {
+        return Ok(Vec::new());
+    }
+    let Difference {
+        only_theirs,
+        only_own,
+    } = observe_difference(family)?;
+    let mut points = Vec::new();
+    if !only_theirs.is_empty() {
+        let some = some_of(&only_theirs);
+        let text = "either they were deleted, or another proxy is to serve them";
+        points.push(Point::note(format!(
+            "{family}: only kube-proxy's rules name {some}; {text}"
+        )));
+    }
+    if !only_own.is_empty() {
+        let some = some_of(&only_own);
+        points.push(Point::note(format!(
+            "{family}: only Signpost's rules name {some}"
+        )));
+    }
+    Ok(points)
+}
+
+fn observe_iptables(family: Family) -> Result<Vec<Point>, ScanError> {
+    let ForeignDependencies {
+        others,
+        drops_forwarded,
+    } = kernel::observe_foreign_references(family)?;
+    let mut points = Vec::new();
+    if !others.is_empty() {
+        points.push(Point::obstacle(format!("{family}: {}", some_of(&others))));
+    }
+    if drops_forwarded {
+        points.push(Point::warning(format!(
+            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept traffic \
+             to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
+        )));
+    }
+    Ok(points)
+}

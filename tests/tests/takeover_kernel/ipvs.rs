@@ -1,0 +1,138 @@
+//! kube-proxy in mode ipvs. The kernel cannot move a connection of IPVS to rules of nf_tables, so
+//! virtual servers outlive a takeover for as long as they have connections.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::condition::{FOREIGN_PROXY_DETECTED, READY};
+use dataplane::Family;
+use netlink::ipvs::{IpvsSocket, Seconds, Timeouts};
+use testkit::address_plan as addresses;
+use tests::deadline::wait_for;
+
+use crate::crowd::Crowd;
+use crate::handovers::{expect, is_handed_back, list_everything};
+use crate::stage::{Mode, NODE_PORT, OTHERS, Stage};
+use crate::virtual_servers::{has_device, list, list_connections, list_sets};
+
+/// The interval between two new connections of each of ten clients, on an emulated machine.
+const EVERY: Duration = Duration::from_millis(300);
+/// How long the last virtual server may stay after its last connection, on an emulated machine: a
+/// quarter of four minutes. The kernel forgets a closed TCP connection after two
+/// (`tcp_timeouts` in net/netfilter/ipvs/ip_vs_proto_tcp.c), and the agent looks every ten seconds.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Failure story T177: the only way off mode ipvs was `kube-proxy --cleanup`, which ends every open
+/// connection and removes the virtual servers of other programs, too.
+pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Ipvs;
+    shorten_timeouts(stage)?;
+    stage.start_kube_proxy(mode)?;
+    // Those of other programs: at an address of its own, and at a port of the node.
+    let node_address = addresses::node_address(1, Family::Ipv4);
+    let others = [
+        format!("TCP {OTHERS}:80"),
+        format!("UDP {node_address}:5353"),
+    ];
+    stage
+        .node()?
+        .configure(&format!("addr add {OTHERS}/32 dev lo\n"))?;
+    let of_node = format!("{node_address}:5353");
+    let elsewhere = format!("{OTHERS}:80");
+    run(stage, "ipvsadm", &["-A", "-t", &elsewhere, "-s", "rr"])?;
+    run(stage, "ipvsadm", &["-A", "-u", &of_node, "-s", "rr"])?;
+    run(stage, "ipset", &["create", "others", "hash:ip"])?;
+    let before = Crowd::gather_for(stage.topology(), EVERY)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIpvs")?;
+    stage.stop_kube_proxy();
+
+    let (rules, servers) = (list_everything(stage)?, list(stage.node()?)?);
+    expect(
+        stage.run(&["takeover", "--dry-run"])?,
+        true,
+        "from mode ipvs",
+    )?;
+    ensure!(
+        list_everything(stage)? == rules && list(stage.node()?)? == servers,
+        "a dry run changed something"
+    );
+    let took_over = stage.run(&["takeover"])?;
+    ensure!(
+        took_over.text.contains("of kube-proxy stay for now"),
+        "{}",
+        took_over.text
+    );
+    expect(took_over, true, "Signpost alone serves")?;
+    stage.wait_for_foreign("False", "KubeProxyEnding")?;
+    ensure!(
+        !list_everything(stage)?.contains("KUBE-SERVICES"),
+        "chains of kube-proxy are left"
+    );
+
+    // kube-proxy returns while its virtual servers end.
+    stage.start_kube_proxy(mode)?;
+    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
+    ensure!(!stage.has_our_tables()?);
+    stage.wait_for_condition(READY, is_handed_back)?;
+    let between = Crowd::gather_for(stage.topology(), EVERY)?;
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    stage.wait_for_foreign("False", "KubeProxyEnding")?;
+    // A restarted agent continues.
+    stage.kill_agent()?;
+    stage.start_agent()?;
+    before.disperse()?;
+    between.disperse()?;
+
+    let after = Crowd::gather_for(stage.topology(), EVERY)?;
+    let mut left = String::new();
+    let gone = wait_for("the virtual servers to go", FORGOTTEN_WITHIN, || {
+        left = list(stage.node()?)?;
+        let has_some = left.lines().any(|line| !others.contains(&line.to_owned()));
+        Ok((!has_some).then_some(()))
+    });
+    let connections = || list_connections(stage.node()?);
+    gone.or_else(|error| Err(error.context(format!("{left}{}", connections()?))))?;
+    stage.wait_for_foreign("False", "NoneFound")?;
+    after.disperse()?;
+    ensure!(!has_device(stage.node()?)?, "kube-ipvs0 is left");
+    let kept = list(stage.node()?)?;
+    for other in &others {
+        ensure!(kept.contains(other), "{other} is gone:\n{kept}");
+    }
+    let sets = list_sets(stage.node()?)?;
+    ensure!(sets == "others\n", "{sets}");
+    ensure!(
+        !kept.contains(&format!(":{NODE_PORT}")),
+        "a node port is left:\n{kept}"
+    );
+    let found = stage.agent()?.condition(FOREIGN_PROXY_DETECTED)?;
+    ensure!(found.is_some_and(|found| found.message.is_empty()));
+    Ok(())
+}
+
+fn run(stage: &Stage, program: &str, arguments: &[&str]) -> Result<()> {
+    let output = stage.node()?.command(program).args(arguments).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {arguments:?}: {errors}");
+    Ok(())
+}
+
+/// Makes the kernel forget idle UDP, and half-closed TCP, after seconds.
+fn shorten_timeouts(stage: &Stage) -> Result<()> {
+    let seconds = |number| NonZeroU32::new(number).map(Seconds);
+    let (Some(tcp), Some(short)) = (seconds(900), seconds(20)) else {
+        unreachable!("they are not 0");
+    };
+    stage.node()?.enter(|| {
+        let mut socket = IpvsSocket::open(backend_ipvs::MARKS)?;
+        socket.commit_timeouts(Timeouts {
+            tcp,
+            tcp_fin: short,
+            udp: short,
+        })?;
+        Ok(())
+    })?
+}
