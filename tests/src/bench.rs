@@ -34,6 +34,7 @@ mod row;
 mod rule_reader;
 mod saved_rules;
 mod store;
+mod virtual_server_table;
 mod writer;
 
 pub use arena::Arena;

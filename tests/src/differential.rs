@@ -36,8 +36,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use dataplane::Family;
+use netlink::ipvs::AddressedServerSocket;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
@@ -55,7 +56,7 @@ pub use writer::NodeFate;
 use crate::binaries;
 use crate::cluster::Program;
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
-use crate::deadline::wait_for;
+use crate::deadline::{patience, wait_for};
 use crate::network::{Namespace, Network};
 use comparison::look;
 use ground::Ground;
@@ -225,6 +226,12 @@ impl RepairBackoff {
             Ok((last == expected).then_some(()))
         });
         reported.with_context(|| format!("it reports {last} and not {expected}"))?;
+        if mode == Mode::Ipvs {
+            let node = self.world(Rival::KubeProxy).node()?;
+            let servers =
+                node.enter(|| anyhow::Ok(AddressedServerSocket::open()?.observe()?))??;
+            ensure!(!servers.is_empty(), "kube-proxy has no virtual servers");
+        }
         let Some(programs) = programs else {
             return Ok(());
         };
@@ -278,12 +285,12 @@ impl RepairBackoff {
     /// Tries every case in both worlds.
     pub fn compare(&mut self, cases: &[Case]) -> Result<Comparison> {
         let quick = Effort {
-            patience: Duration::from_millis(400),
+            patience: patience(Duration::from_millis(400)),
             each: 6,
             crowd: self.take_clients(CROWDS[0]),
         };
         let patient = Effort {
-            patience: Duration::from_secs(3),
+            patience: patience(Duration::from_secs(3)),
             each: 24,
             crowd: self.take_clients(CROWDS[1]),
         };

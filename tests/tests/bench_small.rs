@@ -171,7 +171,7 @@ fn expected(rows: &BTreeSet<Row>) -> Vec<Measure> {
 fn hear() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["listener"])?;
-    let listener = ListenerThread::open(&node, Mode::Nftables)?;
+    let listener = ListenerThread::open(&node, Contender::Signpost, Mode::Nftables)?;
     let [element, rule, other] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 128, 0, last));
     listener.expect(element);
     listener.expect(rule);

@@ -2,7 +2,9 @@
 //! observe no difference except for those in `docs/parity.md`.
 //!
 //! `SIGNPOST_SEEDS=0..50` selects other seeds than the few of every run, and
-//! `SIGNPOST_MODE=iptables` the modes whose names start with this text.
+//! `SIGNPOST_MODE=iptables` the modes whose names start with this text. Both can be set as
+//! `SIGNPOST_TESTS_SEEDS` and `SIGNPOST_TESTS_MODE`, which `tests/kernel-rig/run` passes on: mode
+//! ipvs is skipped on a kernel without IPVS.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,6 +21,7 @@ use tests::differential::{
     Answer, Case, Configuration, Difference, EXPECTED_DIFFERENCES, Front, Mode, NodeFate, Origin,
     Population, RepairBackoff, Rival, Service,
 };
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::shared::Shared;
 use tests::trial::trial;
@@ -26,10 +29,11 @@ use xtables::Variant;
 
 /// The modes of every run, from which `SIGNPOST_MODE` selects, and their default seeds;
 /// `SIGNPOST_SEEDS` replaces these. The seeds for iptables differ in every setting.
-const SEEDS: [(Mode, Range<u64>); 3] = [
+const SEEDS: [(Mode, Range<u64>); 4] = [
     (Mode::Nftables, 0..2),
     (Mode::Iptables(Variant::NfTables), 1..2),
     (Mode::Iptables(Variant::Legacy), 2..3),
+    (Mode::Ipvs, 1..2),
 ];
 /// The size of a test with one seed: Services, rounds of changes, and changes per round.
 const SERVICES: usize = 10;
@@ -55,7 +59,14 @@ fn main() -> Result<()> {
         let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
         trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
     } else {
+        let missing = find_ipvs(&["rr"])?;
         for (mode, seeds) in chosen()? {
+            if let (Mode::Ipvs, Some(why)) = (mode, &missing) {
+                println!("SKIPPED: mode ipvs: {why}");
+                let name = "SKIPPED_all_comparisons_in_mode_ipvs";
+                trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
+                continue;
+            }
             for seed in seeds {
                 let name = format!("{mode}_seed_{seed}_no_packet_tells_one_from_the_other");
                 let test = move |contest: &mut RepairBackoff| compare_seed(contest, mode, seed);
@@ -79,13 +90,17 @@ fn main() -> Result<()> {
 
 /// Returns the modes and seeds selected by the environment.
 fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
-    let modes = match env::var("SIGNPOST_MODE") {
-        Ok(text) => Mode::parse(&text).context("SIGNPOST_MODE")?,
-        Err(_) => Mode::ALL.into(),
+    let variable = |name: &str| {
+        let names = [format!("SIGNPOST_{name}"), format!("SIGNPOST_TESTS_{name}")];
+        names.iter().find_map(|name| env::var(name).ok())
+    };
+    let modes = match variable("MODE") {
+        Some(text) => Mode::parse(&text).context("SIGNPOST_MODE")?,
+        None => Mode::ALL.into(),
     };
     let mut chosen: Vec<_> = SEEDS.into();
     chosen.retain(|(mode, _)| modes.contains(mode));
-    if let Ok(text) = env::var("SIGNPOST_SEEDS") {
+    if let Some(text) = variable("SEEDS") {
         let parse = || {
             let (start, end) = text.split_once("..")?;
             Some(start.parse().ok()?..end.parse().ok()?)
@@ -108,7 +123,12 @@ fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()
     contest.configure(configuration)?;
     let mut population = Population::generate(&mut seeded, SERVICES);
     let mut found = Vec::new();
-    for round in 0..=ROUNDS {
+    // In mode ipvs the machine is emulated.
+    let (rounds, cases) = match mode {
+        Mode::Ipvs => (ROUNDS / 2, CASES / 4),
+        Mode::Nftables | Mode::Iptables(_) => (ROUNDS, CASES),
+    };
+    for round in 0..=rounds {
         let mut done = Vec::new();
         if round > 0 {
             done = population.mutate(&mut seeded, CHANGES);
@@ -116,7 +136,7 @@ fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()
         let started = Instant::now();
         contest.settle(&population)?;
         let settled = started.elapsed();
-        let cases = Case::sample(&mut seeded, &population, configuration, CASES);
+        let cases = Case::sample(&mut seeded, &population, configuration, cases);
         let comparison = contest.compare(&cases)?;
         println!(
             "    round {round}: both settled in {settled:.1?}, {} cases asked in {:.1?}: {:?}",

@@ -145,6 +145,13 @@ impl Kernel {
                 ensure!(ended.expect_passed()? == 1, "nothing was tested");
                 Ok(())
             }),
+            self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
+                let differential = test_program("differential_kube_proxy")?.into_os_string();
+                let command = [differential, "ipvs".into()];
+                let ended = kernel.command("differential_kube_proxy", DEADLINE, command)?;
+                ensure!(ended.expect_passed()? == 2, "nothing was tested");
+                Ok(())
+            }),
             self.trial(
                 "t26_without_hashes_loses_affinity_alone",
                 Kernel::without_hashes,

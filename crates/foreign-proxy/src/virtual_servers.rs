@@ -25,7 +25,7 @@ use thiserror::Error;
 use super::socket_table::observe_own_addresses;
 
 /// The device that has the addresses of virtual servers (pkg/proxy/ipvs/proxier.go).
-pub(crate) const DEVICE: &str = "kube-ipvs0";
+const DEVICE: &str = "kube-ipvs0";
 /// The alias of the device after a takeover.
 const ENDS: &str = "signpost: removed when its connections have ended";
 /// The prefix of the names of kube-proxy's sets (pkg/proxy/ipvs/ipset.go).
@@ -123,9 +123,10 @@ pub fn commit_return() -> Result<(), VirtualServerError> {
 /// Removes virtual servers of kube-proxy without connections, a thousand at most, and the addresses
 /// that no virtual server and no socket has any more; after the last one the device and the sets as
 /// well. A connection of this node that began before the takeover has the Service's address on both
-/// ends. Does
-/// nothing to virtual servers of other programs: kube-proxy's have an address of its device, or a
-/// node port of its sets and another address of the node.
+/// ends.
+///
+/// Virtual servers of other programs stay: kube-proxy's have an address of its device, or a node
+/// port of its sets and another address of the node.
 pub fn commit_idle_removal() -> Result<Remaining, VirtualServerError> {
     let mut links = LinkSocket::open()?;
     let Some(Link { index, .. }) = links.observe(DEVICE)? else {

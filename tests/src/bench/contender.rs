@@ -23,6 +23,8 @@ use crate::network::Namespace;
 const METRICS: &str = "http://127.0.0.1:10249/metrics";
 /// The timeout of a request. A program that is reading a large list answers late.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// The device that has the addresses of kube-proxy's virtual servers.
+const KUBE_PROXY_DEVICE: &str = "kube-ipvs0";
 /// The tables that any program in the benchmark writes.
 const LEGACY_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 /// The total duration of syncs that write rules, for both families together.
@@ -182,6 +184,9 @@ impl Entry {
     /// that a kubelet creates: proxies use them to detect the active variant of iptables.
     pub(super) fn clean_node(&self) -> Result<()> {
         self.node.nft(&["flush", "ruleset"])?;
+        if self.mode == Mode::Ipvs {
+            return self.clean_virtual_servers();
+        }
         let Some(variant) = self.mode.variant() else {
             return Ok(());
         };
@@ -209,7 +214,24 @@ impl Entry {
                 };
                 self.run(program, &["-w", "-t", "nat", "-F"])
             }
+            Mode::Ipvs => self.run("ipvsadm", &["--clear"]),
         }
+    }
+
+    /// Removes what either has in mode ipvs besides nf_tables. Signpost's routing rule stays, one in
+    /// each family.
+    fn clean_virtual_servers(&self) -> Result<()> {
+        self.run("ipvsadm", &["--clear"])?;
+        self.run("ipset", &["destroy"])?;
+        let links = self
+            .node
+            .command("ip")
+            .args(["-oneline", "link"])
+            .output()?;
+        if String::from_utf8_lossy(&links.stdout).contains(KUBE_PROXY_DEVICE) {
+            self.run("ip", &["link", "delete", KUBE_PROXY_DEVICE])?;
+        }
+        Ok(())
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
@@ -256,14 +278,26 @@ impl Running {
         self.metric(LAST_ROUND).is_ok_and(|time| time > 0.0)
     }
 
+    /// Whether its metrics report a successful sync of IPv4.
+    pub(super) fn says_ipv4_programmed(&self) -> bool {
+        let is_ipv4 = |series: &str| !series.contains("IPv6");
+        self.metric_of(LAST_ROUND, is_ipv4)
+            .is_ok_and(|time| time > 0.0)
+    }
+
     /// Returns the sum of a metric over all its labels; 0 if the metric does not exist.
     fn metric(&self, name: &str) -> Result<f64> {
+        self.metric_of(name, |_| true)
+    }
+
+    /// Like [`Running::metric`], for the series that `is_one` accepts.
+    fn metric_of(&self, name: &str, is_one: impl Fn(&str) -> bool) -> Result<f64> {
         let text = self.node.get(METRICS, ANSWERS_WITHIN)?.into_body();
         let values = text
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.rsplit_once(' '))
-            .filter(|(series, _)| series.split('{').next() == Some(name));
+            .filter(|(series, _)| series.split('{').next() == Some(name) && is_one(series));
         values.map(|(_, value)| Ok(value.parse::<f64>()?)).sum()
     }
 }

@@ -25,6 +25,9 @@ const QUIET: Duration = Duration::from_millis(1200);
 /// The interval between two checks whether a program is done.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
+/// The interval between two requests for a contender's report during a start.
+const REPORT_ASKED_EVERY: Duration = Duration::from_millis(100);
+
 /// The amount of work for each measurement.
 #[derive(Debug, Clone)]
 pub struct Effort {
@@ -98,6 +101,22 @@ pub fn measure_round(
 
 // === impl Course ===
 
+/// Waits until the contender reports IPv4 to be programmed. Virtual servers are not all of mode
+/// ipvs: kube-proxy fills its sets, without which nothing is masqueraded, after them.
+fn wait_for_report(running: &mut Running, patience: Duration) -> Result<Option<Sighting>> {
+    while running.started.elapsed() < patience {
+        running.ensure_runs()?;
+        let asked = Instant::now();
+        if running.says_ipv4_programmed() {
+            let at = Instant::now();
+            let resolution = asked.elapsed() + REPORT_ASKED_EVERY;
+            return Ok(Some(Sighting { at, resolution }));
+        }
+        thread::sleep(REPORT_ASKED_EVERY);
+    }
+    Ok(None)
+}
+
 impl<'a> Course<'a> {
     /// A course for `contender`.
     fn new(arena: &'a Arena, contender: Contender, effort: &'a Effort) -> Result<Course<'a>> {
@@ -145,7 +164,7 @@ impl<'a> Course<'a> {
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
-        let listener = ListenerThread::open(&self.entry.node, self.arena.mode)?;
+        let listener = ListenerThread::open(&self.entry.node, self.contender, self.arena.mode)?;
         self.settle(&mut running, &listener)?;
         // Even without other activity the machine may use less kernel memory than before.
         let Bytes(after) = observe_kernel_memory()?;
@@ -196,8 +215,11 @@ impl<'a> Course<'a> {
         let mut running = self.entry.start()?;
         let memory = running.tree().watch_memory();
         let patience = self.effort.start_patience;
-        let seen = reader.wait_for_all(population, patience, || running.ensure_runs())?;
+        let mut seen = reader.wait_for_all(population, patience, || running.ensure_runs())?;
         let started = running.started;
+        if self.arena.mode == Mode::Ipvs && seen.is_some() {
+            seen = wait_for_report(&mut running, patience)?;
+        }
         self.push_sighting(figures, Measure::ColdStart, seen, started, patience);
         Ok(match seen {
             Some(_) => Start::Programmed(Box::new(running), memory),
@@ -297,8 +319,11 @@ impl<'a> Course<'a> {
         };
         self.push(figures, Measure::Restart, reading);
         self.settle(&mut running, listener)?;
-        if self.arena.mode == Mode::Iptables(Variant::Legacy) {
-            let note = "The legacy tables tell nobody of their changes: what a restart writes is \
+        if matches!(
+            self.arena.mode,
+            Mode::Iptables(Variant::Legacy) | Mode::Ipvs
+        ) {
+            let note = "The kernel sends no notifications in this mode: what a restart writes is \
                         not counted.";
             figures.note(note.to_owned());
             return Ok(running);
@@ -350,8 +375,8 @@ impl<'a> Course<'a> {
         }
         if let Some(longest) = listener.longest_read() {
             figures.note(format!(
-                "The kernel sends no notifications for legacy tables. The benchmark reads them, and meanwhile \
-                 {} cannot replace them. Reading took up to {longest:.0?}: latencies are that coarse.",
+                "The kernel sends no notifications in this mode. The benchmark reads what it holds, and meanwhile \
+                 {} cannot change it. Reading took up to {longest:.0?}: latencies are that coarse.",
                 self.contender
             ));
         }

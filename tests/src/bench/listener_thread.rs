@@ -10,16 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use xtables::Variant;
 
+use super::Contender;
 use super::netlink_dump::{Messages, NetlinkSocket, Received};
 use super::saved_rules::SavedRules;
+use super::virtual_server_table::VirtualServerTable;
 use crate::differential::Mode;
 use crate::network::Namespace;
 
 /// How often the thread checks whether to stop, and how often a waiting caller checks for a
 /// notification. It does not affect the measured times, which are taken on arrival.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The polling interval for legacy tables, which send no notifications.
-const LEGACY_PAUSE: Duration = Duration::from_millis(1);
+/// The shortest interval between two looks at what sends no notifications.
+const POLLED_PAUSE: Duration = Duration::from_millis(1);
 /// The interval of full reads of a legacy table. A rule replaced by one of the same length shows
 /// only in a full read.
 pub(super) const LEGACY_READ: Duration = Duration::from_millis(200);
@@ -36,6 +38,13 @@ pub struct ListenerThread {
 struct Shared {
     received: Mutex<Notification>,
     ending: AtomicBool,
+}
+
+/// What sends no notifications.
+#[derive(Debug)]
+enum Polled {
+    Legacy(SavedRules),
+    Ipvs(VirtualServerTable),
 }
 
 /// The notifications received so far.
@@ -65,7 +74,7 @@ pub(super) struct Counts {
 
 impl ListenerThread {
     /// Starts to listen on `node`.
-    pub fn open(node: &Namespace, mode: Mode) -> Result<ListenerThread> {
+    pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<ListenerThread> {
         let shared = Arc::new(Shared::default());
         let listening = Arc::clone(&shared);
         let thread = match mode {
@@ -76,7 +85,11 @@ impl ListenerThread {
             }
             Mode::Iptables(Variant::Legacy) => {
                 let rules = SavedRules::open(node)?;
-                thread::spawn(move || listening.poll(rules))
+                thread::spawn(move || listening.poll(Polled::Legacy(rules)))
+            }
+            Mode::Ipvs => {
+                let servers = VirtualServerTable::open(node, contender)?;
+                thread::spawn(move || listening.poll(Polled::Ipvs(servers)))
             }
         };
         Ok(ListenerThread {
@@ -147,6 +160,24 @@ impl Drop for ListenerThread {
     }
 }
 
+// === impl Polled ===
+
+impl Polled {
+    fn has_changed(&mut self) -> Result<bool> {
+        match self {
+            Polled::Legacy(rules) => rules.has_changed(),
+            Polled::Ipvs(servers) => servers.has_changed(),
+        }
+    }
+
+    fn observe_among(&self, among: &BTreeSet<Ipv4Addr>) -> Result<BTreeSet<Ipv4Addr>> {
+        match self {
+            Polled::Legacy(rules) => rules.observe_among(among),
+            Polled::Ipvs(servers) => Ok(servers.among(among)),
+        }
+    }
+}
+
 // === impl Shared ===
 
 impl Shared {
@@ -169,18 +200,20 @@ impl Shared {
         }
     }
 
-    fn poll(&self, mut rules: SavedRules) {
+    fn poll(&self, mut rules: Polled) {
         let mut read = Instant::now();
         while !self.ending.load(Ordering::Relaxed) {
+            let looked = Instant::now();
             if let Err(error) = self.look_once(&mut rules, &mut read) {
                 self.lock().failure = Some(error);
                 return;
             }
-            thread::sleep(LEGACY_PAUSE);
+            // No more than half of one processor is for that.
+            thread::sleep(POLLED_PAUSE.max(looked.elapsed()));
         }
     }
 
-    fn look_once(&self, rules: &mut SavedRules, read: &mut Instant) -> Result<()> {
+    fn look_once(&self, rules: &mut Polled, read: &mut Instant) -> Result<()> {
         let at = Instant::now();
         let changed = rules.has_changed()?;
         if changed || read.elapsed() > LEGACY_READ {

@@ -12,6 +12,7 @@ use super::Contender;
 use super::netlink_dump::{Listed, NetlinkSocket};
 use super::population::{Population, is_endpoint, service_at};
 use super::saved_rules::SavedRules;
+use super::virtual_server_table::VirtualServerTable;
 use crate::differential::Mode;
 use crate::network::Namespace;
 
@@ -50,6 +51,8 @@ enum Kernel {
     },
     /// The legacy xtables.
     Legacy(SavedRules),
+    /// IPVS.
+    Ipvs(VirtualServerTable),
 }
 
 /// Which rules of a contender to read.
@@ -116,6 +119,11 @@ impl View {
                 ],
                 proof: Proof::Endpoints,
             },
+            // The reader of virtual servers knows where to look.
+            (Mode::Ipvs, _) => View {
+                places: &[],
+                proof: Proof::Endpoints,
+            },
             (Mode::Iptables(_), _) => View {
                 places: &[Place {
                     table: "nat",
@@ -134,6 +142,7 @@ impl RuleReader {
     pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<RuleReader> {
         let kernel = match mode {
             Mode::Iptables(Variant::Legacy) => Kernel::Legacy(SavedRules::open(node)?),
+            Mode::Ipvs => Kernel::Ipvs(VirtualServerTable::open(node, contender)?),
             Mode::Nftables | Mode::Iptables(Variant::NfTables) => {
                 let opened = node.enter(|| {
                     anyhow::Ok(Kernel::NfTables {
@@ -164,6 +173,7 @@ impl RuleReader {
         let (mut asked, mut checked) = (Instant::now(), Instant::now());
         while Instant::now() < end {
             let changed = self.notice_change(&mut asked)?;
+            let looked = asked.elapsed();
             let is_due = |unlooked: &mut Unlooked| {
                 let is_settled = !changed && unlooked.last.at.elapsed() >= SETTLED;
                 is_settled || unlooked.since.elapsed() >= OVERDUE
@@ -182,7 +192,8 @@ impl RuleReader {
                 check()?;
                 checked = Instant::now();
             }
-            thread::sleep(PAUSE);
+            // A look at virtual servers takes long: no more than half of one processor is for that.
+            thread::sleep(PAUSE.max(looked));
         }
         Ok(None)
     }
@@ -206,6 +217,7 @@ impl RuleReader {
     fn has_changed(&mut self) -> Result<bool> {
         match &mut self.kernel {
             Kernel::Legacy(rules) => rules.has_changed(),
+            Kernel::Ipvs(servers) => servers.has_changed(),
             Kernel::NfTables {
                 socket, generation, ..
             } => {
@@ -228,6 +240,7 @@ impl RuleReader {
         };
         match &mut self.kernel {
             Kernel::Legacy(rules) => rules.observe_addresses()?.into_iter().for_each(each),
+            Kernel::Ipvs(servers) => servers.addresses().iter().copied().for_each(each),
             Kernel::NfTables { dump, .. } => {
                 for Place { table, listed } in self.view.places {
                     dump.dump(table, *listed, &mut each)

@@ -47,7 +47,7 @@ enum Part {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The mechanism of both: nftables, iptables-nft or iptables-legacy. Repeat it to measure
+    /// The mechanism of both: nftables, iptables-nft, iptables-legacy or ipvs. Repeat it to measure
     /// several in turn.
     #[arg(long, default_value = "nftables")]
     mode: Vec<String>,

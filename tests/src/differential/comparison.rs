@@ -69,7 +69,7 @@ pub(super) fn look(
         let [theirs, ours] = worlds;
         let (theirs, ours) = (theirs.observe(case, effort)?, ours.observe(case, effort)?);
         let sort = theirs.sort();
-        if theirs == ours {
+        if theirs == ours || theirs.is_as_unserved_as(&ours) {
             return Ok((sort, None));
         }
         let case = case.clone();

@@ -51,7 +51,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                     | Front::WrongPort
                     | Front::Unallocated
             );
-            is_of_iptables(configuration)
+            (is_of_iptables(configuration) || is_of_ipvs(configuration))
                 && asks_one
                 && !difference.ours.has_answer()
                 && silenced(&difference.theirs) == difference.ours
@@ -112,7 +112,50 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && difference.ours.has_answer()
         },
     },
+    // The differences of mode ipvs, each with its cause in kube-proxy's pkg/proxy/ipvs/proxier.go.
+    // A virtual server has one list of endpoints (syncEndpoint).
+    ExpectedDifference {
+        row: "policy Local: endpoints of this node for all clients, those of other nodes where there are none; no short-circuits",
+        shows: |difference, service, configuration| {
+            let Difference { case, theirs, ours } = difference;
+            let policy = match case.front {
+                Front::ClusterIp | Front::ClusterIpThenNodePort => service.internal,
+                _ => service.external,
+            };
+            let on_node = matches!(
+                case.origin,
+                Origin::Node | Origin::Pod | Origin::EndpointPod
+            );
+            is_of_ipvs(configuration)
+                && policy == Policy::Local
+                && (is_only(ours, Seen::Silence)
+                    || on_node && ours.has_answer() && theirs.has_answer())
+        },
+    },
+    // All addresses but those of node ports are on kube-ipvs0, whose ports KUBE-IPVS-FILTER rejects.
+    ExpectedDifference {
+        row: "a wrong port of a load-balancer IP is refused",
+        shows: |difference, _, configuration| {
+            is_of_ipvs(configuration)
+                && difference.case.front == Front::WrongPortOfLoadBalancer
+                && is_only(&difference.theirs, Seen::Refused)
+                && is_ignored(&difference.ours)
+        },
+    },
+    ExpectedDifference {
+        row: "no node ports on localhost",
+        shows: |difference, _, configuration| {
+            is_of_ipvs(configuration)
+                && configuration.node_ports == NodePorts::Anywhere
+                && difference.case.front == Front::NodePortAtLoopback
+                && !difference.theirs.has_answer()
+        },
+    },
 ];
+
+fn is_of_ipvs(configuration: Configuration) -> bool {
+    configuration.mode == Mode::Ipvs
+}
 
 fn is_of_iptables(configuration: Configuration) -> bool {
     configuration.mode.variant().is_some()

@@ -12,16 +12,19 @@ pub enum Mode {
     Nftables,
     /// iptables, in one of its two variants.
     Iptables(Variant),
+    /// IPVS, with iptables beside it for kube-proxy.
+    Ipvs,
 }
 
 // === impl Mode ===
 
 impl Mode {
     /// All mechanisms.
-    pub const ALL: [Mode; 3] = [
+    pub const ALL: [Mode; 4] = [
         Mode::Nftables,
         Mode::Iptables(Variant::NfTables),
         Mode::Iptables(Variant::Legacy),
+        Mode::Ipvs,
     ];
 
     /// Returns the mechanisms whose names start with `text`: `iptables` means both variants.
@@ -41,7 +44,7 @@ impl Mode {
     /// Returns the variant of iptables, if the mechanism is iptables.
     pub fn variant(self) -> Option<Variant> {
         match self {
-            Mode::Nftables => None,
+            Mode::Nftables | Mode::Ipvs => None,
             Mode::Iptables(variant) => Some(variant),
         }
     }
@@ -51,6 +54,7 @@ impl Mode {
         match self {
             Mode::Nftables => "nftables",
             Mode::Iptables(_) => "iptables",
+            Mode::Ipvs => "ipvs",
         }
     }
 }
@@ -61,6 +65,7 @@ impl fmt::Display for Mode {
             Mode::Nftables => "nftables",
             Mode::Iptables(Variant::NfTables) => "iptables-nft",
             Mode::Iptables(Variant::Legacy) => "iptables-legacy",
+            Mode::Ipvs => "ipvs",
         })
     }
 }

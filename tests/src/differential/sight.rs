@@ -75,6 +75,16 @@ impl Sight {
         }
     }
 
+    /// Whether both are of packets that no rule takes, of which one client saw nothing more often
+    /// than the other: whether the error arrives in time depends on the machine.
+    pub(super) fn is_as_unserved_as(&self, other: &Sight) -> bool {
+        let failed = |seen: &&Seen| matches!(seen, Seen::Failed(_));
+        let errors = |sight: &Sight| sight.0.iter().filter(failed).cloned().collect::<Vec<_>>();
+        let is_unserved = |seen: &Seen| matches!(seen, Seen::Silence | Seen::Failed(_));
+        let mut both = self.0.iter().chain(&other.0);
+        both.all(is_unserved) && !errors(self).is_empty() && errors(self) == errors(other)
+    }
+
     /// Whether any connection was answered.
     pub fn has_answer(&self) -> bool {
         self.0

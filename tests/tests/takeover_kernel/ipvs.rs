@@ -5,7 +5,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use crds::ProxyProfileSpec;
 use crds::condition::{FOREIGN_PROXY_DETECTED, READY};
+use crds::profile::handover::Handover;
+use crds::profile::mechanism;
 use dataplane::Family;
 use netlink::ipvs::{IpvsSocket, Seconds, Timeouts};
 use testkit::address_plan as addresses;
@@ -111,6 +114,32 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     let found = stage.agent()?.condition(FOREIGN_PROXY_DETECTED)?;
     ensure!(found.is_some_and(|found| found.message.is_empty()));
     Ok(())
+}
+
+/// From kube-proxy's mode ipvs to Signpost's, as a profile asks for.
+pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
+    shorten_timeouts(stage)?;
+    stage.start_kube_proxy(Mode::Ipvs)?;
+    let before = Crowd::gather_for(stage.topology(), EVERY)?;
+    let mut profile = ProxyProfileSpec {
+        mode: mechanism::Mode::Ipvs,
+        ..ProxyProfileSpec::default()
+    };
+    stage.configure_by(&profile)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIpvs")?;
+    stage.stop_kube_proxy();
+    profile.handover = Handover::Takeover;
+    let hash = stage.configure_by(&profile)?;
+    stage.wait_for_foreign("False", "KubeProxyEnding")?;
+    stage.wait_for_applied(&hash)?;
+    let after = Crowd::gather_for(stage.topology(), EVERY)?;
+    ensure!(
+        list_everything(stage)?.contains("table ip signpost-ipvs {"),
+        "Signpost serves in another mode"
+    );
+    before.disperse()?;
+    after.disperse()
 }
 
 fn run(stage: &Stage, program: &str, arguments: &[&str]) -> Result<()> {

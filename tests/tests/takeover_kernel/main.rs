@@ -24,9 +24,11 @@ use tests::trial::trial;
 
 use stage::Stage;
 
-/// The test that takes a kernel with IPVS.
-const OF_MODE_IPVS: &str =
-    "t177_from_kube_proxy_in_mode_ipvs_and_back_connections_last_and_virtual_servers_end_with_them";
+/// The tests that take a kernel with IPVS.
+const OF_MODE_IPVS: [&str; 2] = [
+    "t177_from_kube_proxy_in_mode_ipvs_and_back_connections_last_and_virtual_servers_end_with_them",
+    "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
+];
 
 /// The test that takes a kernel with the legacy variant of iptables.
 const OF_LEGACY_IPTABLES: &str =
@@ -53,7 +55,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 14] = [
         (
             "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
             detection::kube_proxy_beside_us,
@@ -94,7 +96,8 @@ fn main() -> Result<()> {
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
-        (OF_MODE_IPVS, ipvs::there_and_back),
+        (OF_MODE_IPVS[0], ipvs::there_and_back),
+        (OF_MODE_IPVS[1], ipvs::into_mode_ipvs),
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES, handovers::from_legacy_iptables),
         (
@@ -115,7 +118,8 @@ fn main() -> Result<()> {
             test(stage)
         })
         .with_ignored_flag(
-            name == OF_MODE_IPVS && missing.is_some() || name == OF_LEGACY_IPTABLES && !has_legacy,
+            OF_MODE_IPVS.contains(&name) && missing.is_some()
+                || name == OF_LEGACY_IPTABLES && !has_legacy,
         )
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());

@@ -355,10 +355,15 @@ impl Stage {
 
     /// Assigns to the node the configuration of a profile with this `handover`; returns its hash.
     pub(crate) fn configure(&self, handover: Handover) -> Result<ConfigHash> {
-        let config = EffectiveConfig::of(&ProxyProfileSpec {
+        self.configure_by(&ProxyProfileSpec {
             handover,
             ..ProxyProfileSpec::default()
-        });
+        })
+    }
+
+    /// Assigns to the node the configuration of a profile; returns its hash.
+    pub(crate) fn configure_by(&self, profile: &ProxyProfileSpec) -> Result<ConfigHash> {
+        let config = EffectiveConfig::of(profile);
         let config_hash = ConfigHash::of(&config);
         let spec = NodeProxySpec {
             profile_name: "default".to_owned(),
