@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::event;
-use foreign_proxy::virtual_servers::{self, Remaining};
+use foreign_proxy::virtual_servers::{IdleRemoval, Remaining};
 use foreign_proxy::{Ending, ForeignProxyScan, Found, Scanner, finding};
 use runtime::{CancellationToken, chain};
 use tokio::sync::watch::Receiver;
@@ -30,6 +30,7 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
     let mut before = Found::default();
     let mut others = board.others();
     let mut scanner = Scanner::default();
+    let mut removal = IdleRemoval::default();
     loop {
         let scanned = Instant::now();
         // This scan may miss changes from here on.
@@ -37,13 +38,13 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
         let is_serving = *board.serving_state().borrow() == ServingState::Serving;
         let running = spawn_blocking(move || {
             let mut scan = scanner.observe();
-            if is_serving && commit_idle_removal(&scan) == Progress::Complete {
+            if is_serving && commit_idle_removal(&scan, &mut removal) == Progress::Complete {
                 scan = scanner.observe();
             }
-            (scanner, scan)
+            (scanner, removal, scan)
         });
         let scan;
-        (scanner, scan) = match running.await {
+        (scanner, removal, scan) = match running.await {
             Ok(done) => done,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.
@@ -78,14 +79,14 @@ enum Progress {
 }
 
 /// Removes those virtual servers of kube-proxy that a takeover has ended, and that are idle by now.
-fn commit_idle_removal(scan: &ForeignProxyScan) -> Progress {
+fn commit_idle_removal(scan: &ForeignProxyScan, removal: &mut IdleRemoval) -> Progress {
     let ForeignProxyScan::Seen(found, _) = scan else {
         return Progress::Incomplete;
     };
     if found.ending != Ending::Pending {
         return Progress::Incomplete;
     }
-    match virtual_servers::commit_idle_removal() {
+    match removal.commit() {
         Ok(remaining) if remaining == Remaining::default() => {
             info!("the last virtual server of kube-proxy is removed");
             Progress::Complete

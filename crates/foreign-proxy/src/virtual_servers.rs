@@ -60,6 +60,13 @@ pub struct Remaining {
     pub addresses: usize,
 }
 
+/// Removes virtual servers that have become idle, with a socket that stays open.
+#[derive(Debug, Default)]
+pub struct IdleRemoval {
+    /// Kept, because while a socket is closed the kernel holds the lock of nf_tables for an RCU grace period.
+    sets: Option<IpSetSocket>,
+}
+
 /// Why virtual servers were not read or not removed. What was removed before stays removed; another
 /// pass continues.
 #[derive(Debug, Error)]
@@ -118,56 +125,6 @@ pub fn commit_return() -> Result<(), VirtualServerError> {
         }
     }
     Ok(())
-}
-
-/// Removes virtual servers of kube-proxy without connections, a thousand at most, and the addresses
-/// that no virtual server and no socket has any more; after the last one the device and the sets as
-/// well. A connection of this node that began before the takeover has the Service's address on both
-/// ends.
-///
-/// Virtual servers of other programs stay: kube-proxy's have an address of its device, or a node
-/// port of its sets and another address of the node.
-pub fn commit_idle_removal() -> Result<Remaining, VirtualServerError> {
-    let mut links = LinkSocket::open()?;
-    let Some(Link { index, .. }) = links.observe(DEVICE)? else {
-        return Ok(Remaining::default());
-    };
-    let addresses = observe_addresses()?;
-    let mut sets = IpSetSocket::open()?;
-    let names = observe_sets(&mut sets)?;
-    let node_ports = observe_node_ports(&mut sets, &names)?;
-    let mut servers = AddressedServerSocket::open()?;
-    let (mut remaining, mut removed) = (Remaining::default(), 0);
-    let mut needed = observe_own_addresses()?;
-    for server in servers.observe()? {
-        if !is_kube_proxys(server, &addresses, &node_ports) {
-            continue;
-        }
-        let connections = servers.observe_connections(server)?;
-        let connections = u64::from(connections.active) + u64::from(connections.inactive);
-        if connections == 0 && removed < REMOVED_AT_ONCE {
-            servers.commit_removal(server)?;
-            removed += 1;
-        } else {
-            remaining.virtual_servers += 1;
-            remaining.connections += connections;
-            needed.insert(server.address.ip());
-        }
-    }
-    needed.retain(|address| addresses.kube_proxy.contains(address));
-    remaining.addresses = needed.len();
-    for address in addresses.kube_proxy.difference(&needed) {
-        links.commit_address_removal(index, *address)?;
-    }
-    if remaining == Remaining::default() {
-        for name in names {
-            // What is in use stays: rules of legacy iptables keep `KUBE-LOOP-BACK`.
-            sets.commit_removal(&name)?;
-        }
-        // Last, because it has the mark.
-        links.commit_removal(index)?;
-    }
-    Ok(remaining)
 }
 
 /// Returns the addresses of this node at which virtual servers of kube-proxy take node ports.
@@ -296,6 +253,63 @@ fn is_kube_proxys(
     };
     addresses.kube_proxy.contains(&address)
         || addresses.others.contains(&address) && has_node_port()
+}
+
+// === impl IdleRemoval ===
+
+impl IdleRemoval {
+    /// Removes virtual servers of kube-proxy without connections, a thousand at most, and the addresses
+    /// that no virtual server and no socket has any more; after the last one the device and the sets as
+    /// well. A connection of this node that began before the takeover has the Service's address on both
+    /// ends.
+    ///
+    /// Virtual servers of other programs stay: kube-proxy's have an address of its device, or a node
+    /// port of its sets and another address of the node.
+    pub fn commit(&mut self) -> Result<Remaining, VirtualServerError> {
+        let mut links = LinkSocket::open()?;
+        let Some(Link { index, .. }) = links.observe(DEVICE)? else {
+            return Ok(Remaining::default());
+        };
+        let addresses = observe_addresses()?;
+        let sets = match &mut self.sets {
+            Some(sets) => sets,
+            kept => kept.insert(IpSetSocket::open()?),
+        };
+        let names = observe_sets(sets)?;
+        let node_ports = observe_node_ports(sets, &names)?;
+        let mut servers = AddressedServerSocket::open()?;
+        let (mut remaining, mut removed) = (Remaining::default(), 0);
+        let mut needed = observe_own_addresses()?;
+        for server in servers.observe()? {
+            if !is_kube_proxys(server, &addresses, &node_ports) {
+                continue;
+            }
+            let connections = servers.observe_connections(server)?;
+            let connections = u64::from(connections.active) + u64::from(connections.inactive);
+            if connections == 0 && removed < REMOVED_AT_ONCE {
+                servers.commit_removal(server)?;
+                removed += 1;
+            } else {
+                remaining.virtual_servers += 1;
+                remaining.connections += connections;
+                needed.insert(server.address.ip());
+            }
+        }
+        needed.retain(|address| addresses.kube_proxy.contains(address));
+        remaining.addresses = needed.len();
+        for address in addresses.kube_proxy.difference(&needed) {
+            links.commit_address_removal(index, *address)?;
+        }
+        if remaining == Remaining::default() {
+            for name in names {
+                // What is in use stays: rules of legacy iptables keep `KUBE-LOOP-BACK`.
+                sets.commit_removal(&name)?;
+            }
+            // Last, because it has the mark.
+            links.commit_removal(index)?;
+        }
+        Ok(remaining)
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::support::done_without;
 use foreign_proxy::kernel;
 use foreign_proxy::legacy_chains;
 use foreign_proxy::process::KubeProxy;
-use foreign_proxy::virtual_servers::{self, Remaining};
+use foreign_proxy::virtual_servers::{self, IdleRemoval, Remaining};
 use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
 /// How long it may take to program Signpost's rules again after a handback.
@@ -105,7 +105,7 @@ impl Server {
 
     /// Removes the virtual servers that are idle already, and says what remains.
     async fn end_virtual_servers(&self, caller: &mut Caller) -> Result<(), Ending> {
-        let (text, outcome) = match blocking(virtual_servers::commit_idle_removal).await {
+        let (text, outcome) = match blocking(|| IdleRemoval::default().commit()).await {
             Err(error) => (chain(&error).to_string(), Err(Ending::Failed)),
             Ok(remaining) if remaining == Remaining::default() => {
                 let text = "kube-proxy's virtual servers are removed";

@@ -28,10 +28,9 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Failure story T177: the only way off mode ipvs was `kube-proxy --cleanup`, which ends every open
 /// connection and removes the virtual servers of other programs, too.
-pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
-    let mode = Mode::Ipvs;
+pub(crate) fn ended_with_their_connections(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
-    stage.start_kube_proxy(mode)?;
+    stage.start_kube_proxy(Mode::Ipvs)?;
     // Those of other programs: at an address of its own, and at a port of the node.
     let node_address = addresses::node_address(1, Family::Ipv4);
     let others = [
@@ -74,20 +73,10 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
         "chains of kube-proxy are left"
     );
 
-    // kube-proxy returns while its virtual servers end.
-    stage.start_kube_proxy(mode)?;
-    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
-    ensure!(!stage.has_our_tables()?);
-    stage.wait_for_condition(READY, is_handed_back)?;
-    let between = Crowd::gather_for(stage.topology(), EVERY)?;
-    stage.stop_kube_proxy();
-    expect(stage.run(&["takeover"])?, true, "programmed again")?;
-    stage.wait_for_foreign("False", "KubeProxyEnding")?;
     // A restarted agent continues.
     stage.kill_agent()?;
     stage.start_agent()?;
     before.disperse()?;
-    between.disperse()?;
 
     let after = Crowd::gather_for(stage.topology(), EVERY)?;
     let mut left = String::new();
@@ -114,6 +103,30 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     let found = stage.agent()?.condition(FOREIGN_PROXY_DETECTED)?;
     ensure!(found.is_some_and(|found| found.message.is_empty()));
     Ok(())
+}
+
+/// kube-proxy returns while its virtual servers end.
+pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Ipvs;
+    shorten_timeouts(stage)?;
+    stage.start_kube_proxy(mode)?;
+    let before = Crowd::gather_for(stage.topology(), EVERY)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIpvs")?;
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
+    stage.wait_for_foreign("False", "KubeProxyEnding")?;
+
+    stage.start_kube_proxy(mode)?;
+    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
+    ensure!(!stage.has_our_tables()?);
+    stage.wait_for_condition(READY, is_handed_back)?;
+    let between = Crowd::gather_for(stage.topology(), EVERY)?;
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    stage.wait_for_foreign("False", "KubeProxyEnding")?;
+    before.disperse()?;
+    between.disperse()
 }
 
 /// From kube-proxy's mode ipvs to Signpost's, as a profile asks for.

@@ -25,8 +25,9 @@ use tests::trial::trial;
 use stage::Stage;
 
 /// The tests that take a kernel with IPVS.
-const OF_MODE_IPVS: [&str; 2] = [
-    "t177_from_kube_proxy_in_mode_ipvs_and_back_connections_last_and_virtual_servers_end_with_them",
+const OF_MODE_IPVS: [&str; 3] = [
+    "t177_virtual_servers_of_kube_proxy_end_with_their_connections_after_a_takeover",
+    "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_us_and_back",
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
 ];
 
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 15] = [
         (
             "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
             detection::kube_proxy_beside_us,
@@ -96,8 +97,9 @@ fn main() -> Result<()> {
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
-        (OF_MODE_IPVS[0], ipvs::there_and_back),
-        (OF_MODE_IPVS[1], ipvs::into_mode_ipvs),
+        (OF_MODE_IPVS[0], ipvs::ended_with_their_connections),
+        (OF_MODE_IPVS[1], ipvs::there_and_back),
+        (OF_MODE_IPVS[2], ipvs::into_mode_ipvs),
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES, handovers::from_legacy_iptables),
         (
