@@ -60,6 +60,7 @@ pub fn parse_address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -79,8 +80,14 @@ mod tests {
         let (server, _) = listener.accept().expect("the connection");
         drop(listener);
         assert!(is_counted());
+        // The side that closes first keeps the address until nobody can send to it any more.
         drop(server);
         drop(client);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while is_counted() {
+            assert!(Instant::now() < deadline, "it still counts");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

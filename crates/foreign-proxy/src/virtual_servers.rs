@@ -14,7 +14,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use dataplane::{Claims, Dataplane, Family, Frontend, FrontendKey, FrontendKind};
+use dataplane::{
+    Claims, Dataplane, Family, Frontend, FrontendKey, FrontendKind, is_ipv6_link_local,
+};
 use netlink::ip_set::IpSetSocket;
 use netlink::ipvs::{AddressedServer, AddressedServerSocket};
 use netlink::link::{Link, LinkSocket};
@@ -200,13 +202,9 @@ fn observe_addresses() -> Result<Addresses, VirtualServerError> {
             false => addresses.others.insert(address),
         };
     }
-    let is_link_local = |address: &IpAddr| match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
     addresses
         .kube_proxy
-        .retain(|address| !is_link_local(address));
+        .retain(|address| !is_ipv6_link_local(*address));
     Ok(addresses)
 }
 

@@ -167,24 +167,34 @@ impl GenericChannel {
         done: &[Errno],
         encode: impl FnOnce(u32) -> Vec<u8>,
     ) -> Result<(), ChangeError> {
-        let failed = |step| move |source| ChangeError::Socket { step, source };
+        let answered = self.acknowledged(encode);
+        let errno = answered.map_err(|(step, source)| ChangeError::Socket { step, source })?;
+        if errno == 0 || done.iter().any(|done| done.raw_os_error() == errno) {
+            return Ok(());
+        }
+        Err(ChangeError::Refused {
+            change: change(),
+            source: std::io::Error::from_raw_os_error(errno),
+        })
+    }
+
+    /// Sends one request and returns the errno of the kernel's answer, 0 for success. An error names
+    /// the step at which the socket failed.
+    pub(crate) fn acknowledged(
+        &mut self,
+        encode: impl FnOnce(u32) -> Vec<u8>,
+    ) -> Result<i32, (&'static str, std::io::Error)> {
+        let at = |step| move |source| (step, source);
         let sequence = self.next_sequence();
         let request = encode(sequence);
-        self.channel.send(&request).map_err(failed("send to"))?;
+        self.channel.send(&request).map_err(at("send to"))?;
         loop {
-            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            let datagram = self.channel.receive().map_err(at("receive from"))?;
             let mut messages = Messages::parse(datagram);
-            let Some(answer) = messages.find(|m| m.kind == ERROR && m.sequence == sequence) else {
-                continue;
-            };
-            let errno = answer.errno();
-            if errno == 0 || done.iter().any(|done| done.raw_os_error() == errno) {
-                return Ok(());
+            let answer = messages.find(|m| m.kind == ERROR && m.sequence == sequence);
+            if let Some(answer) = answer {
+                return Ok(answer.errno());
             }
-            return Err(ChangeError::Refused {
-                change: change(),
-                source: std::io::Error::from_raw_os_error(errno),
-            });
         }
     }
 

@@ -20,6 +20,8 @@ const NO_MARKS: MarkRange = MarkRange::new(2, 1).expect("the low bit is 0");
 #[derive(Debug)]
 pub struct AddressedServerSocket {
     channel: GenericChannel,
+    /// Looked up once: a search lists all families, and there is one request for each virtual server.
+    family: Option<FamilyId>,
 }
 
 // === impl AddressedServerSocket ===
@@ -32,7 +34,10 @@ impl AddressedServerSocket {
             channel: Channel::open(Subsystem::Generic, DATAGRAM)?,
             sequence: 0,
         };
-        Ok(AddressedServerSocket { channel })
+        Ok(AddressedServerSocket {
+            channel,
+            family: None,
+        })
     }
 
     /// Lists the virtual servers.
@@ -95,6 +100,9 @@ impl AddressedServerSocket {
     }
 
     fn find(&mut self) -> Result<Option<FamilyId>, QueryError> {
-        self.channel.find_family(FAMILY, Search::Loaded)
+        if self.family.is_none() {
+            self.family = self.channel.find_family(FAMILY, Search::Loaded)?;
+        }
+        Ok(self.family)
     }
 }

@@ -12,7 +12,6 @@ use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
 use crate::errno::{is_impossible, is_transient};
 use crate::generic::{GenericChannel, QueryError};
-use crate::wire::{ERROR, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once.
 const DATAGRAM: usize = 64 << 10;
@@ -151,25 +150,15 @@ impl RouteSocket {
         done: &[Errno],
         encode: impl FnOnce(u32) -> Vec<u8>,
     ) -> Result<Done, CommitError> {
-        let failed = |step| move |source| CommitError::Socket { step, source };
-        let sequence = self.channel.next_sequence();
-        let channel = &mut self.channel.channel;
-        channel.send(&encode(sequence)).map_err(failed("send to"))?;
-        loop {
-            let datagram = channel.receive().map_err(failed("receive from"))?;
-            let mut messages = Messages::parse(datagram);
-            let Some(answer) = messages.find(|m| m.kind == ERROR && m.sequence == sequence) else {
-                continue;
-            };
-            return match answer.errno() {
-                0 => Ok(Done::Now),
-                errno if done.iter().any(|done| done.raw_os_error() == errno) => Ok(Done::Before),
-                errno => Err(CommitError::Refused {
-                    action,
-                    delivery: *delivery,
-                    source: io::Error::from_raw_os_error(errno),
-                }),
-            };
+        let answered = self.channel.acknowledged(encode);
+        match answered.map_err(|(step, source)| CommitError::Socket { step, source })? {
+            0 => Ok(Done::Now),
+            errno if done.iter().any(|done| done.raw_os_error() == errno) => Ok(Done::Before),
+            errno => Err(CommitError::Refused {
+                action,
+                delivery: *delivery,
+                source: io::Error::from_raw_os_error(errno),
+            }),
         }
     }
 }
