@@ -269,6 +269,19 @@ impl<'a> Course<'a> {
         figures.push_percentiles(self.contender, &udp, &mut noticed.udp);
         let connections = Reading::number(noticed.connections);
         self.push(figures, Measure::Connections, connections);
+        let flows = [
+            (
+                Measure::EstablishedP50,
+                Measure::EstablishedProcessor,
+                noticed.through_service,
+            ),
+            (Measure::DirectP50, Measure::DirectProcessor, noticed.direct),
+        ];
+        for (round_trip, processor, mut flow) in flows {
+            figures.push_percentiles(self.contender, &[(round_trip, 50)], &mut flow.round_trips);
+            let reading = Reading::time(processor, flow.processor);
+            self.push(figures, processor, reading);
+        }
         Ok(())
     }
 

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::param::clock_ticks_per_second;
 
 use super::{Arena, Contender};
 
@@ -94,6 +95,21 @@ fn observe_memory() -> Result<String> {
     let text = read("/proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     Ok(total.unwrap_or_default().trim().to_owned())
+}
+
+/// Returns the processor time that everything on the machine has taken, in ticks of the kernel's
+/// clock (10 ms): of the columns of `cpu` in proc_stat(5) the sum of user, nice, system, irq and
+/// softirq.
+pub(super) fn observe_busy_time() -> Result<Duration> {
+    let text = read("/proc/stat")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
+    let columns = line.unwrap_or_default().split_ascii_whitespace();
+    let columns: Vec<u64> = columns.map(str::parse).collect::<Result<_, _>>()?;
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = columns[..] else {
+        bail!("/proc/stat has {} columns", columns.len());
+    };
+    let each = Duration::from_secs(1) / u32::try_from(clock_ticks_per_second())?;
+    Ok(each * u32::try_from(user + nice + system + irq + softirq)?)
 }
 
 fn version_of(program: &str) -> String {

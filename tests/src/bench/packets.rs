@@ -1,5 +1,5 @@
-//! Client-side measurements: how long the first packet of a connection takes, and how many
-//! connections are possible.
+//! Client-side measurements: how long the first packet of a connection takes, how many connections
+//! are possible, and what a packet of an established flow costs.
 //!
 //! The client and the servers each run on a separate processor if there are two.
 
@@ -16,6 +16,7 @@ use testkit::Seeded;
 
 use super::arena::ContenderNode;
 use super::echo::Servers;
+use super::machine::observe_busy_time;
 use super::population::{Population, frontend, protocol};
 
 /// The timeout of an answer. A missing answer is an error: there is no loss between namespaces.
@@ -32,6 +33,19 @@ pub(super) struct Noticed {
     pub(super) udp: Vec<Duration>,
     /// New TCP connections per second.
     pub(super) connections: f64,
+    /// A flow of UDP to a Service.
+    pub(super) through_service: Flow,
+    /// A flow of UDP to an endpoint's own address.
+    pub(super) direct: Flow,
+}
+
+/// A client that sends datagrams from one port and waits for the answer to each.
+#[derive(Debug)]
+pub(super) struct Flow {
+    /// From each datagram to its answer.
+    pub(super) round_trips: Vec<Duration>,
+    /// The processor time of the whole machine for each packet, client and server included.
+    pub(super) processor: Duration,
 }
 
 /// Makes `count` connections of each protocol to random Services, then TCP connections for
@@ -70,10 +84,14 @@ pub(super) fn connect_from_pod(
             complete(next(Protocol::Tcp))?;
             made += 1;
         }
+        let connections = f64::from(made) / started.elapsed().as_secs_f64();
+        let to = next(Protocol::Udp);
         anyhow::Ok(Noticed {
             tcp,
             udp,
-            connections: f64::from(made) / started.elapsed().as_secs_f64(),
+            connections,
+            through_service: follow(to, connecting)?,
+            direct: follow(population.endpoint_of(to), connecting)?,
         })
     })??;
     servers.stop()?;
@@ -115,9 +133,36 @@ fn open(to: SocketAddr) -> Result<(Socket, Duration)> {
 }
 
 fn ask(at: SocketAddr) -> Result<Duration> {
+    ask_from(&client_of(at)?, at)
+}
+
+/// Asks from one port until `period` is over.
+fn follow(at: SocketAddr, period: Duration) -> Result<Flow> {
+    let client = client_of(at)?;
+    for _ in 0..WARMING_UP {
+        ask_from(&client, at)?;
+    }
+    let (busy, started) = (observe_busy_time()?, Instant::now());
+    let mut round_trips = Vec::new();
+    while started.elapsed() < period {
+        round_trips.push(ask_from(&client, at)?);
+    }
+    let packets = u32::try_from(2 * round_trips.len())?;
+    let processor = observe_busy_time()?.saturating_sub(busy) / packets.max(1);
+    Ok(Flow {
+        round_trips,
+        processor,
+    })
+}
+
+fn client_of(at: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.set_read_timeout(Some(ANSWERS_WITHIN))?;
     socket.connect(at)?;
+    Ok(socket)
+}
+
+fn ask_from(socket: &UdpSocket, at: SocketAddr) -> Result<Duration> {
     let started = Instant::now();
     socket.send(b"?")?;
     let answered = socket.recv(&mut [0; 8]);

@@ -6,7 +6,7 @@
 //! | endpoints | 10.128.0.0/9, port 8080, each address used once |
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use dataplane::Protocol;
@@ -125,6 +125,17 @@ impl Population {
             "endpoints": endpoint_objects(&self.endpoints_of(service)),
         });
         serde_json::from_value(object).context("this is no EndpointSlice")
+    }
+
+    /// Returns address and port of an endpoint of the Service at `frontend`.
+    pub(super) fn endpoint_of(&self, frontend: SocketAddr) -> SocketAddr {
+        let service = match frontend.ip() {
+            IpAddr::V4(address) => service_at(address.into(), self.all()),
+            IpAddr::V6(_) => None,
+        };
+        let endpoints = self.endpoints_of(service.unwrap_or_default());
+        let address = endpoints.first().copied();
+        SocketAddr::new(address.unwrap_or(Ipv4Addr::UNSPECIFIED).into(), TARGET)
     }
 
     fn endpoints_of(&self, service: u32) -> Vec<Ipv4Addr> {

@@ -9,7 +9,8 @@ use clap::ValueEnum;
 pub enum Row {
     /// From the start of the process with an empty kernel to the last rule in the kernel.
     ColdStart,
-    /// First packets and new connections from a pod of the node to random Services.
+    /// First packets and new connections from a pod of the node to random Services, and an
+    /// established flow.
     Packets,
     /// One Service is added to an idle cluster.
     ServiceAdded,
@@ -92,6 +93,15 @@ pub enum Measure {
     UdpP99,
     /// New TCP connections of one client that waits for each.
     Connections,
+    /// The round-trip time of a packet of an established flow to a Service: median.
+    EstablishedP50,
+    /// The round-trip time of a packet of an established flow to an endpoint's own address: median.
+    DirectP50,
+    /// The processor time of the machine for a packet of an established flow to a Service.
+    EstablishedProcessor,
+    /// The processor time of the machine for a packet of an established flow to an endpoint's own
+    /// address.
+    DirectProcessor,
     /// The processor time of the process tree, in percent of one processor.
     IdleProcessor,
     /// The number of wakeups of its threads.
@@ -195,6 +205,10 @@ impl Measure {
             Measure::UdpP90 => "first packet UDP, p90",
             Measure::UdpP99 => "first packet UDP, p99",
             Measure::Connections => "new TCP connections, one client",
+            Measure::EstablishedP50 => "established flow UDP, round trip, p50",
+            Measure::DirectP50 => "the same to an endpoint's own address, p50",
+            Measure::EstablishedProcessor => "established flow UDP, processor for a packet",
+            Measure::DirectProcessor => "the same to an endpoint's own address, processor",
             Measure::IdleProcessor => "idle, processor",
             Measure::IdleWakeups => "idle, wakeups",
             Measure::IdleProcesses => "idle, processes started",
@@ -214,7 +228,11 @@ impl Measure {
             | Measure::TcpP99
             | Measure::UdpP50
             | Measure::UdpP90
-            | Measure::UdpP99 => Unit::Microseconds,
+            | Measure::UdpP99
+            | Measure::EstablishedP50
+            | Measure::DirectP50
+            | Measure::EstablishedProcessor
+            | Measure::DirectProcessor => Unit::Microseconds,
             Measure::MemoryPeak | Measure::MemoryAtRest | Measure::KernelMemory => Unit::Megabytes,
             Measure::BytesPerSlice => Unit::Bytes,
             Measure::ChurnProcessor | Measure::ChurnUnseen | Measure::IdleProcessor => {
