@@ -101,11 +101,14 @@ impl Configuration {
                 "tcpCloseWaitTimeout": "0s",
             },
         });
-        // Each mode has its own section.
-        file[self.mode.word()] = json!({
-            "masqueradeAll": self.masquerade == Masquerade::All,
-            "minSyncPeriod": "1s",
-        });
+        // Each mode has its own section, but mode ipvs takes this one from that of iptables
+        // (`pkg/proxy/apis/config/v1alpha1/conversion.go`).
+        let masquerade_section = match self.mode {
+            Mode::Nftables => "nftables",
+            Mode::Iptables(_) | Mode::Ipvs => "iptables",
+        };
+        file[masquerade_section]["masqueradeAll"] = json!(self.masquerade == Masquerade::All);
+        file[self.mode.word()]["minSyncPeriod"] = json!("1s");
         file
     }
 
