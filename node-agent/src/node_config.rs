@@ -54,6 +54,7 @@ fn ipvs_timeouts(profile: &Ipvs) -> IpvsTimeouts {
         tcp: asked(profile.tcp_timeout),
         tcp_fin: asked(profile.tcp_fin_timeout),
         udp: asked(profile.udp_timeout),
+        drain: asked(profile.drain_timeout),
     }
 }
 

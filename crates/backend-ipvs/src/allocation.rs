@@ -127,6 +127,28 @@ pub(crate) fn misleading<'a>(
     misleading.collect()
 }
 
+/// The numbers in `rules` of virtual servers whose destinations change, and whose scheduler is a
+/// hash. IPVS fills a hash table in the order of its list, in which a later addition comes first
+/// (`ip_vs_sh.c`, `ip_vs_mh.c`): after a change, nodes with different pasts would place a client
+/// differently. So another virtual server takes its place, made in one order on every node.
+pub(crate) fn outdated<'a>(
+    rules: &Rules,
+    known: impl Fn(&Owner) -> Option<u32>,
+    plans: impl Iterator<Item = &'a ServicePlan>,
+) -> BTreeSet<u32> {
+    let needs = plans.flat_map(|plan| &plan.needs);
+    let outdated = needs.filter_map(|(owner, need)| {
+        if !need.is_replaced_by_change(owner) {
+            return None;
+        }
+        let number = known(owner)?;
+        let held = rules.servers.get(&number)?;
+        let is_so = held.server != need.server || held.destinations != need.destinations(None);
+        is_so.then_some(number)
+    });
+    outdated.collect()
+}
+
 /// The number of a packet mark, if the mark belongs to a virtual server.
 pub(crate) fn number_of(mark: u32) -> Option<u32> {
     let number = mark & !MARKS.mask();

@@ -220,7 +220,7 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
             "filter-prerouting",
             HookPoint::Prerouting,
             PREROUTING,
-            vec![leave_done(), leave_redirected(), steer()],
+            vec![leave_done(), leave_taken(), leave_redirected(), steer()],
         ),
         filter(
             "second-pass",
@@ -233,7 +233,7 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
             ChainKind::Route,
             HookPoint::Output,
             ROUTE,
-            vec![leave_done(), leave_redirected(), steer()],
+            vec![leave_done(), leave_taken(), leave_redirected(), steer()],
         ),
         filter(
             "after-ipvs",
@@ -333,6 +333,14 @@ fn leave_done() -> Rule {
         compare(Operator::Equal, &DONE.to_ne_bytes()),
         Expression::Immediate(Verdict::Accept),
     ])
+}
+
+/// Leaves the mark that the table of a mode which has returned has set, in chains before these: its
+/// label is on the connection already.
+fn leave_taken() -> Rule {
+    let mut expressions = marked(MARKED, MARKED_MASK);
+    expressions.push(Expression::Immediate(Verdict::Accept));
+    rule(expressions)
 }
 
 /// Keeps redirected connections from IPVS, whether affinity or another program has redirected them.

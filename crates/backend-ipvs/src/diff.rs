@@ -2,22 +2,27 @@
 //!
 //! The two mechanisms have no common transaction: a target of packets must exist before packets are
 //! sent to it, and may be removed only when none are. So the routing rule comes first. Then virtual
-//! servers are added or changed, each with all its destinations. Then come the table's
-//! transactions, then virtual servers are removed, and the routing rule is removed last.
+//! servers are added or changed, each with all its destinations, and destinations leave. Then come
+//! the table's transactions, then virtual servers are removed or leave, and the routing rule is
+//! removed last.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey, ServiceKey};
-use netlink::ipvs::{Operation, SchedulerName, VirtualServerKey};
+use dataplane::{Family, FrontendKey, Protocol, ServiceKey};
+use netlink::ipvs::{Operation, SchedulerName, VirtualServerKey, Weight};
 use netlink::nf_tables::{self, Transaction};
 use netlink::route::Presence;
 use nftables_model::parse_frontend;
 
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
-use crate::rules::Rules;
+use crate::rules::{Rules, Server};
 use crate::table_diff;
 
 /// Steps in order.
@@ -32,6 +37,9 @@ pub struct Change {
 pub enum Step {
     /// Operations on virtual servers, each of which is applied separately, in order.
     Servers(Vec<Operation>),
+    /// Destinations that get no new connections, and that are removed when those they have have
+    /// ended.
+    Departures(Vec<Departure>),
     /// The routing rule that brings marked packets to IPVS: [`Presence::Whole`] adds what is
     /// missing, [`Presence::Absent`] removes what exists.
     Delivery(Presence),
@@ -41,14 +49,37 @@ pub enum Step {
     Table(Transaction),
 }
 
+/// Destinations of one virtual server that leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    pub(crate) key: VirtualServerKey,
+    pub(crate) destinations: Vec<SocketAddr>,
+    pub(crate) extent: Extent,
+    /// How long their connections may last; `None` for as long as they do.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Whether a virtual server leaves with its destinations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Extent {
+    /// Others stay.
+    Part,
+    /// It leaves with the last one.
+    Whole,
+}
+
 /// Operations on virtual servers.
 #[derive(Default)]
 struct Servers {
     /// Additions of virtual servers and changes to existing ones. They can come first: a new
     /// frontend then finds no destination that is about to be removed.
     first: Vec<Operation>,
+    /// Destinations that leave virtual servers which stay.
+    departures: Vec<Departure>,
     /// Removals of virtual servers that nothing leads to any more.
     last: Vec<Operation>,
+    /// Virtual servers that nothing leads to any more, but some connections.
+    last_departures: Vec<Departure>,
     /// The Services of these virtual servers.
     services: BTreeSet<ServiceKey>,
 }
@@ -67,15 +98,34 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
     };
     let timeouts = desired.idle.is_more_than(&observed.idle);
     let timeouts = timeouts.then_some(Step::Timeouts(desired.idle));
+    let departures = |departures: Vec<Departure>| {
+        let some = (!departures.is_empty()).then_some(departures);
+        some.map(Step::Departures)
+    };
     let steps = timeouts.into_iter().chain(delivery(false));
     Change {
         steps: steps
             .chain(operations(servers.first))
+            .chain(departures(servers.departures))
             .chain(table.into_iter().map(Step::Table))
             .chain(operations(servers.last))
+            .chain(departures(servers.last_departures))
             .chain(delivery(true))
             .collect(),
         services: servers.services,
+    }
+}
+
+/// Whether a virtual server of this protocol keeps the connections of a destination that leaves.
+/// UDP has none: a flow must find another endpoint at once. Without frontends that lead to it, the
+/// protocol of a virtual server in the kernel is unknown, and it counts if it was leaving already.
+fn keeps_connections(protocol: Option<Protocol>, server: &Server) -> bool {
+    match protocol {
+        Some(protocol) => protocol != Protocol::Udp,
+        None => {
+            let mut destinations = server.destinations.values();
+            destinations.all(|destination| destination.weight == Weight::DRAINING)
+        }
     }
 }
 
@@ -86,6 +136,12 @@ impl Servers {
         let mut servers = Servers::default();
         let mut differences = observed.servers.differences(&desired.servers);
         differences.sort_by_key(|difference| *difference.key);
+        // An agent that starts knows no owners of what it finds.
+        let protocols = LazyCell::new(|| observed.protocols(family));
+        let protocol = |number: u32, server: &Server| match &server.owner {
+            Some(owner) => Some(owner.protocol),
+            None => protocols.get(&number).copied(),
+        };
         for difference in differences {
             let Some(mark) = MARKS.mark(*difference.key) else {
                 continue;
@@ -94,9 +150,20 @@ impl Servers {
             let owners = [difference.before, difference.after].into_iter().flatten();
             servers
                 .services
-                .extend(owners.filter_map(|server| server.owner.clone()));
+                .extend(owners.filter_map(|server| Some(server.owner.as_ref()?.service.clone())));
             let Some(after) = difference.after else {
-                servers.last.push(Operation::RemoveVirtualServer { key });
+                let keeps = |before: &&Arc<Server>| {
+                    keeps_connections(protocol(*difference.key, before), before)
+                };
+                match difference.before.filter(keeps) {
+                    None => servers.last.push(Operation::RemoveVirtualServer { key }),
+                    Some(before) => servers.last_departures.push(Departure {
+                        key,
+                        destinations: before.destinations.keys().copied().collect(),
+                        extent: Extent::Whole,
+                        limit: desired.drain_limit,
+                    }),
+                }
                 continue;
             };
             let server = after.server.clone();
@@ -135,13 +202,44 @@ impl Servers {
             let gone = before
                 .keys()
                 .filter(|address| !after.destinations.contains_key(address));
-            let gone = gone.map(|address| Operation::RemoveDestination {
-                key,
-                address: *address,
-            });
-            servers.first.extend(gone);
+            let gone: Vec<SocketAddr> = gone.copied().collect();
+            if gone.is_empty() {
+                continue;
+            }
+            if keeps_connections(protocol(*difference.key, after), after) {
+                servers.departures.push(Departure {
+                    key,
+                    destinations: gone,
+                    extent: Extent::Part,
+                    limit: desired.drain_limit,
+                });
+                continue;
+            }
+            let removals = gone
+                .into_iter()
+                .map(|address| Operation::RemoveDestination { key, address });
+            servers.first.extend(removals);
         }
         servers
+    }
+}
+
+// === impl Departure ===
+
+impl Departure {
+    /// The removals with which it ends.
+    pub(crate) fn removals(&self) -> impl Iterator<Item = Operation> {
+        let key = self.key;
+        let destinations = self.destinations.iter();
+        let destinations = destinations.map(move |address| Operation::RemoveDestination {
+            key,
+            address: *address,
+        });
+        let server = match self.extent {
+            Extent::Part => None,
+            Extent::Whole => Some(Operation::RemoveVirtualServer { key }),
+        };
+        destinations.chain(server)
     }
 }
 
@@ -170,7 +268,7 @@ impl Change {
         let mut frontends = BTreeSet::new();
         let tables = self.steps.iter().filter_map(|step| match step {
             Step::Table(transaction) => Some(transaction),
-            Step::Servers(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
+            Step::Servers(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
         });
         for operation in tables.flat_map(|transaction| &transaction.operations) {
             let (set, keys): (_, Vec<_>) = match operation {
@@ -193,7 +291,7 @@ impl Change {
     pub(crate) fn schedulers(&self) -> BTreeSet<&SchedulerName> {
         let servers = self.steps.iter().filter_map(|step| match step {
             Step::Servers(operations) => Some(operations),
-            Step::Table(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
+            Step::Table(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
         });
         let named = servers.flatten().filter_map(|operation| match operation {
             Operation::AddVirtualServer { server, .. }
@@ -215,6 +313,10 @@ impl backend::Change for Change {
         for step in &self.steps {
             match step {
                 Step::Servers(operations) => size.elements += operations.len(),
+                Step::Departures(departures) => {
+                    let operations = departures.iter().flat_map(Departure::removals);
+                    size.elements += operations.count();
+                }
                 Step::Delivery(_) | Step::Timeouts(_) => size.objects += 1,
                 Step::Table(transaction) => {
                     size.elements += transaction.elements();
@@ -245,6 +347,11 @@ impl fmt::Display for Change {
                 Step::Servers(operations) => {
                     for operation in operations {
                         writeln!(f, "{operation}")?;
+                    }
+                }
+                Step::Departures(departures) => {
+                    for operation in departures.iter().flat_map(Departure::removals) {
+                        writeln!(f, "{operation}, once it has no connections")?;
                     }
                 }
             }

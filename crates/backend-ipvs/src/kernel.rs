@@ -1,5 +1,6 @@
 //! The backend: both families in one network namespace, over one socket for each mechanism.
 
+mod draining;
 mod ending;
 mod recovery;
 mod schedulers;
@@ -21,13 +22,14 @@ use netlink::ipvs::{self, IpvsSocket};
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, recovery_of_reading};
 
+use self::draining::Draining;
 use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 pub(crate) use self::schedulers::replace_as_programmed;
 use self::settings::Settings;
-use crate::allocation::number_of;
-use crate::diff::{Change, Step, diff};
+use crate::allocation::{Allocation, number_of};
+use crate::diff::{Change, Departure, Step, diff};
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
@@ -46,6 +48,7 @@ pub struct Ipvs {
     connection: Option<Arc<Mutex<Connection>>>,
     holding: Holding,
     schedulers: Schedulers,
+    draining: Draining,
 }
 
 /// The state that both families share.
@@ -101,6 +104,7 @@ impl Ipvs {
             connection: None,
             holding: Holding::Something,
             schedulers: Schedulers::default(),
+            draining: Draining::default(),
         }
     }
 
@@ -174,17 +178,26 @@ impl Backend for Ipvs {
         let table = connection.tables.observe_table(self.family, TABLE, own);
         let table = table.map_err(unread)?;
         let servers = connection.observe_servers(self.family);
-        let servers = servers.map_err(unanswered)?;
+        let mut servers = servers.map_err(unanswered)?;
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let delivery = delivery.map_err(unanswered)?;
         let is_ending = self.observe_ending(&mut connection)?;
         if is_ending && !table.exists {
             self.holding = Holding::Ending;
-            return Ok(Rules::default());
+            let found = Rules {
+                servers: servers.into_iter().collect(),
+                ..Rules::default()
+            };
+            // If the mode returns, its virtual servers get other marks.
+            return Ok(Rules {
+                allocation: Allocation::behind(&found),
+                ..Rules::default()
+            });
         }
         let timeouts = connection.servers.observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
+        self.draining.hide(self.family, &mut servers);
         let rules = Rules {
             table,
             servers: servers.into_iter().collect(),
@@ -215,6 +228,8 @@ impl Backend for Ipvs {
         if self.holding != Holding::Something {
             return Ok(Drift::None);
         }
+        let finished = self.finish_draining(&mut connection, self.draining.keys());
+        finished.map_err(|error| self.unremoved(error))?;
         // `missing_settings` reports those that could not be set.
         let _ = connection.settings.commit();
         Ok(Drift::Possible)
@@ -235,16 +250,20 @@ impl Backend for Ipvs {
                 return Err(self.uncommitted(nothing, unset));
             }
         }
-        if self.holding == Holding::Ending && change.begins() {
-            // The new virtual servers may use the same marks.
-            self.commit_end(&mut connection)?;
+        let returns = self.holding == Holding::Ending && change.begins();
+        if returns {
+            self.drain_all(&mut connection)?;
         }
         if change.ends() && self.commit_ending(&mut connection)? == Ending::Awaited {
             self.holding = Holding::Ending;
             return Ok(Receipt { transactions: 2 });
         }
-        self.holding = Holding::Something;
+        self.holding = match returns {
+            true => Holding::Both,
+            false => Holding::Something,
+        };
         let transactions = change.steps.len();
+        let ends = change.ends();
         for (done, step) in change.steps.into_iter().enumerate() {
             let is_first = done == 0;
             let failed = match step {
@@ -261,9 +280,20 @@ impl Backend for Ipvs {
                     result.map(|e| self.uncommitted(of_table(&e, is_first), e))
                 }
                 Step::Servers(operations) => {
+                    let operations = self.draining.resume(operations);
                     let result = connection.servers.commit(&operations).err();
                     result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
                 }
+                // IPVS gets no more packets.
+                Step::Departures(departures) if ends => {
+                    let removals = departures.iter().flat_map(Departure::removals).collect();
+                    let operations = self.draining.resume(removals);
+                    let result = connection.servers.commit(&operations).err();
+                    result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
+                }
+                Step::Departures(departures) => self
+                    .commit_departures(&mut connection, departures, is_first)
+                    .err(),
             };
             if let Some(error) = failed {
                 return Err(error);

@@ -42,7 +42,7 @@ mod rules;
 mod simulate;
 mod table_diff;
 
-pub use diff::{Change, Step};
+pub use diff::{Change, Departure, Step};
 pub use idle::IdleTimeouts;
 pub use kernel::{Ipvs, open};
 pub use layout::{ENDING_TABLE, MARKS, TABLE};

@@ -1,16 +1,18 @@
 //! Plans which virtual servers a Service needs, and which of its frontends lead to which.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Affinity, Basis, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Mechanism, Scheduler,
-    ServiceKey, ServicePortName, Target, TrafficPolicy,
+    Affinity, Basis, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Mechanism, Protocol,
+    Scheduler, ServiceKey, ServicePortName, Target, TrafficPolicy,
 };
-use netlink::ipvs::{SchedulerName, VirtualServer, VirtualServerFlags};
+use netlink::ipvs::{Destination, SchedulerName, VirtualServer, VirtualServerFlags, Weight};
 use netlink::nf_tables::{Bytes, jhash};
 
 use crate::layout::SetName;
+use crate::rules::{Server, destination, socket_address};
 
 /// Identifies a virtual server, which keeps its mark as long as its owner stays the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +23,9 @@ pub(crate) struct Owner {
     /// one name. Usually 0.
     pub(crate) variant: u16,
 }
+
+/// The schedulers of IPVS that are hashes.
+const HASHES: [&str; 3] = ["sh", "mh", "dh"];
 
 /// The endpoints that a virtual server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +92,38 @@ impl Owner {
         );
         let hash = |seed| jhash(text.as_bytes(), seed).to_ne_bytes();
         Bytes::new().with(&hash(0)).with(&hash(1))
+    }
+}
+
+// === impl VirtualServerSpec ===
+
+impl VirtualServerSpec {
+    /// The destinations of a virtual server that is `before` in the kernel. An endpoint that is
+    /// removed but still serving gets weight 0, and leaves when it stops serving.
+    pub(crate) fn destinations(
+        &self,
+        before: Option<&Server>,
+    ) -> BTreeMap<SocketAddr, Destination> {
+        let mut destinations = BTreeMap::new();
+        let had =
+            |address: &SocketAddr| before.is_some_and(|b| b.destinations.contains_key(address));
+        let draining = self.serving.iter().map(socket_address).filter(had);
+        destinations.extend(draining.map(|address| (address, destination(Weight::DRAINING))));
+        for target in self.chosen.iter() {
+            let chosen = destinations.entry(socket_address(target));
+            chosen
+                .and_modify(|chosen| chosen.weight.0 += 1)
+                .or_insert_with(|| destination(Weight(1)));
+        }
+        destinations
+    }
+
+    /// Whether another virtual server takes its place when its destinations change: if a hash
+    /// selects them. Not for UDP, whose flows are not kept while the first one drains, and not with
+    /// affinity, which remembers the mark.
+    pub(crate) fn is_replaced_by_change(&self, owner: &Owner) -> bool {
+        let hashes = HASHES.contains(&self.server.scheduler.as_str());
+        hashes && owner.port.protocol != Protocol::Udp && self.remembered.is_none()
     }
 }
 

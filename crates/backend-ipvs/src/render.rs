@@ -1,7 +1,7 @@
 //! Renders the rules for a node from its dataplane.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use backend::Rendered;
@@ -9,7 +9,6 @@ use dataplane::{
     Config, Dataplane, Difference, Family, Frontend, FrontendKey, PersistentMap, ServiceKey,
 };
 use ipnet::IpNet;
-use netlink::ipvs::{Destination, Weight};
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 use netlink::route::Presence;
 use nftables_model::{
@@ -17,13 +16,13 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Found, misleading};
+use crate::allocation::{Allocation, Found, misleading, outdated};
 use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
 use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
-use crate::rules::{Rules, Server, destination, lead, socket_address};
+use crate::rules::{Rules, Server, lead};
 
 /// Whether something is added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,14 +177,16 @@ impl<'a> Draft<'a> {
             Some(found) => found.get(owner),
             None => self.near.allocation.owners.get(owner).copied(),
         };
-        let misleading = misleading(self.near, known, plans.iter().map(|(_, plan)| plan));
+        let new_plans = plans.iter().map(|(_, plan)| plan);
+        let mut replaced = misleading(self.near, known, new_plans.clone());
+        replaced.extend(outdated(self.near, known, new_plans));
         for (service, new) in &plans {
             let old = ServicePlan::of(before, service, self.family);
             let mut numbers = BTreeMap::new();
             for (owner, need) in &old.needs {
                 if let Some(number) = self.rules.allocation.owners.get(owner).copied() {
                     self.set_affinity(number, need, Place::Leaves);
-                    if misleading.contains(&number) {
+                    if replaced.contains(&number) {
                         self.forget(owner);
                     }
                 }
@@ -201,15 +202,22 @@ impl<'a> Draft<'a> {
                     Some(found) => found.take(owner),
                     None => self.near.allocation.owners.get(owner).copied(),
                 };
-                let known = known.filter(|number| !misleading.contains(number));
+                let known = known.filter(|number| !replaced.contains(number));
                 let allocation = &mut self.rules.allocation;
                 let Some(number) = allocation.number(owner, known, is_free) else {
                     continue;
                 };
                 numbers.insert(owner, number);
-                let server = self.near.servers.get(&number);
-                let server = Arc::new(follow(server.map(|server| &**server), need, service));
-                self.rules.servers.ensure(number, server);
+                let before = self.near.servers.get(&number);
+                let server = Server {
+                    server: need.server.clone(),
+                    destinations: match need.is_replaced_by_change(owner) {
+                        true => need.destinations(None),
+                        false => need.destinations(before.map(|server| &**server)),
+                    },
+                    owner: Some(owner.port.clone()),
+                };
+                self.rules.servers.ensure(number, Arc::new(server));
                 self.set_affinity(number, need, Place::Comes);
                 let key = mark_key(number);
                 let hash = ElementData::Value(owner.hash());
@@ -349,6 +357,7 @@ impl<'a> Draft<'a> {
         table.exists = true;
         self.rules.delivery = Presence::Whole;
         self.rules.idle = IdleTimeouts::asked(&desired.config().ipvs_timeouts);
+        self.rules.drain_limit = desired.config().ipvs_timeouts.drain;
         let same_sets = table.sets.len() == near.sets.len();
         if is_same_config && same_sets && same_timeouts {
             table.chains = Arc::clone(&near.chains);
@@ -387,27 +396,6 @@ pub(crate) fn allow(family: Family, lengths: &BTreeSet<u8>) -> ChainWithRules {
     allow_sources(family, ALLOW_SOURCES, lengths.iter().copied(), |bits| {
         SetName::Sources(bits).as_str()
     })
-}
-
-/// The state of a virtual server that is `before` in the kernel. An endpoint that is removed but
-/// still serving keeps its connections: its weight becomes 0, and it is removed when it stops
-/// serving.
-fn follow(before: Option<&Server>, need: &VirtualServerSpec, owner: &ServiceKey) -> Server {
-    let mut destinations: BTreeMap<SocketAddr, Destination> = BTreeMap::new();
-    let had = |address: &SocketAddr| before.is_some_and(|b| b.destinations.contains_key(address));
-    let draining = need.serving.iter().map(socket_address).filter(had);
-    destinations.extend(draining.map(|address| (address, destination(Weight::DRAINING))));
-    for target in need.chosen.iter() {
-        let chosen = destinations.entry(socket_address(target));
-        chosen
-            .and_modify(|chosen| chosen.weight.0 += 1)
-            .or_insert_with(|| destination(Weight(1)));
-    }
-    Server {
-        server: need.server.clone(),
-        destinations,
-        owner: Some(owner.clone()),
-    }
 }
 
 /// The key of a mark in the map of owners.

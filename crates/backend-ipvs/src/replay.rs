@@ -8,7 +8,7 @@ use netlink::ipvs::Operation;
 use thiserror::Error;
 
 use crate::allocation::number_of;
-use crate::diff::Step;
+use crate::diff::{Departure, Step};
 use crate::rules::{Rules, Server};
 
 /// Why the kernel would refuse a step.
@@ -40,6 +40,10 @@ impl Rules {
                 Ok(())
             }
             Step::Servers(operations) => operations.iter().try_for_each(|o| self.carry_out(o)),
+            Step::Departures(departures) => {
+                let mut removals = departures.iter().flat_map(Departure::removals);
+                removals.try_for_each(|operation| self.carry_out(&operation))
+            }
         }
     }
 

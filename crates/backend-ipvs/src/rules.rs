@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use dataplane::{Family, FrontendKey, PersistentMap, Port, ServiceKey, Target};
+use dataplane::{Family, FrontendKey, PersistentMap, Port, Protocol, ServicePortName, Target};
 use netlink::ipvs::{Destination, Forwarding, Thresholds, VirtualServer, Weight};
 use netlink::nf_tables::{Bytes, ElementData};
 use netlink::route::Presence;
-use nftables_model::{Contents, View, frontend};
+use nftables_model::{Contents, View, frontend, parse_frontend};
 
 use crate::allocation::{Allocation, number_of};
 use crate::idle::IdleTimeouts;
@@ -32,6 +33,9 @@ pub struct Rules {
     /// The idle timeouts of IPVS. They belong to the whole network namespace, so they stay when
     /// everything else is removed.
     pub(crate) idle: IdleTimeouts,
+    /// How long connections to an endpoint that has left may last; `None` for as long as they do.
+    /// Not stored in the kernel.
+    pub(crate) drain_limit: Option<Duration>,
 }
 
 /// A virtual server and its destinations.
@@ -40,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) server: VirtualServer,
     pub(crate) destinations: BTreeMap<SocketAddr, Destination>,
     /// Not stored in the kernel.
-    pub(crate) owner: Option<ServiceKey>,
+    pub(crate) owner: Option<ServicePortName>,
 }
 
 // === impl Rules ===
@@ -93,6 +97,21 @@ impl Rules {
         })
     }
 
+    /// The protocol of each virtual server that a frontend leads to, by number. Reads all frontends.
+    pub(crate) fn protocols(&self, family: Family) -> BTreeMap<u32, Protocol> {
+        let sets = SetName::MARKS.into_iter();
+        let sets =
+            sets.filter_map(|name| Some((name.fields()?, self.table.sets.get(name.as_str())?)));
+        let leads = sets.flat_map(|(fields, set)| {
+            let elements = set.elements.iter();
+            elements.filter_map(move |(key, data)| {
+                let frontend = parse_frontend(family, fields, key.as_slice())?;
+                Some((number_of(mark_of(data)?)?, frontend.protocol()))
+            })
+        });
+        leads.collect()
+    }
+
     pub(crate) fn view(&self) -> View<'_> {
         View {
             chains: &self.table.chains,
@@ -110,6 +129,7 @@ impl PartialEq for Rules {
             allocation: _,
             timeouts: _,
             idle,
+            drain_limit: _,
         } = self;
         (table, servers, delivery) == (&other.table, &other.servers, &other.delivery)
             && idle.agree(&other.idle)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Change as _, Rendered};
 use backend_ipvs::{Ipvs, Rules, Step};
-use dataplane::{Dataplane, Family, FrontendKey, Protocol, Service, compile};
+use dataplane::{Dataplane, Family, FrontendKey, Protocol, Scheduler, Service, compile};
 use netlink::ipvs::Operation;
 use testkit::{EndpointsBuilder, mk_config, mk_endpoints, mk_node, mk_service, port};
 
@@ -144,11 +144,11 @@ fn an_endpoint_goes_when_it_answers_no_more() {
     let drained = advance(&dataplane(&[(web(), leaving)]), &ready);
     let gone = advance(&dataplane(&[(web(), one_pod())]), &drained);
     let change = backend().diff(&drained.rules, &gone.rules);
-    let [Step::Servers(operations)] = change.steps() else {
-        panic!("{change}");
-    };
+    assert!(matches!(change.steps(), [Step::Departures(_)]), "{change}");
     assert!(
-        matches!(operations[..], [Operation::RemoveDestination { .. }]),
+        change
+            .to_string()
+            .contains("10.0.2.7:8080, once it has no connections"),
         "{change}"
     );
     let suspects = backend().suspects(&change, &gone.dataplane);
@@ -157,6 +157,101 @@ fn an_endpoint_goes_when_it_answers_no_more() {
         1,
         "a change of endpoints alone is about its Service"
     );
+}
+
+/// A pod that is not ready for a second keeps its connections, as in every other mode.
+#[test]
+fn connections_outlive_the_endpoint_and_the_service() {
+    let both = advance(&dataplane(&[(web(), two_pods())]), &Rendered::default());
+    let steps = |desired: &Dataplane, from: &Rendered<Rules>| {
+        let change = backend().diff(&from.rules, &advance(desired, from).rules);
+        (change.to_string(), change.steps().to_vec())
+    };
+    let (one, nothing) = (dataplane(&[(web(), one_pod())]), dataplane(&[]));
+    let (printed, of_endpoint) = steps(&one, &both);
+    assert!(
+        matches!(of_endpoint[..], [Step::Departures(_)]),
+        "{printed}"
+    );
+    let (printed, of_service) = steps(&nothing, &both);
+    let expected = matches!(
+        of_service[..],
+        [Step::Table(_), Step::Departures(_)]
+            | [Step::Table(_), Step::Departures(_), Step::Delivery(_)]
+    );
+    assert!(expected, "{printed}");
+    // An agent that starts meanwhile does not know the Service of a virtual server, but that of
+    // one which stays.
+    let (printed, of_endpoint) = steps(&one, &read_back(&both.rules));
+    assert!(
+        matches!(of_endpoint[..], [Step::Departures(_)]),
+        "{printed}"
+    );
+}
+
+/// The next datagram of a flow must find another endpoint.
+#[test]
+fn flows_of_udp_do_not_outlive_the_endpoint() {
+    let dns = || {
+        mk_service("shop/dns")
+            .cluster_ip("10.96.0.12")
+            .udp("dns", 53)
+            .build()
+    };
+    let one = || mk_endpoints().udp("dns").ready("10.0.1.5:8080", "node-1");
+    let two = one().ready("10.0.2.7:8080", "node-2");
+    let both = advance(&dataplane(&[(dns(), two)]), &Rendered::default());
+    let alone = advance(&dataplane(&[(dns(), one())]), &both);
+    let change = backend().diff(&both.rules, &alone.rules);
+    let [Step::Servers(operations)] = change.steps() else {
+        panic!("{change}");
+    };
+    assert!(
+        matches!(operations[..], [Operation::RemoveDestination { .. }]),
+        "{change}"
+    );
+}
+
+/// IPVS fills a hash table in the order of additions. Nodes whose agents have seen different
+/// changes must place a client alike, so a virtual server is made anew, in one order.
+#[test]
+fn a_hash_does_not_depend_on_what_a_node_has_seen() {
+    let hashed = || {
+        mk_service("shop/web")
+            .cluster_ip(CLUSTER_IP)
+            .port("http", 80)
+            .scheduler(Scheduler::Maglev)
+            .build()
+    };
+    let of = |endpoints| dataplane(&[(hashed(), endpoints)]);
+    let order = |change: &backend_ipvs::Change| {
+        let printed = change.to_string();
+        let added = printed
+            .lines()
+            .filter(|line| line.starts_with("-a ") && line.contains("-r"));
+        let address = |line: &str| line.split(" -r ").nth(1).map(str::to_owned);
+        added.filter_map(address).collect::<Vec<_>>()
+    };
+    let all = of(two_pods().ready("10.0.1.2:8080", "node-1"));
+    let fresh = advance(&all, &Rendered::default());
+    let expected = order(&backend().diff(&Rules::default(), &fresh.rules));
+    assert_eq!(expected.len(), 3);
+    let first = advance(&of(two_pods()), &Rendered::default());
+    for from in [first.clone(), read_back(&first.rules)] {
+        let grown = advance(&all, &from);
+        let change = backend().diff(&from.rules, &grown.rules);
+        assert_eq!(order(&change), expected, "{change}");
+        assert_ne!(
+            grown.rules.marks(&at(CLUSTER_IP)),
+            first.rules.marks(&at(CLUSTER_IP))
+        );
+        // Nothing changes without a change of endpoints, nor with a restart.
+        let again = advance(&all, &read_back(&grown.rules));
+        assert_eq!(again.rules, grown.rules);
+        let change = backend().diff(&from.rules, &grown.rules);
+        let is_departure = |step: &Step| matches!(step, Step::Departures(_));
+        assert!(change.steps().last().is_some_and(is_departure), "{change}");
+    }
 }
 
 /// New targets are added before packets are sent to them, and old ones removed after that stops.
@@ -178,7 +273,7 @@ fn what_packets_are_led_to_comes_before_the_table_and_goes_behind_it() {
     assert!(
         matches!(
             go.steps(),
-            [Step::Table(_), Step::Servers(_), Step::Delivery(_)]
+            [Step::Table(_), Step::Departures(_), Step::Delivery(_)]
         ),
         "{go}"
     );

@@ -35,15 +35,18 @@ pub struct Config {
     pub ipvs_timeouts: IpvsTimeouts,
 }
 
-/// The idle time after which IPVS forgets a connection; `None` leaves the kernel's value.
+/// How long IPVS keeps connections; `None` leaves the kernel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IpvsTimeouts {
-    /// For established TCP connections.
+    /// The idle time of established TCP connections.
     pub tcp: Option<Duration>,
-    /// For TCP connections that one side has closed.
+    /// The idle time of TCP connections that one side has closed.
     pub tcp_fin: Option<Duration>,
-    /// For UDP.
+    /// The idle time of UDP.
     pub udp: Option<Duration>,
+    /// How long connections to an endpoint that has left its Service last; `None` for as long as
+    /// they do.
+    pub drain: Option<Duration>,
 }
 
 /// A kernel mechanism that can implement a dataplane.

@@ -100,7 +100,7 @@ mod tests {
         // A change here means that every node of every cluster applies its configuration again.
         assert_eq!(
             ConfigHash::of(&EffectiveConfig::default()).as_str(),
-            "2f77e221323dd348"
+            "8ef744d0e5ed887c"
         );
     }
 

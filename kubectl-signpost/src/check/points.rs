@@ -228,14 +228,7 @@ fn kube_proxy(evidence: &Evidence) -> Point {
     }
     let mode = evidence.kube_proxy_configuration.as_ref().and_then(mode_of);
     let mode = mode.unwrap_or_else(|| "iptables, the default".to_owned());
-    let next = match mode.as_str() {
-        "ipvs" => {
-            "`kubectl signpost config import` makes a profile of its configuration; its rules take kube-proxy's own clean-up (docs/operations.md)"
-        }
-        _ => {
-            "`kubectl signpost config import` makes a profile of its configuration; then follow docs/migrate.md"
-        }
-    };
+    let next = "`kubectl signpost config import` makes a profile of its configuration; then follow docs/migrate.md";
     Point {
         verdict: Verdict::Note,
         text: format!("kube-proxy runs on {ready} nodes, in mode {mode}"),

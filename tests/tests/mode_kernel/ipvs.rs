@@ -23,6 +23,7 @@ use xtables::Variant;
 
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
+use crate::{departures, icmp_and_fragments, shared_endpoint};
 
 /// The interval between two connections of one client. Three hundred connections a second leave no
 /// processor time for the agent on an emulated machine.
@@ -45,7 +46,7 @@ type Test = fn() -> Result<()>;
 /// Returns all tests. Those that this kernel does not support are marked as skipped.
 pub(crate) fn trials() -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
-    let with: [(&str, Test); 8] = [
+    let with: [(&str, Test); 12] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
             around,
@@ -77,6 +78,21 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
         (
             "t166_connections_outlive_a_switch_to_mode_ipvs_and_back",
             there_and_back,
+        ),
+        (
+            "t178_connections_outlive_their_endpoint_and_service::ipvs",
+            || departures::connections_outlive(Mode::Ipvs, OTHERS),
+        ),
+        (
+            "t179_connections_to_an_endpoint_that_has_left_end_with_the_deadline",
+            departures::connections_end_with_the_deadline,
+        ),
+        ("t180_fragments_and_icmp_errors_pass::ipvs", || {
+            icmp_and_fragments::pass(Mode::Ipvs, OTHERS)
+        }),
+        (
+            "t181_two_services_share_an_endpoint_and_a_clients_port::ipvs",
+            || shared_endpoint::serves_both(Mode::Ipvs, OTHERS),
         ),
     ];
     let without: (&str, Test) = (
@@ -119,16 +135,16 @@ fn around() -> Result<()> {
     let places = stage.places()?;
     let expected = [Place::Iptables(variant), Place::IpvsEnding].into();
     ensure!(places == expected, "{places:?}");
-    of_ipvs.finish_unharmed()?;
 
     switch(&stage, Mode::Nftables)?;
     let of_nftables = kept(&stage)?;
+    // A return while connections of the first time remain.
     switch(&stage, Mode::Ipvs)?;
     stage.expect_only(Place::Ipvs)?;
-    let of_ipvs = kept(&stage)?;
+    let of_return = kept(&stage)?;
     switch(&stage, Mode::Nftables)?;
     switch(&stage, Mode::Iptables)?;
-    for clients in [of_ipvs, of_nftables, of_iptables, clients] {
+    for clients in [of_ipvs, of_return, of_nftables, of_iptables, clients] {
         clients.finish_unharmed()?;
     }
     wait_for("connections of IPVS to end", ENDS_WITHIN, || {

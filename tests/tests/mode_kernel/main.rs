@@ -1,10 +1,13 @@
 //! The real agent in mode iptables and during switches between modes, with continuous traffic.
 
+mod departures;
+mod icmp_and_fragments;
 mod interruptions;
 mod ipvs;
 mod leftovers;
 mod manifests;
 mod obstacles;
+mod shared_endpoint;
 mod stage;
 mod switches;
 
@@ -55,6 +58,27 @@ fn main() -> Result<()> {
             let name = format!("{name}::{variant}");
             trials.push(trial(&name, move || test(variant)));
         }
+    }
+    for (mode, variant) in [
+        (Mode::Nftables, Variant::NfTables),
+        (Mode::Iptables, Variant::NfTables),
+        (Mode::Iptables, Variant::Legacy),
+    ] {
+        let of = match mode {
+            Mode::Iptables => format!("{mode}-{variant}"),
+            _ => mode.to_string(),
+        };
+        let name = format!("t178_connections_outlive_their_endpoint_and_service::{of}");
+        let test = move || departures::connections_outlive(mode, variant);
+        trials.push(trial(&name, test));
+        let name = format!("t180_fragments_and_icmp_errors_pass::{of}");
+        trials.push(trial(&name, move || {
+            icmp_and_fragments::pass(mode, variant)
+        }));
+        let name = format!("t181_two_services_share_an_endpoint_and_a_clients_port::{of}");
+        trials.push(trial(&name, move || {
+            shared_endpoint::serves_both(mode, variant)
+        }));
     }
     let others: [(&str, LoneTest); 6] = [
         (

@@ -112,6 +112,11 @@ fn service_at(name: &str, ips: [String; 2]) -> Value {
 
 /// Returns the slices of a Service with these pods of the node.
 pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
+    endpoints_at(service, pods, SERVED)
+}
+
+/// The same at another port of the pods.
+pub(crate) fn endpoints_at(service: &str, pods: &[u8], port: u16) -> Value {
     let slices = Family::ALL.map(|family| {
         let endpoints = pods.iter().map(|pod| {
             let address = addresses::pod_address(1, *pod, family);
@@ -127,8 +132,8 @@ pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
             },
             "addressType": family.to_string(),
             "ports": [
-                {"name": "http", "protocol": "TCP", "port": SERVED},
-                {"name": "quic", "protocol": "UDP", "port": SERVED},
+                {"name": "http", "protocol": "TCP", "port": port},
+                {"name": "quic", "protocol": "UDP", "port": port},
             ],
             "endpoints": endpoints.collect::<Vec<_>>(),
         })

@@ -24,7 +24,7 @@ use crate::manifests::{self, NODE_PORT};
 
 /// The serving pods, the client pod, and the port of the servers.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
-const ASKING: u8 = 9;
+pub(crate) const ASKING: u8 = 9;
 pub(crate) const SERVED: u16 = 8080;
 /// The number of the outside client.
 const OUTSIDER: u8 = 2;
@@ -42,7 +42,7 @@ pub(crate) struct Stage {
     #[expect(dead_code, reason = "held for the sake of their end")]
     servers: Vec<Server>,
     folder: TempDir,
-    topology: Topology,
+    pub(crate) topology: Topology,
     /// The access of future agents to `/proc/sys`.
     pub(crate) sysctls: Sysctls,
 }
@@ -155,6 +155,12 @@ impl Stage {
         fs::write(&new, documents.join("\n---\n"))?;
         let file = self.folder.path().join(format!("manifests/{name}.yaml"));
         fs::rename(new, file).with_context(|| format!("failed to write {name}"))
+    }
+
+    /// Removes the manifest of this name.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let file = self.folder.path().join(format!("manifests/{name}.yaml"));
+        fs::remove_file(file).with_context(|| format!("failed to remove {name}"))
     }
 
     /// Requests a mode.

@@ -14,6 +14,7 @@ use netlink::nf_tables::{Operation, Transaction};
 use netlink::route::Presence;
 use nftables_model::{name, recovery_of_reading};
 
+use super::draining::Draining;
 use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use super::{Connection, Holding, Ipvs};
 use crate::chains;
@@ -84,8 +85,9 @@ impl Ipvs {
     }
 
     /// Removes it unconditionally. Writes nothing if nothing exists.
-    pub(super) fn commit_end(&self, connection: &mut Connection) -> Result<(), CommitError> {
+    pub(super) fn commit_end(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
         self.commit_without(connection, ENDING_TABLE)?;
+        self.draining = Draining::default();
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::Possible), error)
         };

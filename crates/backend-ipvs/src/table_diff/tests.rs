@@ -18,7 +18,9 @@ fn prefixes(family: Family, mut held: Rules, desired: &Rules) -> Vec<Rules> {
     let mut steps: Vec<Step> = Vec::new();
     for step in change.steps() {
         match step {
-            Step::Servers(_) | Step::Delivery(_) | Step::Timeouts(_) => steps.push(step.clone()),
+            Step::Servers(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => {
+                steps.push(step.clone());
+            }
             // Replaces all of its transactions.
             Step::Table(_) => steps.extend(parts.take().into_iter().flatten()),
         }

@@ -115,5 +115,4 @@ fn kube_proxys_mode_is_read_from_its_configuration() {
         said.contains("note   kube-proxy runs on 2 nodes, in mode ipvs\n"),
         "{said}"
     );
-    assert!(said.contains("kube-proxy's own clean-up"), "{said}");
 }

@@ -1,0 +1,231 @@
+//! Destinations that the rules no longer have, and that keep their connections.
+//!
+//! IPVS drops the packets of a connection whose destination is removed. So a destination that
+//! leaves first gets weight 0, with which it gets no new connections. It is removed when it has no
+//! connection left, or when its deadline has passed. The same holds for all destinations of a
+//! virtual server that nothing leads to any more. None of them counts as rules of the mode, since
+//! they serve no Service.
+//!
+//! What is known about them ends with the process. A starting agent finds destinations that its
+//! rules do not have, and they leave again.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend::{CommitError, Effect};
+use dataplane::Family;
+use netlink::ipvs::{Destinations, Operation, VirtualServerKey, Weight};
+
+use super::recovery::{of_reading_servers, of_servers};
+use super::{Connection, Ipvs};
+use crate::allocation::number_of;
+use crate::diff::{Departure, Extent};
+use crate::layout::MARKS;
+use crate::rules::{Server, destination};
+
+/// The draining destinations of one family.
+#[derive(Debug, Default)]
+pub(super) struct Draining(BTreeMap<VirtualServerKey, DrainingServer>);
+
+/// The draining destinations of one virtual server.
+#[derive(Debug)]
+struct DrainingServer {
+    /// With the time at which each is removed although it has connections, if there is one.
+    destinations: BTreeMap<SocketAddr, Option<Instant>>,
+    extent: Extent,
+}
+
+// === impl Draining ===
+
+impl Draining {
+    /// Records `departures` and returns the operations that end new connections.
+    pub(super) fn begin(&mut self, departures: Vec<Departure>, now: Instant) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for departure in departures {
+            let key = departure.key;
+            let deadline = |limit: Duration| now.checked_add(limit);
+            let deadline = departure.limit.and_then(deadline);
+            let server = self.0.entry(key).or_insert_with(|| DrainingServer {
+                destinations: BTreeMap::new(),
+                extent: departure.extent,
+            });
+            server.extent = server.extent.max(departure.extent);
+            for address in departure.destinations {
+                server.destinations.entry(address).or_insert(deadline);
+                operations.push(Operation::SetDestination {
+                    key,
+                    address,
+                    destination: destination(Weight::DRAINING),
+                });
+            }
+        }
+        operations
+    }
+
+    /// Returns `operations` as a kernel takes them that holds the draining destinations, too: those
+    /// that come back are there already.
+    pub(super) fn resume(&mut self, operations: Vec<Operation>) -> Vec<Operation> {
+        let mut taken = Vec::with_capacity(operations.len());
+        for operation in operations {
+            match operation {
+                Operation::AddDestination {
+                    key,
+                    address,
+                    destination,
+                } if self.forget(key, address) => taken.push(Operation::SetDestination {
+                    key,
+                    address,
+                    destination,
+                }),
+                Operation::AddVirtualServer { key, .. } => {
+                    // Marks are reused after all others, so this is rare.
+                    if self.0.remove(&key).is_some() {
+                        taken.push(Operation::RemoveVirtualServer { key });
+                    }
+                    taken.push(operation);
+                }
+                Operation::RemoveVirtualServer { key } => {
+                    self.0.remove(&key);
+                    taken.push(operation);
+                }
+                Operation::RemoveDestination { key, address } => {
+                    self.forget(key, address);
+                    taken.push(operation);
+                }
+                Operation::AddDestination { .. }
+                | Operation::SetVirtualServer { .. }
+                | Operation::SetDestination { .. } => taken.push(operation),
+            }
+        }
+        taken
+    }
+
+    /// Whether `address` was draining; it is not any more.
+    fn forget(&mut self, key: VirtualServerKey, address: SocketAddr) -> bool {
+        let server = self.0.get_mut(&key);
+        server.is_some_and(|server| server.destinations.remove(&address).is_some())
+    }
+
+    /// Removes from `servers` what is draining. Forgets what another program has removed, or has
+    /// given another weight: that is drift.
+    pub(super) fn hide(&mut self, family: Family, servers: &mut BTreeMap<u32, Arc<Server>>) {
+        self.0.retain(|key, draining| {
+            let number = number_of(key.mark.value());
+            let Some(server) = number.and_then(|number| servers.get_mut(&number)) else {
+                return key.family != family;
+            };
+            let held = Arc::make_mut(server);
+            draining.destinations.retain(|address, _| {
+                let found = held.destinations.get(address);
+                let is_so = found.is_some_and(|found| found.weight == Weight::DRAINING);
+                if is_so {
+                    held.destinations.remove(address);
+                }
+                is_so
+            });
+            let is_hidden = draining.extent == Extent::Whole && held.destinations.is_empty();
+            if let Some(number) = number.filter(|_| is_hidden) {
+                servers.remove(&number);
+            }
+            is_hidden || !draining.destinations.is_empty()
+        });
+    }
+
+    /// The virtual servers that have draining destinations.
+    pub(super) fn keys(&self) -> Vec<VirtualServerKey> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Forgets the destinations that `found` shows without connections, and those whose deadline
+    /// has passed. Returns the operations that remove them.
+    fn end(&mut self, found: &[(VirtualServerKey, Destinations)], now: Instant) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for (key, listed) in found {
+            let Some(draining) = self.0.get_mut(key) else {
+                continue;
+            };
+            draining.destinations.retain(|address, deadline| {
+                let Some((_, connections)) = listed.get(address) else {
+                    return false;
+                };
+                let is_used = connections.active + connections.inactive > 0;
+                let stays = is_used && deadline.is_none_or(|deadline| now < deadline);
+                if !stays {
+                    operations.push(Operation::RemoveDestination {
+                        key: *key,
+                        address: *address,
+                    });
+                }
+                stays
+            });
+            if !draining.destinations.is_empty() {
+                continue;
+            }
+            if draining.extent == Extent::Whole {
+                operations.push(Operation::RemoveVirtualServer { key: *key });
+            }
+            self.0.remove(key);
+        }
+        operations
+    }
+}
+
+impl Ipvs {
+    /// Ends new connections to `departures`, and removes those that have none at all.
+    pub(super) fn commit_departures(
+        &mut self,
+        connection: &mut Connection,
+        departures: Vec<Departure>,
+        is_first: bool,
+    ) -> Result<(), CommitError> {
+        let keys = departures.iter().map(|departure| departure.key).collect();
+        let operations = self.draining.begin(departures, Instant::now());
+        let committed = connection.servers.commit(&operations);
+        committed.map_err(|e| self.uncommitted(of_servers(&e, is_first), e))?;
+        self.finish_draining(connection, keys)
+    }
+
+    /// Lets every virtual server in the kernel leave: the mode returns while connections of its
+    /// previous time remain.
+    pub(super) fn drain_all(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+        let found = connection.observe_servers(self.family);
+        let found =
+            found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::None), e))?;
+        let departures = found.into_iter().filter_map(|(number, server)| {
+            Some(Departure {
+                key: VirtualServerKey {
+                    family: self.family,
+                    mark: MARKS.mark(number)?,
+                },
+                destinations: server.destinations.keys().copied().collect(),
+                extent: Extent::Whole,
+                limit: None,
+            })
+        });
+        let departures: Vec<_> = departures.collect();
+        self.commit_departures(connection, departures, true)
+    }
+
+    /// Removes the draining destinations of `keys` that have no connection left, or whose deadline
+    /// has passed.
+    pub(super) fn finish_draining(
+        &mut self,
+        connection: &mut Connection,
+        keys: Vec<VirtualServerKey>,
+    ) -> Result<(), CommitError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let found = connection.servers.observe_destinations_of(keys);
+        let found =
+            found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::Possible), e))?;
+        let operations = self.draining.end(&found, Instant::now());
+        let committed = connection.servers.commit(&operations);
+        committed.map_err(|e| self.uncommitted(of_servers(&e, false), e))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use netlink::ipvs::{Connections, SchedulerName, VirtualServer, VirtualServerFlags};
+
+use super::*;
+use crate::layout::MARKS;
+
+const NUMBER: u32 = 7;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn key() -> VirtualServerKey {
+    VirtualServerKey {
+        family: Family::Ipv4,
+        mark: MARKS.mark(NUMBER).expect("a mark"),
+    }
+}
+
+fn at(last: u8) -> SocketAddr {
+    ([10, 0, 1, last], 8080).into()
+}
+
+fn departure(destinations: &[SocketAddr], extent: Extent) -> Departure {
+    Departure {
+        key: key(),
+        destinations: destinations.to_vec(),
+        extent,
+        limit: Some(LIMIT),
+    }
+}
+
+fn virtual_server() -> VirtualServer {
+    VirtualServer {
+        scheduler: SchedulerName::new("rr").expect("a scheduler"),
+        flags: VirtualServerFlags::default(),
+    }
+}
+
+/// The kernel's list: addresses with weight and number of connections.
+fn found(listed: &[(SocketAddr, u32, u32)]) -> Vec<(VirtualServerKey, Destinations)> {
+    let listed = listed.iter().map(|(address, weight, active)| {
+        let connections = Connections {
+            active: *active,
+            ..Connections::default()
+        };
+        (*address, (destination(Weight(*weight)), connections))
+    });
+    vec![(key(), listed.collect())]
+}
+
+/// What is left to compare of such a list.
+fn hide(draining: &mut Draining, listed: &[(SocketAddr, u32)]) -> Option<Vec<SocketAddr>> {
+    let destinations = listed.iter();
+    let server = Server {
+        server: virtual_server(),
+        destinations: destinations
+            .map(|(address, weight)| (*address, destination(Weight(*weight))))
+            .collect(),
+        owner: None,
+    };
+    let mut servers = BTreeMap::from([(NUMBER, Arc::new(server))]);
+    draining.hide(Family::Ipv4, &mut servers);
+    let server = servers.get(&NUMBER)?;
+    Some(server.destinations.keys().copied().collect())
+}
+
+fn print(operations: &[Operation]) -> Vec<String> {
+    operations.iter().map(Operation::to_string).collect()
+}
+
+#[test]
+fn a_destination_is_removed_when_its_last_connection_has_ended() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    let begun = draining.begin(vec![departure(&[at(5), at(6)], Extent::Part)], now);
+    assert_eq!(begun.len(), 2);
+    assert!(
+        begun.iter().all(|o| o.to_string().contains("-w 0")),
+        "{begun:?}"
+    );
+    let removals = draining.end(&found(&[(at(5), 0, 1), (at(6), 0, 0), (at(7), 1, 0)]), now);
+    assert_eq!(print(&removals), [format!("-d {} -r {}", key(), at(6))]);
+    assert_eq!(
+        hide(&mut draining, &[(at(5), 0), (at(7), 1)]),
+        Some(vec![at(7)])
+    );
+    let removals = draining.end(&found(&[(at(5), 0, 0), (at(7), 1, 3)]), now);
+    assert_eq!(print(&removals), [format!("-d {} -r {}", key(), at(5))]);
+    assert_eq!(draining.keys(), []);
+}
+
+#[test]
+fn connections_end_with_the_deadline() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    // It is asked again, as after a failed attempt: the first time counts.
+    draining.begin(vec![departure(&[at(5)], Extent::Part)], now + LIMIT / 2);
+    let used = found(&[(at(5), 0, 1)]);
+    assert_eq!(draining.end(&used, now + LIMIT / 2), []);
+    assert_eq!(draining.end(&used, now + LIMIT).len(), 1);
+    let mut unlimited = departure(&[at(5)], Extent::Part);
+    unlimited.limit = None;
+    draining.begin(vec![unlimited], now);
+    assert_eq!(draining.end(&used, now + 1000 * LIMIT), []);
+}
+
+#[test]
+fn a_virtual_server_goes_with_its_last_destination() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    draining.begin(vec![departure(&[at(5), at(6)], Extent::Whole)], now);
+    assert_eq!(hide(&mut draining, &[(at(5), 0), (at(6), 0)]), None);
+    let removals = draining.end(&found(&[(at(5), 0, 0), (at(6), 0, 2)]), now);
+    assert_eq!(print(&removals), [format!("-d {} -r {}", key(), at(5))]);
+    assert_eq!(hide(&mut draining, &[(at(6), 0)]), None);
+    let removals = draining.end(&found(&[(at(6), 0, 0)]), now);
+    let expected = [
+        format!("-d {} -r {}", key(), at(6)),
+        format!("-D {}", key()),
+    ];
+    assert_eq!(print(&removals), expected);
+    assert_eq!(draining.keys(), []);
+}
+
+#[test]
+fn a_destination_that_comes_back_is_there_already() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    let back = Operation::AddDestination {
+        key: key(),
+        address: at(5),
+        destination: destination(Weight(1)),
+    };
+    let taken = draining.resume(vec![back.clone()]);
+    assert!(
+        matches!(taken[..], [Operation::SetDestination { .. }]),
+        "{taken:?}"
+    );
+    assert_eq!(draining.resume(vec![back.clone()]), [back]);
+    assert_eq!(draining.end(&found(&[(at(5), 1, 0)]), now + LIMIT), []);
+}
+
+#[test]
+fn what_another_program_changes_counts_as_drift() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    draining.begin(vec![departure(&[at(5), at(6)], Extent::Part)], now);
+    // One has a weight again, the other is gone.
+    assert_eq!(hide(&mut draining, &[(at(5), 1)]), Some(vec![at(5)]));
+    assert_eq!(draining.keys(), []);
+}

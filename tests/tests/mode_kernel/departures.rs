@@ -1,0 +1,123 @@
+//! Connections whose endpoint or Service goes.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use crds::profile::mechanism::Mode;
+use dataplane::Family;
+use netlink::ipvs::{IpvsSocket, Weight};
+use serde_json::json;
+use testkit::address_plan as addresses;
+use tests::deadline::{patience, wait_for};
+use tests::network::{Connections, Kind, Outcome};
+use xtables::Variant;
+
+use crate::manifests::{self, NODE_PORT, endpoints, service};
+use crate::stage::{ASKING, PROMPTLY, SERVING, Stage};
+
+/// The interval between two requests of a client.
+const EVERY: Duration = Duration::from_millis(200);
+/// The number of additional Services.
+const FEW: u8 = 5;
+/// How long a new connection may take that is expected to fail.
+const FAILS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Failure story T178: a Pod that is not ready for a moment leaves the EndpointSlice, and IPVS
+/// drops the packets of connections whose destination is removed. They stay, in every mode, also
+/// over a restart of the agent and when the Service is deleted.
+pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
+    let mut stage = Stage::build_with(variant, FEW)?.serve(mode)?;
+    stage.expect_answers(&SERVING)?;
+    let start = || Connections::start(&stage.ways()?, &[Kind::Kept], EVERY);
+    let [first, second, third] = [start()?, start()?, start()?];
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    first.finish_unharmed().context("the endpoint has left")?;
+    stage.kill_agent()?;
+    stage.start_agent()?;
+    stage.expect_mode(mode)?;
+    stage.expect_answers(&SERVING[..1])?;
+    second
+        .finish_unharmed()
+        .context("the agent was started again")?;
+    stage.remove("web")?;
+    // Packets to a cluster IP that no Service has would be routed on, and back again by the router,
+    // and its redirects would tell the client's kernel another way.
+    let ways = stage.ways()?.into_iter();
+    let node_ports: Vec<_> = ways
+        .filter(|way| way.destination.port() == NODE_PORT)
+        .collect();
+    wait_for("the Service to be gone", PROMPTLY, || {
+        for way in &node_ports {
+            if matches!(way.observe_once(FAILS_WITHIN)?, Outcome::Answered { .. }) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })?;
+    stage.apply("web", &service("web", 10))?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
+    stage.expect_answers(&SERVING)?;
+    third.finish_unharmed().context("the Service was deleted")
+}
+
+/// Failure story T179: a connection that never ends must not keep an endpoint for ever. With
+/// `ipvs.drainTimeout` it ends, the client learns of it, and other connections stay.
+pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
+    let stage = Stage::build_with(Variant::NfTables, FEW)?;
+    let mut profile = manifests::profile("ipvs");
+    profile["spec"]["ipvs"]["drainTimeout"] = json!("2s");
+    let stage = stage.serve(Mode::Ipvs)?;
+    stage.apply("profile", &profile)?;
+    stage.expect_answers(&SERVING)?;
+    let destination = SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), 80);
+    let mut found = Vec::new();
+    stage.topology.pod(1, ASKING)?.enter(|| {
+        // Round robin: each endpoint takes its turn.
+        for _ in 0..4 {
+            let stream = TcpStream::connect(destination)?;
+            stream.set_read_timeout(Some(patience(PROMPTLY)))?;
+            let mut stream = BufReader::new(stream);
+            let mut name = String::new();
+            stream.read_line(&mut name)?;
+            found.push((name, stream));
+        }
+        anyhow::Ok(())
+    })??;
+    let (stay, leave): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|(name, _)| name.contains("web-5"));
+    ensure!(!stay.is_empty() && !leave.is_empty(), "{stay:?} {leave:?}");
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    let mut servers = stage
+        .node()?
+        .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
+    wait_for("the endpoint to be gone from IPVS", PROMPTLY, || {
+        let own = servers.observe_virtual_servers()?.own.into_keys();
+        let listed = servers.observe_destinations_of(own)?;
+        let mut all = listed
+            .iter()
+            .flat_map(|(_, destinations)| destinations.values());
+        Ok((!all.any(|(destination, _)| destination.weight == Weight::DRAINING)).then_some(()))
+    })?;
+    for (name, stream) in leave {
+        let ended = ask(stream);
+        ensure!(ended.is_err(), "{name} still answers");
+    }
+    for (name, stream) in stay {
+        ask(stream).with_context(|| format!("{name} answers no more"))?;
+    }
+    Ok(())
+}
+
+/// Makes a request over an open connection, which the server echoes.
+fn ask(mut stream: BufReader<TcpStream>) -> Result<()> {
+    use std::io::Write as _;
+    stream.get_mut().write_all(b"?\n")?;
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer)?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Packets that belong to a connection without being part of it: fragments, and ICMP errors that
+//! the network and the endpoint send.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::profile::mechanism::Mode;
+use dataplane::{Family, Protocol};
+use tests::deadline::wait_for;
+use tests::network::Way;
+use xtables::Variant;
+
+use crate::manifests::endpoints_at;
+use crate::stage::{PROMPTLY, SERVING, Stage};
+
+const FEW: u8 = 0;
+/// Larger than the MTU of every link, so that it is sent in fragments.
+const IN_FRAGMENTS: usize = 4_000;
+/// The MTU of the links between the node and its pods in the second part, and a datagram that fits
+/// the client's link only.
+const NARROW: u16 = 1_300;
+const TOO_WIDE: usize = 1_400;
+/// A port of the pods without a server.
+const CLOSED: u16 = 8081;
+/// How long a single answer is waited for. A datagram may get none before its error has arrived.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+
+/// Failure story T180: fragments reach one endpoint. The client learns from ICMP that a datagram
+/// is too large for a link behind the Service, and that its port is closed.
+pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
+    let stage = Stage::build_with(variant, FEW)?.serve(mode)?;
+    stage.expect_answers(&SERVING)?;
+    let ways = stage.ways_by(Protocol::Udp)?;
+    // IPVS takes a datagram of the node's own before the kernel divides it, and refuses what is
+    // larger than the MTU of an IPv6 link (`__mtu_check_toobig_v6` in `ip_vs_xmit.c`), in
+    // kube-proxy's mode ipvs as well.
+    let is_divided = |way: &&Way| {
+        let is_ipv6 = Family::of(way.destination.ip()) == Family::Ipv6;
+        !(mode == Mode::Ipvs && is_ipv6 && way.from == "the node")
+    };
+    for way in ways.iter().filter(is_divided) {
+        way.inside
+            .enter(|| send_fragments(way.destination))?
+            .with_context(|| format!("fragments: {way}"))?;
+    }
+    for pod in SERVING {
+        let link = format!(
+            "link set {}{pod} mtu {NARROW}",
+            testkit::address_plan::POD_INTERFACE_PREFIX
+        );
+        stage.node()?.configure(&link)?;
+    }
+    // A process of the node sees the MTU of its own link, without ICMP. In mode ipvs the kernel
+    // cannot send the error over IPv4: its source would be the Service's address, which is on no
+    // device of the node (`__icmp_send`, `ip_route_output_key_hash_rcu`).
+    let learns = |way: &&Way| {
+        let is_ipv4 = Family::of(way.destination.ip()) == Family::Ipv4;
+        way.from != "the node" && !(mode == Mode::Ipvs && is_ipv4)
+    };
+    for way in ways.iter().filter(learns) {
+        way.inside
+            .enter(|| learn_size(way.destination))?
+            .with_context(|| format!("packet too big: {way}"))?;
+    }
+    stage.apply("web-endpoints", &endpoints_at("web", &SERVING, CLOSED))?;
+    for way in &ways {
+        way.inside
+            .enter(|| learn_closed(way.destination))?
+            .with_context(|| format!("port unreachable: {way}"))?;
+    }
+    Ok(())
+}
+
+fn client_of(destination: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match Family::of(destination.ip()) {
+        Family::Ipv4 => SocketAddr::from(([0; 4], 0)),
+        Family::Ipv6 => SocketAddr::from(([0; 16], 0)),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(destination)?;
+    socket.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    Ok(socket)
+}
+
+/// Sends a datagram in fragments until a server has answered: it answers only whole datagrams.
+fn send_fragments(destination: SocketAddr) -> Result<()> {
+    wait_for("an answer to a datagram in fragments", PROMPTLY, || {
+        let socket = client_of(destination)?;
+        socket.send(&[b'x'; IN_FRAGMENTS])?;
+        let mut answer = [0; 64];
+        let length = socket.recv(&mut answer).unwrap_or(0);
+        Ok(answer[..length].starts_with(b"web-").then_some(()))
+    })
+}
+
+/// Sends datagrams that are too large for a link on the way. Routers do not fragment them: IPv6 never
+/// does, and IPv4 says so in each. Once the client's kernel has learned the MTU of the path, it
+/// sends fragments, and gets an answer.
+fn learn_size(destination: SocketAddr) -> Result<()> {
+    let ask = || -> Result<bool> {
+        let socket = client_of(destination)?;
+        socket.send(&[b'x'; TOO_WIDE])?;
+        Ok(socket.recv(&mut [0; 64]).is_ok())
+    };
+    ensure!(!ask()?, "the first datagram of {TOO_WIDE} bytes has passed");
+    wait_for("an answer once the size is known", PROMPTLY, || {
+        Ok(ask()?.then_some(()))
+    })
+}
+
+/// Sends datagrams until the endpoint's kernel has answered that nothing listens there.
+fn learn_closed(destination: SocketAddr) -> Result<()> {
+    wait_for("ECONNREFUSED", PROMPTLY, || {
+        let socket = client_of(destination)?;
+        socket.send(b"?")?;
+        match socket.recv(&mut [0; 64]) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(Some(())),
+            // The endpoints have not changed yet.
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => bail!("{error}"),
+        }
+    })
+}
