@@ -52,7 +52,7 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 
-kernels: ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernels KERNELS=6.12`; hours
+kernels: ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernel-6.1` for one; hours
 	@tools/set-up
 	cargo build --package tests --package demo --package node-agent --bins
 	cargo test --package tests --no-run --test '*_kernel'
@@ -77,6 +77,9 @@ plugin: ## Write kubectl signpost for download to dist/, with krew's manifest of
 
 sbom: ## Write what images and plugin are made of to dist/, in CycloneDX
 	images/sbom dist
+
+kernel-%:
+	@$(MAKE) --no-print-directory kernels KERNELS=$*
 
 bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--services 500 --rounds 2'`; hours as it is, see bench/README.md
 	@images/programs target/images

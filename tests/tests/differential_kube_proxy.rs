@@ -125,7 +125,7 @@ fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()
     let mut found = Vec::new();
     // In mode ipvs the machine is emulated.
     let (rounds, cases) = match mode {
-        Mode::Ipvs => (ROUNDS / 2, CASES / 8),
+        Mode::Ipvs => (ROUNDS / 2, CASES / 12),
         Mode::Nftables | Mode::Iptables(_) => (ROUNDS, CASES),
     };
     for round in 0..=rounds {

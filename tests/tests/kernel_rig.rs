@@ -138,6 +138,13 @@ impl Kernel {
                 ensure!(ended.expect_passed()? == 1, "nothing was tested");
                 Ok(())
             }),
+            self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
+                let modes = test_program("mode_kernel")?.into_os_string();
+                let command = [modes, "::ipvs".into()];
+                let ended = kernel.command("mode_kernel", DEADLINE, command)?;
+                ensure!(ended.expect_passed()? == 5, "nothing was tested");
+                Ok(())
+            }),
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
                 let takeovers = test_program("takeover_kernel")?.into_os_string();
                 let command = [takeovers, "t177".into()];

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey, Protocol, ServiceKey};
+use dataplane::{Family, FrontendKey, Protocol, ServiceKey, ServicePortName};
 use netlink::ipvs::{Operation, SchedulerName, VirtualServerKey, Weight};
 use netlink::nf_tables::{self, Transaction};
 use netlink::route::Presence;
@@ -30,6 +30,7 @@ use crate::table_diff;
 pub struct Change {
     pub(crate) steps: Vec<Step>,
     services: BTreeSet<ServiceKey>,
+    drain_limit: Option<Duration>,
 }
 
 /// A part of a change that one of the mechanisms applies.
@@ -53,10 +54,11 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departure {
     pub(crate) key: VirtualServerKey,
-    pub(crate) destinations: Vec<SocketAddr>,
+    /// The Service port, if it is known.
+    pub(crate) owner: Option<ServicePortName>,
+    /// Each with how long its connections may last; `None` for as long as they do.
+    pub(crate) destinations: Vec<(SocketAddr, Option<Duration>)>,
     pub(crate) extent: Extent,
-    /// How long their connections may last; `None` for as long as they do.
-    pub(crate) limit: Option<Duration>,
 }
 
 /// Whether a virtual server leaves with its destinations.
@@ -113,6 +115,7 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
             .chain(delivery(true))
             .collect(),
         services: servers.services,
+        drain_limit: desired.drain_limit,
     }
 }
 
@@ -142,6 +145,19 @@ impl Servers {
             Some(owner) => Some(owner.protocol),
             None => protocols.get(&number).copied(),
         };
+        let successors: BTreeSet<(&ServicePortName, SocketAddr)> = differences
+            .iter()
+            .filter_map(|difference| difference.after)
+            .flat_map(|server| {
+                let addresses = server.destinations.keys();
+                addresses.filter_map(|address| Some((server.owner.as_ref()?, *address)))
+            })
+            .collect();
+        let remaining = LazyCell::new(|| {
+            let servers = desired.servers.iter();
+            let addresses = servers.flat_map(|(_, server)| server.destinations.keys().copied());
+            addresses.collect::<BTreeSet<SocketAddr>>()
+        });
         for difference in differences {
             let Some(mark) = MARKS.mark(*difference.key) else {
                 continue;
@@ -157,12 +173,22 @@ impl Servers {
                 };
                 match difference.before.filter(keeps) {
                     None => servers.last.push(Operation::RemoveVirtualServer { key }),
-                    Some(before) => servers.last_departures.push(Departure {
-                        key,
-                        destinations: before.destinations.keys().copied().collect(),
-                        extent: Extent::Whole,
-                        limit: desired.drain_limit,
-                    }),
+                    Some(before) => {
+                        // An endpoint that the virtual server in its place has does not leave.
+                        let limit = |address: &SocketAddr| {
+                            desired.drain_limit.filter(|_| match &before.owner {
+                                Some(owner) => !successors.contains(&(owner, *address)),
+                                None => !remaining.contains(address),
+                            })
+                        };
+                        let addresses = before.destinations.keys();
+                        servers.last_departures.push(Departure {
+                            key,
+                            owner: before.owner.clone(),
+                            destinations: addresses.map(|at| (*at, limit(at))).collect(),
+                            extent: Extent::Whole,
+                        });
+                    }
                 }
                 continue;
             };
@@ -207,11 +233,12 @@ impl Servers {
                 continue;
             }
             if keeps_connections(protocol(*difference.key, after), after) {
+                let gone = gone.into_iter();
                 servers.departures.push(Departure {
                     key,
-                    destinations: gone,
+                    owner: after.owner.clone(),
+                    destinations: gone.map(|at| (at, desired.drain_limit)).collect(),
                     extent: Extent::Part,
-                    limit: desired.drain_limit,
                 });
                 continue;
             }
@@ -231,7 +258,7 @@ impl Departure {
     pub(crate) fn removals(&self) -> impl Iterator<Item = Operation> {
         let key = self.key;
         let destinations = self.destinations.iter();
-        let destinations = destinations.map(move |address| Operation::RemoveDestination {
+        let destinations = destinations.map(move |(address, _)| Operation::RemoveDestination {
             key,
             address: *address,
         });
@@ -299,6 +326,11 @@ impl Change {
             _ => None,
         });
         named.collect()
+    }
+
+    /// How long connections to endpoints that have left may last.
+    pub(crate) fn drain_limit(&self) -> Option<Duration> {
+        self.drain_limit
     }
 
     /// The Services whose virtual servers change, as far as known.

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
-    Rendered, UnsupportedField,
+    Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
+    Recovery, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
-use netlink::ipvs::{self, IpvsSocket};
+use netlink::ipvs::{self, IpvsSocket, SchedulerName};
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, recovery_of_reading};
 
@@ -160,7 +160,12 @@ impl Backend for Ipvs {
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
-        let rules = render(self.family, desired, from);
+        let lacks = |asked: &SchedulerName, held: &SchedulerName| match &self.connection {
+            Some(_) => self.schedulers.is_missing(asked),
+            // Without a kernel to ask, as `explain` renders.
+            None => held.as_str() == schedulers::FIRST,
+        };
+        let rules = render(self.family, desired, from, &lacks);
         self.schedulers.replace_missing(rules)
     }
 
@@ -197,8 +202,14 @@ impl Backend for Ipvs {
         let timeouts = connection.servers.observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
+        let found = Rules {
+            servers: servers.clone().into_iter().collect(),
+            ..Rules::default()
+        };
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
+            // New virtual servers must not get the marks of draining ones.
+            allocation: Allocation::behind(&found),
             table,
             servers: servers.into_iter().collect(),
             delivery,
@@ -235,6 +246,15 @@ impl Backend for Ipvs {
         Ok(Drift::Possible)
     }
 
+    /// Neither does the kernel announce the end of a connection, which draining destinations wait
+    /// for.
+    fn noticing(&self) -> Noticing {
+        match self.holding {
+            Holding::Nothing => Noticing::ByNotification,
+            Holding::Something | Holding::Ending | Holding::Both => Noticing::ByCheck,
+        }
+    }
+
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
         let connection = self.connection();
         let nothing = (Recovery::Halt, Effect::None);
@@ -252,7 +272,7 @@ impl Backend for Ipvs {
         }
         let returns = self.holding == Holding::Ending && change.begins();
         if returns {
-            self.drain_all(&mut connection)?;
+            self.drain_all(&mut connection, change.drain_limit())?;
         }
         if change.ends() && self.commit_ending(&mut connection)? == Ending::Awaited {
             self.holding = Holding::Ending;

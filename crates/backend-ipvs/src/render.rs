@@ -16,7 +16,7 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Found, misleading, outdated};
+use crate::allocation::{Allocation, Found, Lacks, misleading, outdated};
 use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
@@ -46,7 +46,14 @@ struct Draft<'a> {
 /// Renders one family of `desired`. If `from` holds the rules of a dataplane with the same
 /// configuration, processes only the differences from it. Owners keep the marks they have in
 /// `from.rules` in any case.
-pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
+/// `lacks` says whether the first scheduler, which a Service asks for, is one that the kernel lacks,
+/// where a virtual server has the second.
+pub(crate) fn render(
+    family: Family,
+    desired: &Dataplane,
+    from: &Rendered<Rules>,
+    lacks: &Lacks<'_>,
+) -> Rules {
     let is_known = !from.dataplane.services().is_empty();
     let is_same_config = is_known
         && from.dataplane.config() == desired.config()
@@ -91,7 +98,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Rules>
             draft.remove(key, frontend);
         }
     }
-    draft.place_services(before, desired, &services);
+    draft.place_services(before, desired, &services, lacks);
     draft.finish(desired, is_same_config)
 }
 
@@ -170,6 +177,7 @@ impl<'a> Draft<'a> {
         before: &Dataplane,
         desired: &Dataplane,
         services: &BTreeSet<ServiceKey>,
+        lacks: &Lacks<'_>,
     ) {
         let plan = |service| (service, ServicePlan::of(desired, service, self.family));
         let plans: Vec<_> = services.iter().map(plan).collect();
@@ -179,7 +187,7 @@ impl<'a> Draft<'a> {
         };
         let new_plans = plans.iter().map(|(_, plan)| plan);
         let mut replaced = misleading(self.near, known, new_plans.clone());
-        replaced.extend(outdated(self.near, known, new_plans));
+        replaced.extend(outdated(self.near, known, new_plans, lacks));
         for (service, new) in &plans {
             let old = ServicePlan::of(before, service, self.family);
             let mut numbers = BTreeMap::new();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::{
-    Backend, CommitError, Drift, FrontendContext, ObserveError, Receipt, Rendered, UnsupportedField,
+    Backend, CommitError, Drift, FrontendContext, Noticing, ObserveError, Receipt, Rendered,
+    UnsupportedField,
 };
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -43,6 +44,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         (**self).observe_drift()
+    }
+
+    fn noticing(&self) -> Noticing {
+        (**self).noticing()
     }
 
     fn commit(&mut self, change: B::Change) -> Result<Receipt, CommitError> {

@@ -11,8 +11,8 @@ use dataplane::{
 };
 
 use crate::{
-    Backend, Change, CommitError, Drift, Effect, Found, FrontendContext, Inspect, ObserveError,
-    PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
+    Backend, Change, CommitError, Drift, Effect, Found, FrontendContext, Inspect, Noticing,
+    ObserveError, PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
 };
 
 /// A backend of any mechanism.
@@ -209,6 +209,10 @@ impl<B: Inspect> Backend for Erased<B> {
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.0.observe_drift()
+    }
+
+    fn noticing(&self) -> Noticing {
+        self.0.noticing()
     }
 
     fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {

@@ -76,6 +76,11 @@ pub trait Backend {
     /// [`observe`](Backend::observe). Cheap, since it is called often and the answer is mostly no.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError>;
 
+    /// How a change by another program is noticed, while the kernel holds rules of this mechanism.
+    fn noticing(&self) -> Noticing {
+        Noticing::ByNotification
+    }
+
     /// Writes `change`, in order. If the kernel takes a change in parts, every prefix serves every
     /// frontend that is the same before and after.
     fn commit(&mut self, change: Self::Change) -> Result<Receipt, CommitError>;
@@ -154,6 +159,15 @@ pub enum Drift {
     None,
     /// Some program has, not necessarily Signpost's rules.
     Possible,
+}
+
+/// How a change by another program is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noticing {
+    /// The kernel sends a notification, or the periodic check is often enough.
+    ByNotification,
+    /// Only by a check of the kernel: the caller checks as often as it can afford to.
+    ByCheck,
 }
 
 /// A frontend to check for unsupported fields.

@@ -7,9 +7,9 @@ mod unusable_modes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use backend::{Backend, CommitError, ExternalChange, Receipt, Recovery, Rendered};
+use backend::{Backend, CommitError, ExternalChange, Noticing, Receipt, Recovery, Rendered};
 use dataplane::{Dataplane, Family, Mechanism};
 
 use crate::domain::{Domain, Goal, Holding, Rest};
@@ -17,6 +17,11 @@ use crate::progress::Progress;
 use crate::status::{Failing, FamilyStatus, Pace};
 use crate::{Clock, DriftByProgram, Failure, FamilySync, Reason, RecentSyncs, RepairedDrift};
 use unusable_modes::UnusableModes;
+
+/// The share of a processor for checks of the kernel that nothing has asked for: one fiftieth.
+const CHECK_SHARE: u32 = 50;
+/// The shortest time between two of them.
+const SHORTEST_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Keeps one address family at the desired state: a domain for each mode, of which one serves.
 /// Families share no state, so one that fails leaves the other in service.
@@ -56,6 +61,8 @@ pub struct FamilyReconciler<B: Backend> {
     drift_by_program: Arc<[DriftByProgram]>,
     count: u64,
     syncs: RecentSyncs,
+    /// How long the last check of the kernel took.
+    check_took: Duration,
 }
 
 /// One mode of the family.
@@ -111,6 +118,7 @@ impl<B: Backend> FamilyReconciler<B> {
             drift_by_program: Arc::default(),
             count: 0,
             syncs: RecentSyncs::default(),
+            check_took: Duration::ZERO,
         }
     }
 
@@ -177,6 +185,16 @@ impl<B: Backend> FamilyReconciler<B> {
         self.unfinished.is_some()
     }
 
+    /// After how long the kernel is checked again, although nothing was announced: where a mode
+    /// notices changes only by a check, as often as costs [`CHECK_SHARE`] of a processor.
+    pub fn check_period(&self) -> Option<Duration> {
+        let mut usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
+        let is_needed =
+            usable.any(|member| member.domain.backend().noticing() == Noticing::ByCheck);
+        let period = self.check_took.saturating_mul(CHECK_SHARE);
+        is_needed.then_some(period.max(SHORTEST_CHECK_PERIOD))
+    }
+
     /// Records that another program has changed, or may have changed, Signpost's rules.
     pub fn disturb(&mut self, external_change: &ExternalChange, now: Instant) {
         if !external_change.families.contains(&self.family) {
@@ -199,7 +217,9 @@ impl<B: Backend> FamilyReconciler<B> {
             (_, Some(Recovery::Halt)) => false,
             (Reason::Retry, None) => false,
             (Reason::Continued, _) => self.is_unfinished(),
-            (Reason::Drift, _) => members.any(|member| member.domain.is_notified()),
+            (Reason::Drift, _) => {
+                self.check_period().is_some() || members.any(|member| member.domain.is_notified())
+            }
             _ => true,
         }
     }

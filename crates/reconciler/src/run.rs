@@ -298,6 +298,10 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
             .collect();
         let follow_up = self.reconciler.follow_up();
         self.schedule.finish(self.clock.now(), follow_up, &repaired);
+        // A check is one of all families, so the slowest decides.
+        let families = self.reconciler.families().iter();
+        let check_period = families.filter_map(FamilyReconciler::check_period).max();
+        self.schedule.set_check_period(check_period);
         self.judge_contest();
         let latencies = syncs
             .iter()

@@ -71,6 +71,9 @@ pub struct Due {
 #[derive(Debug, Clone)]
 pub struct Schedule {
     periods: Periods,
+    /// After how long the kernel is checked again, if sooner than `sync_period`: some changes come
+    /// without a notification.
+    check_period: Option<Duration>,
     changed: Option<Waiting>,
     drifted: Option<Instant>,
     check_backoff: CheckBackoff,
@@ -93,6 +96,8 @@ struct Running {
     reason: Reason,
     began: Instant,
     prompt: Prompt,
+    /// Whether it only checks: nothing has changed, and no external change was announced.
+    is_routine: bool,
 }
 
 /// Whether a sync checks the kernel because another program may have changed it.
@@ -107,7 +112,10 @@ enum Prompt {
 struct Last {
     ended: Instant,
     took: Duration,
+    /// When the last periodic check ended.
     checked: Instant,
+    /// When the kernel was last checked for whatever reason.
+    looked: Instant,
     /// Whether it ran without waiting for `minSyncPeriod`.
     jumped: bool,
 }
@@ -119,6 +127,7 @@ impl Schedule {
     pub fn new(periods: Periods) -> Schedule {
         Schedule {
             periods,
+            check_period: None,
             changed: None,
             drifted: None,
             check_backoff: CheckBackoff::default(),
@@ -206,7 +215,7 @@ impl Schedule {
         // Every sync compares with the current desired state, so it answers a change whatever its
         // reason. Only some reasons check the kernel, and only `Requested` and `Startup` answer a
         // request.
-        self.changed = None;
+        let changed = self.changed.take();
         let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
             true => Prompt::ExternalChange,
             false => Prompt::Other,
@@ -218,6 +227,7 @@ impl Schedule {
             reason,
             began: now,
             prompt,
+            is_routine: reason == Reason::Drift && prompt == Prompt::Other && changed.is_none(),
         });
         Some(reason)
     }
@@ -231,6 +241,12 @@ impl Schedule {
             }
             _ => now,
         };
+        let looked = match self.last {
+            Some(last) if !running.is_some_and(|running| running.reason.checks_kernel()) => {
+                last.looked
+            }
+            _ => now,
+        };
         if let Some(running) = running {
             self.check_backoff.forgive(running.began);
             if !repaired.is_empty() {
@@ -241,13 +257,26 @@ impl Schedule {
             }
         }
         let began = running.map_or(now, |running| running.began);
-        self.last = Some(Last {
-            ended: now,
-            took: now.saturating_duration_since(began),
-            checked,
-            jumped: self.last.is_some_and(|last| last.jumped),
-        });
+        let found_nothing = running.is_some_and(|running| running.is_routine)
+            && repaired.is_empty()
+            && follow_up == FollowUp::Settled;
+        self.last = match self.last {
+            // No change waits for a check that found nothing.
+            Some(last) if found_nothing => Some(Last { looked, ..last }),
+            last => Some(Last {
+                ended: now,
+                took: now.saturating_duration_since(began),
+                checked,
+                looked,
+                jumped: last.is_some_and(|last| last.jumped),
+            }),
+        };
         self.follow_up = follow_up;
+    }
+
+    /// Sets after how long the kernel is checked again; `None` leaves that to the periodic check.
+    pub fn set_check_period(&mut self, period: Option<Duration>) {
+        self.check_period = period;
     }
 
     /// One candidate sync for each pending cause, each at its own time.
@@ -269,6 +298,15 @@ impl Schedule {
             at: (last.checked + sync_period).max(earliest),
             reason: Reason::Timer,
         }];
+        // Not between the parts of a large change, nor between failed attempts.
+        let settled = self.follow_up == FollowUp::Settled;
+        if let Some(period) = self.check_period.filter(|_| settled) {
+            let at = self.check_backoff.earliest(last.looked + period);
+            candidates.push(Due {
+                at: at.max(earliest),
+                reason: Reason::Drift,
+            });
+        }
         let mut ask = |at: Instant, reason| candidates.push(Due { at, reason });
         if let Some(waiting) = self.changed {
             let at = match waiting.urgency {

@@ -151,6 +151,12 @@ impl RecentSyncs {
     }
 
     pub(crate) fn push(&mut self, sync: Arc<FamilySync>) {
+        let is_idle_check =
+            |sync: &FamilySync| sync.reason == Reason::Drift && sync.outcome == Outcome::Unchanged;
+        // Checks that find nothing one after the other would push out everything else.
+        if is_idle_check(&sync) {
+            self.0.pop_back_if(|last| is_idle_check(last));
+        }
         if self.0.len() == RecentSyncs::KEPT {
             self.0.pop_front();
         }

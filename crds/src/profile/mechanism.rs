@@ -72,8 +72,8 @@ section! {
         /// How long IPVS remembers an idle UDP flow, as tcpTimeout. Default 0s, which leaves the kernel's value.
         udp_timeout: Span = Span::ZERO,
 
-        /// How long TCP and SCTP connections to an endpoint last after the endpoint has left its Service: the check after
-        /// that, at the latest a syncPeriod later, ends them. Default 0s, which lets them last until they end.
+        /// How long TCP and SCTP connections to an endpoint last after the endpoint has left its Service; the next check of
+        /// the kernel ends them. Default 0s, which lets them last until they end.
         drain_timeout: Span = Span::ZERO,
     }
 }

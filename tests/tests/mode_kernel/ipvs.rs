@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -12,7 +13,10 @@ use crds::condition::reason::MODE_NOT_HONOURED;
 use crds::profile::mechanism::Mode;
 use dataplane::Protocol;
 use libtest_mimic::Trial;
-use netlink::ipvs::{IpvsSocket, Operation, SchedulerName, Seconds};
+use netlink::ipvs::{
+    Destination, IpvsSocket, Operation, SchedulerName, Seconds, VirtualServer, VirtualServerKey,
+    Weight,
+};
 use serde_json::json;
 use tests::deadline::wait_for;
 use tests::ipvs_support::find_ipvs;
@@ -60,8 +64,8 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
             cleanup,
         ),
         (
-            "t123_a_virtual_server_that_was_removed_comes_back",
-            removed_virtual_server,
+            "t123_what_other_programs_change_comes_back_without_a_periodic_check::ipvs",
+            changes_by_others,
         ),
         (
             "t124_timeouts_of_the_profile_are_set",
@@ -84,7 +88,7 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
             || departures::connections_outlive(Mode::Ipvs, OTHERS),
         ),
         (
-            "t179_connections_to_an_endpoint_that_has_left_end_with_the_deadline",
+            "t179_connections_to_an_endpoint_that_has_left_end_with_the_deadline::ipvs",
             departures::connections_end_with_the_deadline,
         ),
         ("t180_fragments_and_icmp_errors_pass::ipvs", || {
@@ -249,23 +253,88 @@ fn cleanup() -> Result<()> {
     stage.clean_up()
 }
 
-/// Failure story T123: the kernel sends no notification; the periodic check finds the removal.
-fn removed_virtual_server() -> Result<()> {
-    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+/// Failure story T123: the kernel sends no notification of these changes, and the periodic check is
+/// far away. The agent looks by itself every second or two.
+fn changes_by_others() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, 1)?.serve(Mode::Ipvs)?;
+    let mut profile = manifests::profile("ipvs");
+    profile["spec"]["syncPeriod"] = json!("1h");
+    stage.apply("profile", &profile)?;
+    stage.expect_mode(Mode::Ipvs)?;
     stage.expect_answers(&SERVING)?;
     let mut socket = servers(&stage)?;
-    let before = socket.observe_virtual_servers()?;
-    let removals: Vec<_> = before
-        .own
-        .keys()
-        .map(|key| Operation::RemoveVirtualServer { key: *key })
-        .collect();
-    socket.commit(&removals)?;
-    wait_for("virtual servers to come back", PROMPTLY, || {
-        let after = socket.observe_virtual_servers()?;
-        Ok((after == before).then_some(()))
+    let before = observe(&mut socket)?;
+    let (key, server, destinations) = before.first().context("there are some")?;
+    let (address, destination) = destinations.first().context("it has some")?;
+    let (key, address) = (*key, *address);
+    let heavy = Destination {
+        weight: Weight(7),
+        ..*destination
+    };
+    let other = VirtualServer {
+        scheduler: SchedulerName::new("lc").context("it is a name")?,
+        ..server.clone()
+    };
+    let all = before
+        .iter()
+        .map(|(key, ..)| Operation::RemoveVirtualServer { key: *key });
+    let changes: [(&str, Vec<Operation>); 4] = [
+        ("virtual servers removed", all.collect()),
+        (
+            "a destination removed",
+            vec![Operation::RemoveDestination { key, address }],
+        ),
+        (
+            "a weight",
+            vec![Operation::SetDestination {
+                key,
+                address,
+                destination: heavy,
+            }],
+        ),
+        (
+            "a scheduler",
+            vec![Operation::SetVirtualServer { key, server: other }],
+        ),
+    ];
+    for (what, operations) in changes {
+        socket.commit(&operations)?;
+        wait_for(what, PROMPTLY, || {
+            Ok((observe(&mut socket)? == before).then_some(()))
+        })?;
+    }
+    let rule = ["rule", "del", "priority", "83"];
+    let output = stage.node()?.command("ip").args(rule).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    wait_for("the routing rule", PROMPTLY, || {
+        let rules = stage
+            .node()?
+            .command("ip")
+            .args(["rule", "list"])
+            .output()?;
+        let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+        Ok(rules.contains("0x53400000").then_some(()))
     })?;
     stage.expect_answers(&SERVING)
+}
+
+/// A virtual server and its destinations.
+type Listed = (
+    VirtualServerKey,
+    VirtualServer,
+    Vec<(SocketAddr, Destination)>,
+);
+
+/// Returns the virtual servers of Signpost and their destinations, without their connections.
+fn observe(socket: &mut IpvsSocket) -> Result<Vec<Listed>> {
+    let own = socket.observe_virtual_servers()?.own;
+    let behind = socket.observe_destinations_of(own.keys().copied())?;
+    let listed = behind.into_iter().filter_map(|(key, destinations)| {
+        let destinations = destinations.into_iter();
+        let destinations = destinations.map(|(address, (destination, _))| (address, destination));
+        Some((key, own.get(&key)?.clone(), destinations.collect()))
+    });
+    Ok(listed.collect())
 }
 
 /// Failure story T124: the kernel has the timeouts of the profile, and all other timeouts stay

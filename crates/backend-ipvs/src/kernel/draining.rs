@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::{CommitError, Effect};
-use dataplane::Family;
+use dataplane::{Family, ServicePortName};
 use netlink::ipvs::{Destinations, Operation, VirtualServerKey, Weight};
 
 use super::recovery::{of_reading_servers, of_servers};
@@ -34,6 +34,7 @@ pub(super) struct Draining(BTreeMap<VirtualServerKey, DrainingServer>);
 struct DrainingServer {
     /// With the time at which each is removed although it has connections, if there is one.
     destinations: BTreeMap<SocketAddr, Option<Instant>>,
+    owner: Option<ServicePortName>,
     extent: Extent,
 }
 
@@ -44,15 +45,27 @@ impl Draining {
     pub(super) fn begin(&mut self, departures: Vec<Departure>, now: Instant) -> Vec<Operation> {
         let mut operations = Vec::new();
         for departure in departures {
-            let key = departure.key;
-            let deadline = |limit: Duration| now.checked_add(limit);
-            let deadline = departure.limit.and_then(deadline);
+            let (key, owner) = (departure.key, departure.owner);
+            let deadlines = departure.destinations.into_iter();
+            let deadlines: Vec<(SocketAddr, Option<Instant>)> = deadlines
+                .map(|(address, limit)| (address, limit.and_then(|limit| now.checked_add(limit))))
+                .collect();
+            // It also leaves where a virtual server of the Service was replaced before.
+            let siblings = self.0.values_mut();
+            for sibling in siblings.filter(|sibling| owner.is_some() && sibling.owner == owner) {
+                for (address, deadline) in &deadlines {
+                    if let Some(held) = sibling.destinations.get_mut(address) {
+                        *held = held.or(*deadline);
+                    }
+                }
+            }
             let server = self.0.entry(key).or_insert_with(|| DrainingServer {
                 destinations: BTreeMap::new(),
+                owner,
                 extent: departure.extent,
             });
             server.extent = server.extent.max(departure.extent);
-            for address in departure.destinations {
+            for (address, deadline) in deadlines {
                 server.destinations.entry(address).or_insert(deadline);
                 operations.push(Operation::SetDestination {
                     key,
@@ -147,7 +160,11 @@ impl Draining {
                 continue;
             };
             draining.destinations.retain(|address, deadline| {
-                let Some((_, connections)) = listed.get(address) else {
+                // Another program has removed it, or the kernel has refused weight 0.
+                let Some((_, connections)) = listed
+                    .get(address)
+                    .filter(|(found, _)| found.weight == Weight::DRAINING)
+                else {
                     return false;
                 };
                 let is_used = connections.active + connections.inactive > 0;
@@ -189,7 +206,11 @@ impl Ipvs {
 
     /// Lets every virtual server in the kernel leave: the mode returns while connections of its
     /// previous time remain.
-    pub(super) fn drain_all(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+    pub(super) fn drain_all(
+        &mut self,
+        connection: &mut Connection,
+        limit: Option<Duration>,
+    ) -> Result<(), CommitError> {
         let found = connection.observe_servers(self.family);
         let found =
             found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::None), e))?;
@@ -199,9 +220,9 @@ impl Ipvs {
                     family: self.family,
                     mark: MARKS.mark(number)?,
                 },
-                destinations: server.destinations.keys().copied().collect(),
+                owner: None,
+                destinations: server.destinations.keys().map(|at| (*at, limit)).collect(),
                 extent: Extent::Whole,
-                limit: None,
             })
         });
         let departures: Vec<_> = departures.collect();

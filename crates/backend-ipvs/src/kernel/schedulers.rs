@@ -15,7 +15,7 @@ use crate::diff::Change;
 use crate::rules::{Rules, Server};
 
 /// The replacement for all others. The mode is not started without it.
-const FIRST: &str = "rr";
+pub(super) const FIRST: &str = "rr";
 
 /// The results of the checks in one family so far.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Schedulers {
             .map(|(scheduler, _)| scheduler)
     }
 
-    fn is_missing(&self, scheduler: &SchedulerName) -> bool {
+    pub(super) fn is_missing(&self, scheduler: &SchedulerName) -> bool {
         self.0.get(scheduler) == Some(&SchedulerSupport::Missing)
     }
 }

@@ -41,7 +41,7 @@ proptest! {
     fn a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
         let (nothing, desired) = (Dataplane::default(), cluster.compile());
         for family in Family::ALL {
-            let rules = render(family, &desired, &Rendered::default());
+            let rules = render(family, &desired, &Rendered::default(), &|_, _| false);
             for held in prefixes(family, Rules::default(), &rules) {
                 for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                     let simulated = simulate(&held, desired.node(), packet);
@@ -63,10 +63,10 @@ proptest! {
         for ends in states.windows(2) {
             let [before, after] = ends else { continue };
             for family in Family::ALL {
-                let rules = render(family, before, &Rendered::default());
+                let rules = render(family, before, &Rendered::default(), &|_, _| false);
                 let dataplane = if read_back { Dataplane::default() } else { before.clone() };
                 let from = Rendered { dataplane, rules };
-                let desired = render(family, after, &from);
+                let desired = render(family, after, &from, &|_, _| false);
                 for held in prefixes(family, from.rules, &desired) {
                     for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                         let simulated = simulate(&held, after.node(), packet);

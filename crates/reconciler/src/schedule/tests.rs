@@ -23,6 +23,7 @@ enum Event {
     Ends(FollowUp),
     MinSyncPeriod(u64),
     SyncPeriod(u64),
+    CheckPeriod(Option<u64>),
 }
 
 /// The millisecond of an event, the event, and when and why the next sync is due after it.
@@ -56,6 +57,9 @@ fn play(story: &[Line]) {
                 periods.sync_period = Duration::from_millis(period);
                 schedule.set_periods(periods);
             }
+            Event::CheckPeriod(period) => {
+                schedule.set_check_period(period.map(Duration::from_millis));
+            }
         }
         let due = schedule.due().map(|due| (due.at, due.reason));
         let expected = expected.map(|(time, reason)| (at(time), reason));
@@ -68,7 +72,10 @@ fn play(story: &[Line]) {
     }
 }
 
-use Event::{Changed, Drifted, Ends, LostEndpoints, MinSyncPeriod, Requested, Starts, SyncPeriod};
+use Event::{
+    Changed, CheckPeriod, Drifted, Ends, LostEndpoints, MinSyncPeriod, Requested, Starts,
+    SyncPeriod,
+};
 use FollowUp::{Settled, Unfinished};
 use Reason as For;
 
@@ -176,6 +183,26 @@ fn a_failed_sync_is_tried_again_ever_more_rarely() {
         now += delay;
     }
     play(&story);
+}
+
+/// A mechanism that announces no changes is checked sooner, unless a sync has failed.
+#[test]
+fn what_is_not_announced_is_checked_for_sooner() {
+    play(&[
+        (0, Changed, Some((0, For::Startup))),
+        (0, Starts(For::Startup), None),
+        (0, Ends(Settled), Some((30_000, For::Timer))),
+        (0, CheckPeriod(Some(2000)), Some((2000, For::Drift))),
+        (900, Changed, Some((900, For::Changed))),
+        (900, Starts(For::Changed), None),
+        // That sync did not check.
+        (1000, Ends(Settled), Some((2000, For::Drift))),
+        (2000, Starts(For::Drift), None),
+        (2100, Ends(Settled), Some((4100, For::Drift))),
+        (4100, Starts(For::Drift), None),
+        (4100, Ends(RETRY), Some((4200, For::Retry))),
+        (4200, CheckPeriod(None), Some((4200, For::Retry))),
+    ]);
 }
 
 #[test]

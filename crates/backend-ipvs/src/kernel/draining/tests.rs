@@ -1,5 +1,7 @@
 use netlink::ipvs::{Connections, SchedulerName, VirtualServer, VirtualServerFlags};
 
+use dataplane::{Protocol, ServiceKey};
+
 use super::*;
 use crate::layout::MARKS;
 
@@ -20,9 +22,20 @@ fn at(last: u8) -> SocketAddr {
 fn departure(destinations: &[SocketAddr], extent: Extent) -> Departure {
     Departure {
         key: key(),
-        destinations: destinations.to_vec(),
+        owner: Some(owner()),
+        destinations: destinations.iter().map(|at| (*at, Some(LIMIT))).collect(),
         extent,
-        limit: Some(LIMIT),
+    }
+}
+
+fn owner() -> ServicePortName {
+    ServicePortName {
+        service: ServiceKey {
+            namespace: "shop".into(),
+            name: "web".into(),
+        },
+        port: "http".into(),
+        protocol: Protocol::Tcp,
     }
 }
 
@@ -95,7 +108,7 @@ fn connections_end_with_the_deadline() {
     assert_eq!(draining.end(&used, now + LIMIT / 2), []);
     assert_eq!(draining.end(&used, now + LIMIT).len(), 1);
     let mut unlimited = departure(&[at(5)], Extent::Part);
-    unlimited.limit = None;
+    unlimited.destinations = vec![(at(5), None)];
     draining.begin(vec![unlimited], now);
     assert_eq!(draining.end(&used, now + 1000 * LIMIT), []);
 }
@@ -142,4 +155,20 @@ fn what_another_program_changes_counts_as_drift() {
     // One has a weight again, the other is gone.
     assert_eq!(hide(&mut draining, &[(at(5), 1)]), Some(vec![at(5)]));
     assert_eq!(draining.keys(), []);
+}
+
+/// A virtual server with a hash is replaced when another endpoint comes. Its endpoints have not left
+/// yet, and their connections have no deadline until they do.
+#[test]
+fn the_deadline_begins_when_the_endpoint_leaves_and_not_when_its_virtual_server_does() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    let mut replaced = departure(&[], Extent::Whole);
+    replaced.key.mark = MARKS.mark(NUMBER + 1).expect("a mark");
+    replaced.destinations = vec![(at(5), None)];
+    let used = vec![(replaced.key, found(&[(at(5), 0, 1)]).remove(0).1)];
+    draining.begin(vec![replaced], now);
+    assert_eq!(draining.end(&used, now + 1000 * LIMIT), []);
+    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    assert_eq!(draining.end(&used, now + LIMIT / 2), []);
+    assert_eq!(draining.end(&used, now + LIMIT).len(), 2);
 }
