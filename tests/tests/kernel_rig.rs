@@ -125,39 +125,21 @@ impl Kernel {
                 kernel.run(ALWAYS[2], &[]).map(drop)
             }),
             self.trial("sends_packets_through_virtual_servers", |kernel| {
-                let scenarios = test_program("scenarios_ipvs_kernel")?.into_os_string();
-                let command = [scenarios, "affinity".into()];
-                let ended = kernel.command("scenarios_ipvs_kernel", DEADLINE, command)?;
+                let ended = kernel.run_named("scenarios_ipvs_kernel", "affinity")?;
                 ensure!(ended.expect_passed()? > 0, "nothing was tested");
                 Ok(())
             }),
             self.trial("keeps_connections_through_mode_ipvs", |kernel| {
-                let modes = test_program("mode_kernel")?.into_os_string();
-                let command = [modes, "t166".into()];
-                let ended = kernel.command("mode_kernel", DEADLINE, command)?;
-                ensure!(ended.expect_passed()? == 1, "nothing was tested");
-                Ok(())
+                kernel.expect_named("mode_kernel", "t166", 1)
             }),
             self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
-                let modes = test_program("mode_kernel")?.into_os_string();
-                let command = [modes, "::ipvs".into()];
-                let ended = kernel.command("mode_kernel", DEADLINE, command)?;
-                ensure!(ended.expect_passed()? == 5, "nothing was tested");
-                Ok(())
+                kernel.expect_named("mode_kernel", "::ipvs", 5)
             }),
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
-                let takeovers = test_program("takeover_kernel")?.into_os_string();
-                let command = [takeovers, "t177".into()];
-                let ended = kernel.command("takeover_kernel", DEADLINE, command)?;
-                ensure!(ended.expect_passed()? == 1, "nothing was tested");
-                Ok(())
+                kernel.expect_named("takeover_kernel", "t177", 1)
             }),
             self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
-                let differential = test_program("differential_kube_proxy")?.into_os_string();
-                let command = [differential, "ipvs".into()];
-                let ended = kernel.command("differential_kube_proxy", DEADLINE, command)?;
-                ensure!(ended.expect_passed()? == 2, "nothing was tested");
-                Ok(())
+                kernel.expect_named("differential_kube_proxy", "ipvs", 2)
             }),
             self.trial(
                 "t26_without_hashes_loses_affinity_alone",
@@ -200,6 +182,19 @@ impl Kernel {
             boot: "",
         };
         run_in_rig(machine, name, deadline, command)
+    }
+
+    /// Runs the tests of a test target whose names contain `part`.
+    fn run_named(&self, target: &str, part: &str) -> Result<Ended> {
+        let command = [test_program(target)?.into_os_string(), part.into()];
+        self.command(target, DEADLINE, command)
+    }
+
+    /// The same; exactly `count` must pass, and none fail.
+    fn expect_named(&self, target: &str, part: &str, count: u32) -> Result<()> {
+        let passed = self.run_named(target, part)?.expect_passed()?;
+        ensure!(passed == count, "{passed} tests of {count} ran");
+        Ok(())
     }
 
     /// Runs a test target of this package without the tests in `skipped`; at least one must pass.
