@@ -12,14 +12,14 @@ struct Setting {
     name: &'static str,
     /// The value it must have.
     value: &'static str,
-    need: VirtualServerSpec,
+    need: Need,
     /// The consequence if it is not set.
     otherwise: &'static str,
 }
 
 /// Whether the mode works without a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum VirtualServerSpec {
+enum Need {
     /// No: connections fail.
     Essential,
     /// Yes, with a disadvantage.
@@ -30,20 +30,20 @@ const SETTINGS: [Setting; 3] = [
     Setting {
         name: "conntrack",
         value: "1",
-        need: VirtualServerSpec::Essential,
+        need: Need::Essential,
         otherwise: "connections that need masquerading get no replies",
     },
     Setting {
         name: "expire_nodest_conn",
         value: "1",
-        need: VirtualServerSpec::Advisable,
+        need: Need::Advisable,
         otherwise: "connections to an endpoint that is gone hang until they time out",
     },
     // Added in Linux 5.17.
     Setting {
         name: "run_estimation",
         value: "0",
-        need: VirtualServerSpec::Advisable,
+        need: Need::Advisable,
         otherwise: "the kernel spends time on the rates of every endpoint",
     },
 ];
@@ -86,7 +86,7 @@ impl Settings {
                 continue;
             };
             // Older kernels do not have all of them.
-            if error.kind() == ErrorKind::NotFound && setting.need == VirtualServerSpec::Advisable {
+            if error.kind() == ErrorKind::NotFound && setting.need == Need::Advisable {
                 continue;
             }
             let file = file(&self.root, setting);
@@ -95,7 +95,7 @@ impl Settings {
             } = setting;
             let file = file.display();
             let text = format!("{file} could not be set to {value}: {error}: {otherwise}");
-            if setting.need == VirtualServerSpec::Essential {
+            if setting.need == Need::Essential {
                 essential.get_or_insert_with(|| Unset(text.clone()));
             }
             self.missing.push(text);
