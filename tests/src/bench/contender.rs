@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +26,9 @@ const METRICS: &str = "http://127.0.0.1:10249/metrics";
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The device that has the addresses of kube-proxy's virtual servers.
 const KUBE_PROXY_DEVICE: &str = "kube-ipvs0";
+/// How long the kernel keeps removed destinations in a list that every addition walks
+/// (`IP_VS_DEST_TRASH_PERIOD`), and a moment more. It does not show the list.
+const KEPT_BY_KERNEL: Duration = Duration::from_secs(125);
 /// The tables that any program in the benchmark writes.
 const LEGACY_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 /// The total duration of syncs that write rules, for both families together.
@@ -221,7 +225,13 @@ impl Entry {
     /// Removes what either has in mode ipvs besides nf_tables. Signpost's routing rule stays, one in
     /// each family.
     fn clean_virtual_servers(&self) -> Result<()> {
+        // Missing while IPVS is not loaded.
+        let list = || fs::read_to_string("/proc/thread-self/net/ip_vs").unwrap_or_default();
+        let had_destinations = self.node.enter(list)?.contains("Masq");
         self.run("ipvsadm", &["--clear"])?;
+        if had_destinations {
+            thread::sleep(KEPT_BY_KERNEL);
+        }
         self.run("ipset", &["destroy"])?;
         let links = self
             .node
