@@ -29,13 +29,17 @@ impl Allocation {
     /// in it.
     pub(crate) fn behind(rules: &Rules) -> Allocation {
         let numbers = rules.servers.iter().map(|(number, _)| *number);
-        let last = rules.allocation.last;
+        Allocation::after(match rules.allocation.last {
+            0 => numbers.max().unwrap_or(0),
+            last => last,
+        })
+    }
+
+    /// An allocation without owners whose numbers continue after `last`.
+    pub(crate) fn after(last: u32) -> Allocation {
         Allocation {
             owners: PersistentMap::default(),
-            last: match last {
-                0 => numbers.max().unwrap_or(0),
-                last => last,
-            },
+            last,
         }
     }
 

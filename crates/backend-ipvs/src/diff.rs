@@ -145,14 +145,15 @@ impl Servers {
             Some(owner) => Some(owner.protocol),
             None => protocols.get(&number).copied(),
         };
-        let successors: BTreeSet<(&ServicePortName, SocketAddr)> = differences
-            .iter()
-            .filter_map(|difference| difference.after)
-            .flat_map(|server| {
+        // Needed only where virtual servers leave, and connections have a limit.
+        let changed: Vec<_> = differences.iter().filter_map(|d| d.after).collect();
+        let successors = LazyCell::new(|| {
+            let addresses = changed.iter().flat_map(|server| {
                 let addresses = server.destinations.keys();
                 addresses.filter_map(|address| Some((server.owner.as_ref()?, *address)))
-            })
-            .collect();
+            });
+            addresses.collect::<BTreeSet<(&ServicePortName, SocketAddr)>>()
+        });
         let remaining = LazyCell::new(|| {
             let servers = desired.servers.iter();
             let addresses = servers.flat_map(|(_, server)| server.destinations.keys().copied());

@@ -187,29 +187,22 @@ impl Backend for Ipvs {
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let delivery = delivery.map_err(unanswered)?;
         let is_ending = self.observe_ending(&mut connection)?;
+        let last = servers.keys().next_back().copied().unwrap_or(0);
         if is_ending && !table.exists {
             self.holding = Holding::Ending;
-            let found = Rules {
-                servers: servers.into_iter().collect(),
-                ..Rules::default()
-            };
             // If the mode returns, its virtual servers get other marks.
             return Ok(Rules {
-                allocation: Allocation::behind(&found),
+                allocation: Allocation::after(last),
                 ..Rules::default()
             });
         }
         let timeouts = connection.servers.observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
-        let found = Rules {
-            servers: servers.clone().into_iter().collect(),
-            ..Rules::default()
-        };
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
             // New virtual servers must not get the marks of draining ones.
-            allocation: Allocation::behind(&found),
+            allocation: Allocation::after(last),
             table,
             servers: servers.into_iter().collect(),
             delivery,
