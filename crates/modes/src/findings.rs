@@ -88,20 +88,38 @@ pub fn replaced(
     })
 }
 
-/// Reports rules of a mode that are still in the kernel and no longer updated.
-pub fn left_behind(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
-    let (family, outgoing, error) = modes.iter().find_map(|(family, state)| {
-        let outgoing = state.outgoing?;
-        Some((family, outgoing, state.unusable.get(&outgoing)?))
-    })?;
-    Some(UnsupportedField {
-        field: "mode".to_owned(),
-        reason: reason::MODE_NOT_HONOURED,
-        message: format!(
-            "rules of mode {outgoing} are still in the kernel for {family}, and still forward to \
-             former endpoints of Services that have none any more: {error}"
-        ),
+/// Reports the rules of each mode that are still in the kernel and no longer updated.
+pub fn left_behind(
+    modes: &BTreeMap<Family, MechanismState>,
+) -> impl Iterator<Item = UnsupportedField> {
+    modes.iter().flat_map(|(family, state)| {
+        state.outgoing.iter().filter_map(move |outgoing| {
+            let error = state.unusable.get(outgoing)?;
+            Some(UnsupportedField {
+                field: "mode".to_owned(),
+                reason: reason::MODE_NOT_HONOURED,
+                message: format!(
+                    "rules of mode {outgoing} are still in the kernel for {family}, and still \
+                     forward to former endpoints of Services that have none any more: {error}"
+                ),
+            })
+        })
     })
+}
+
+/// Describes the modes that serve until another one is complete, and that the kernel does not let
+/// follow changes meanwhile.
+pub fn stalled(modes: &BTreeMap<Family, MechanismState>) -> Option<String> {
+    let stalled = modes.iter().flat_map(|(family, state)| {
+        state.stalled.iter().map(move |(mode, error)| {
+            format!(
+                "changes do not reach the rules of mode {mode}, which serve {family} until the \
+                 next mode is complete: {error}"
+            )
+        })
+    });
+    let all: Vec<String> = stalled.collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// Reports kernel settings that the active mechanism needs and that are not set.

@@ -20,7 +20,7 @@ mod list;
 mod on_demand;
 mod variants;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -52,9 +52,12 @@ pub struct MechanismState {
     pub lock: LockState,
     /// The mechanisms that cannot be used on this node, each with the error and its causes.
     pub unusable: BTreeMap<Mechanism, String>,
-    /// The unusable mechanism that still has rules of Signpost, in addition to those of the active
+    /// The unusable mechanisms that still have rules of Signpost, in addition to those of the active
     /// one.
-    pub outgoing: Option<Mechanism>,
+    pub outgoing: BTreeSet<Mechanism>,
+    /// The mechanisms whose rules do not follow changes during a switch, each with the error and its
+    /// causes.
+    pub stalled: BTreeMap<Mechanism, String>,
     /// The kernel settings that the active mechanism needs and could not set, and the modules that
     /// the kernel lacks, each with its consequence.
     pub missing_settings: Vec<String>,
@@ -138,7 +141,8 @@ impl MechanismState {
             longest_lock_wait: figures.longest_lock_wait,
             lock: figures.lock,
             unusable: family.unusable_modes(),
-            outgoing: family.outgoing_mode(),
+            outgoing: family.outgoing_modes().clone(),
+            stalled: family.stalled_modes(),
             missing_settings: active_mode
                 .map_or_else(Vec::new, |_| family.backend().missing_settings()),
             written: figures.written,

@@ -110,14 +110,28 @@ fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
 #[test]
 fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_desired() {
     let mut modes = modes(Mechanism::Nftables, Some(Mechanism::Iptables));
-    assert_eq!(findings::left_behind(&modes), None);
+    assert_eq!(findings::left_behind(&modes).next(), None);
     for state in modes.values_mut() {
-        state.outgoing = Some(Mechanism::Iptables);
+        state.outgoing = [Mechanism::Iptables, Mechanism::Ipvs].into();
+        let error = "no such module".to_owned();
+        state.unusable.insert(Mechanism::Ipvs, error);
     }
-    let reported = findings::left_behind(&modes).expect("it is told");
-    let expected = "rules of mode iptables are still in the kernel for IPv4, and still forward to \
-                    former endpoints of Services that have none any more: no such thing";
-    assert_eq!(reported.message, expected);
+    let reported: Vec<String> = findings::left_behind(&modes)
+        .map(|field| field.message)
+        .collect();
+    let message = |mode, family, error| {
+        format!(
+            "rules of mode {mode} are still in the kernel for {family}, and still forward to \
+             former endpoints of Services that have none any more: {error}"
+        )
+    };
+    let expected = [
+        message("iptables", "IPv4", "no such thing"),
+        message("ipvs", "IPv4", "no such module"),
+        message("iptables", "IPv6", "no such thing"),
+        message("ipvs", "IPv6", "no such module"),
+    ];
+    assert_eq!(reported, expected);
 }
 
 #[test]

@@ -42,10 +42,10 @@ pub struct FamilyReconciler<B: Backend> {
     /// The modes that were given up while they served, or may have. Their rules go once the
     /// replacement is complete.
     abandoned: BTreeSet<Mechanism>,
-    /// A mode that was given up while the kernel had rules of it that could not be removed. It is
-    /// neither read nor tried again before they are removed: these rules are leftovers of this
+    /// The modes that were given up while the kernel had rules of them that could not be removed.
+    /// They are neither read nor tried again before these are removed: they are leftovers of this
     /// process, not an external change.
-    outgoing: Option<Mechanism>,
+    outgoing: BTreeSet<Mechanism>,
     /// What the kernel was last known to implement completely. Keeps its value during a switch.
     programmed: Option<Dataplane>,
     failing: Option<Failing>,
@@ -74,11 +74,12 @@ struct Member<B: Backend> {
 }
 
 /// Whether the rules of a mode that is being replaced follow the desired state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Following {
     Follows,
-    /// The last attempt failed. The next part of the new mode does not wait for another one.
-    Failed,
+    /// The last attempt failed with this error. The next part of the new mode does not wait for
+    /// another one.
+    Failed(String),
 }
 
 // === impl FamilyReconciler ===
@@ -105,7 +106,7 @@ impl<B: Backend> FamilyReconciler<B> {
             chosen: None,
             unusable: UnusableModes::default(),
             abandoned: BTreeSet::new(),
-            outgoing: None,
+            outgoing: BTreeSet::new(),
             programmed: None,
             failing: None,
             unfinished: None,
@@ -142,9 +143,22 @@ impl<B: Backend> FamilyReconciler<B> {
         self.unusable.errors()
     }
 
-    /// The unusable mode of which the kernel still has rules.
-    pub fn outgoing_mode(&self) -> Option<Mechanism> {
-        self.outgoing
+    /// The unusable modes of which the kernel still has rules.
+    pub fn outgoing_modes(&self) -> &BTreeSet<Mechanism> {
+        &self.outgoing
+    }
+
+    /// The modes whose rules do not follow the desired state while another mode replaces them, each
+    /// with the error and its causes.
+    pub fn stalled_modes(&self) -> BTreeMap<Mechanism, String> {
+        let members = self.members.iter();
+        let failed = members.filter_map(|member| match &member.following {
+            Following::Follows => None,
+            Following::Failed(error) => Some((member.mechanism, error.clone())),
+        });
+        let unusable = self.unusable.errors().into_iter();
+        let abandoned = unusable.filter(|(mechanism, _)| self.abandoned.contains(mechanism));
+        failed.chain(abandoned).collect()
     }
 
     /// The backend that serves, or the one that is to.
@@ -253,12 +267,14 @@ impl<B: Backend> FamilyReconciler<B> {
         let mut removed = Ok(Receipt { transactions: 0 });
         for member in &mut self.members {
             let mechanism = member.mechanism;
-            let has_rules = self.outgoing == Some(mechanism) || self.abandoned.contains(&mechanism);
+            let has_rules =
+                self.outgoing.contains(&mechanism) || self.abandoned.contains(&mechanism);
             if self.unusable.contains(mechanism) && !has_rules {
                 continue;
             }
             let receipt = member.domain.commit_removal();
             member.domain.release();
+            member.following = Following::Follows;
             removed = match (removed, receipt) {
                 (Ok(all), Ok(receipt)) => Ok(Receipt {
                     transactions: all.transactions + receipt.transactions,
@@ -266,7 +282,8 @@ impl<B: Backend> FamilyReconciler<B> {
                 (Err(error), _) | (Ok(_), Err(error)) => Err(error),
             };
         }
-        (self.active, self.outgoing) = (None, None);
+        self.active = None;
+        self.outgoing.clear();
         self.abandoned.clear();
         match &removed {
             Ok(_) => {

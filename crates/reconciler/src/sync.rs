@@ -116,6 +116,16 @@ pub struct RecentSyncs(VecDeque<Arc<FamilySync>>);
 
 // === impl Failure ===
 
+impl Failure {
+    /// Both failures of one sync, with what the loop does about the first.
+    pub(crate) fn both(first: Failure, second: Failure) -> Failure {
+        Failure {
+            error: format!("{}; {}", first.error, second.error),
+            recovery: first.recovery,
+        }
+    }
+}
+
 impl From<&CommitError> for Failure {
     fn from(error: &CommitError) -> Failure {
         Failure {

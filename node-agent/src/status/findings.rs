@@ -192,10 +192,17 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         } else {
             failure_reason(facts, first)
         };
-        return say(Status::True, reason, failure_message(first));
+        let failures = failing.iter().map(|family| failure_message(family));
+        let all: Vec<String> = failures
+            .chain(modes::findings::stalled(facts.modes))
+            .collect();
+        return say(Status::True, reason, all.join("; "));
     }
     if let Some(contest) = facts.report.and_then(|report| report.contest.as_ref()) {
         return say(Status::True, reason::REPAIRS_HELD_BACK, contest.to_string());
+    }
+    if let Some(stalled) = modes::findings::stalled(facts.modes) {
+        return say(Status::True, reason::COMMIT_FAILED, stalled);
     }
     let refused = families.iter().flat_map(|family| &family.quarantined);
     if let Some(first) = refused.clone().next() {

@@ -378,6 +378,51 @@ fn a_setting_that_could_not_be_written_is_named() {
     assert_eq!(message, format!("mode: {missing}"));
 }
 
+/// During a switch the sync succeeds as long as the new mode can be written, so the condition of
+/// its family does not show that changes are late.
+#[test]
+fn a_mode_that_serves_and_cannot_follow_changes_degrades_the_node() {
+    let view = view();
+    let state = modes::MechanismState {
+        active_mode: Some(Mechanism::Iptables),
+        chosen: Some(Mechanism::Nftables),
+        stalled: [(Mechanism::Iptables, "the lock is held".to_owned())].into(),
+        ..modes::MechanismState::default()
+    };
+    let report = report(Family::ALL.map(|family| programmed(family, &view)));
+    let facts = Facts {
+        modes: &[(Family::Ipv4, state)].into(),
+        ..facts(&view, Some(&report))
+    };
+    let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
+    let (degraded, reason, message) = reported(&status, condition::DEGRADED);
+    assert_eq!((&*degraded, &*reason), ("True", "CommitFailed"));
+    let expected = "changes do not reach the rules of mode iptables, which serve IPv4 until the \
+                    next mode is complete: the lock is held";
+    assert_eq!(message, expected);
+}
+
+/// The message named one family only, and not the mode that serves meanwhile.
+#[test]
+fn all_failures_of_a_node_are_in_one_message() {
+    let view = view();
+    let state = modes::MechanismState {
+        stalled: [(Mechanism::Iptables, "the lock is held".to_owned())].into(),
+        ..modes::MechanismState::default()
+    };
+    let both = Family::ALL.map(|family| failing(programmed(family, &view), Recovery::Retry));
+    let report = report(both);
+    let facts = Facts {
+        modes: &[(Family::Ipv4, state)].into(),
+        ..facts(&view, Some(&report))
+    };
+    let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
+    let (_, _, message) = reported(&status, condition::DEGRADED);
+    for part in ["IPv4: failed", "IPv6: failed", "the lock is held"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
 #[test]
 fn a_configuration_counts_as_applied_once_the_kernel_carries_it_out() {
     let view = view();

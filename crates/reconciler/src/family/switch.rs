@@ -45,6 +45,8 @@ impl<B: Backend> FamilyReconciler<B> {
                 result => break (chosen, result),
             }
         };
+        // It pursues the desired state itself.
+        self.members[chosen].following = Following::Follows;
         let mechanism = self.members[chosen].mechanism;
         self.chosen = Some(mechanism);
         if result.is_ok() {
@@ -98,7 +100,7 @@ impl<B: Backend> FamilyReconciler<B> {
         unread
     }
 
-    /// Makes the rules of all modes but the chosen one pursue `goal`. Returns the last failure.
+    /// Makes the rules of all modes but the chosen one pursue `goal`. Returns the failures.
     fn sync_others(
         &mut self,
         chosen: usize,
@@ -110,9 +112,9 @@ impl<B: Backend> FamilyReconciler<B> {
         let mut synced = Ok(());
         for position in 0..self.members.len() {
             let member = &mut self.members[position];
-            let has_work = match (member.domain.holding(), goal, member.following) {
+            let has_work = match (member.domain.holding(), goal, &member.following) {
                 (Holding::Nothing, ..) => reason.checks_kernel(),
-                (_, Goal::Follow(_), Following::Failed) => reason != Reason::Continued,
+                (_, Goal::Follow(_), Following::Failed(_)) => reason != Reason::Continued,
                 _ => true,
             };
             if position == chosen || self.unusable.contains(member.mechanism) || !has_work {
@@ -123,19 +125,39 @@ impl<B: Backend> FamilyReconciler<B> {
                 Some(failure) => Err(failure),
                 None => member.domain.sync(goal, reason, progress).map(drop),
             };
-            member.following = match &result {
-                Ok(()) => Following::Follows,
-                Err(_) => Following::Failed,
+            let following = match (&result, goal) {
+                (Err(failure), Goal::Follow(_)) if failure.recovery != Recovery::Halt => {
+                    Following::Failed(failure.error.clone())
+                }
+                _ => Following::Follows,
             };
+            self.record(position, following);
             match result {
                 Ok(()) => {}
                 Err(failure) if failure.recovery == Recovery::Halt => {
                     self.give_up(position, held, failure.error, progress.clock.now());
                 }
-                Err(failure) => synced = Err(failure),
+                Err(failure) => {
+                    synced = Err(match synced {
+                        Ok(()) => failure,
+                        Err(before) => Failure::both(before, failure),
+                    });
+                }
             }
         }
         synced
+    }
+
+    /// Records whether the mode at `position` follows the desired state, and logs a new failure.
+    fn record(&mut self, position: usize, following: Following) {
+        let member = &mut self.members[position];
+        if let Following::Failed(error) = &following
+            && member.following != following
+        {
+            let (family, mechanism) = (self.family, member.mechanism);
+            warn!(%family, %error, "rules of mode {mechanism} do not follow changes");
+        }
+        member.following = following;
     }
 
     /// Releases what idle modes need only to read and write. Records what the family implements,
@@ -216,7 +238,7 @@ impl<B: Backend> FamilyReconciler<B> {
         let member = &mut self.members[position];
         if let Err(error) = member.domain.commit_removal() {
             let (family, mechanism) = (self.family, member.mechanism);
-            self.outgoing = Some(mechanism);
+            self.outgoing.insert(mechanism);
             let error = error_chain(&error);
             warn!(%family, %error, "rules of mode {mechanism} are still in the kernel");
         }
@@ -226,12 +248,12 @@ impl<B: Backend> FamilyReconciler<B> {
     pub(super) fn try_again(&mut self, now: Instant) {
         for mechanism in self.unusable.overdue(now) {
             let position = self.position(Some(mechanism));
-            if self.outgoing == Some(mechanism) {
+            if self.outgoing.contains(&mechanism) {
                 if let Err(error) = self.members[position].domain.commit_removal() {
                     self.mark_unusable(position, error_chain(&error), now);
                     continue;
                 }
-                self.outgoing = None;
+                self.outgoing.remove(&mechanism);
             }
             self.unusable.remove(mechanism);
         }
@@ -241,7 +263,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// given up while they served, because no sync does.
     fn hand_over(&mut self, mechanism: Mechanism) {
         self.active = Some(mechanism);
-        self.outgoing.take_if(|outgoing| *outgoing == mechanism);
+        self.outgoing.remove(&mechanism);
         for abandoned in std::mem::take(&mut self.abandoned) {
             if !self.is_usable(abandoned) {
                 self.withdraw(self.position(Some(abandoned)));

@@ -222,7 +222,18 @@ fn rules_that_cannot_follow_do_not_delay_the_mode_that_replaces_them() {
     world.finish(&in_mode(IPTABLES, &[8080; 20]));
     BUSY.store(true, Ordering::Relaxed);
     let after = in_mode(NFTABLES, &[8081; 20]);
-    let sync = world.finish(&after);
+    let first = world.sync(&after, Reason::Changed);
+    assert_eq!(first.outcome, Outcome::Partial);
+    let stalled = world.family.stalled_modes();
+    let (mode, error) = stalled.first_key_value().expect("it cannot follow");
+    assert_eq!((stalled.len(), *mode), (1, IPTABLES));
+    assert!(error.contains("a fault was injected"), "{error}");
+    let mut sync = first;
+    while world.family.is_unfinished() {
+        sync = world.sync(&after, Reason::Continued);
+    }
+    // What is left of it is a failure of the sync.
+    assert!(world.family.stalled_modes().is_empty());
     assert!(matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
     world.assert_serves(NFTABLES, &after);
     assert_eq!(world.family.active_mode(), Some(NFTABLES));
@@ -268,6 +279,37 @@ fn a_mode_that_fails_for_good_midway_goes_and_the_one_that_serves_stays() {
     world.assert_serves(IPVS, &desired);
 }
 
+/// Two modes one after the other lose what they need to remove their rules. Each is reported, and
+/// neither is tried again before its rules are removed.
+#[test]
+fn rules_of_several_modes_that_cannot_be_removed_are_all_reported() {
+    static FAILS: AtomicBool = AtomicBool::new(false);
+    let mut world = World::new(|mode, call| match call {
+        Call::Commit { .. } | Call::Removal
+            if mode != NFTABLES && FAILS.load(Ordering::Relaxed) =>
+        {
+            CallOutcome::Refuse(Recovery::Halt)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let iptables = in_mode(IPTABLES, &[8080; 9]);
+    world.finish(&iptables);
+    world.sync(&in_mode(IPVS, &[8081; 9]), Reason::Changed);
+    assert_eq!(world.holding(), [IPTABLES, IPVS]);
+    FAILS.store(true, Ordering::Relaxed);
+    let after = in_mode(NFTABLES, &[8082; 9]);
+    world.finish(&after);
+    world.finish(&after);
+    assert_eq!(world.holding(), MODES);
+    let outgoing = world.family.outgoing_modes().iter().copied();
+    assert_eq!(outgoing.collect::<Vec<_>>(), [IPTABLES, IPVS]);
+    FAILS.store(false, Ordering::Relaxed);
+    world.clock.advance(Duration::from_secs(60));
+    world.sync(&after, Reason::Timer);
+    assert_eq!(world.holding(), [NFTABLES]);
+    assert!(world.family.outgoing_modes().is_empty());
+}
+
 /// A node is handed back in the middle of a switch, after the mode that serves could not follow.
 #[test]
 fn a_removal_reaches_rules_that_were_given_up_while_they_served() {
@@ -282,6 +324,9 @@ fn a_removal_reaches_rules_that_were_given_up_while_they_served() {
     FAILS.store(true, Ordering::Relaxed);
     world.sync(&in_mode(NFTABLES, &[8081; 9]), Reason::Changed);
     assert_eq!(world.holding(), [NFTABLES, IPTABLES]);
+    // It serves, and changes do not reach it any more.
+    let stalled: Vec<Mechanism> = world.family.stalled_modes().into_keys().collect();
+    assert_eq!(stalled, [IPTABLES]);
     let removed = world.family.commit_removal(&world.clock);
     let _ = removed.expect("every mode can be emptied");
     assert_eq!(world.holding(), []);
