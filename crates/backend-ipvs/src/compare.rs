@@ -1,14 +1,16 @@
 //! Compares desired and observed rules, piece by piece.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
-use backend::Piece;
+use backend::{Piece, PieceState, count};
 use dataplane::FrontendKey;
+use netlink::ipvs::{Mark, Weight};
 use nftables_model::frontend;
 
 use crate::layout::{MARKS, SetName, Shape, fields_of};
 use crate::render::mark_key;
-use crate::rules::{Rules, print_delivery};
+use crate::rules::{Rules, Server, print_delivery, print_server};
 
 /// Printed pieces, by the keys that identify them.
 type Printed = BTreeMap<(u8, String), String>;
@@ -22,9 +24,83 @@ fn compare(desired: &Printed, found: &Printed) -> Vec<Piece> {
 }
 
 impl Rules {
-    /// Compares the elements for `key`, here and in `found`, and the virtual servers they lead to.
+    /// Compares the elements for `key`, here and in `found`, then the virtual servers that they lead
+    /// to.
     pub(crate) fn compare_frontend(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
-        compare(&self.print_frontend(key), &found.print_frontend(key))
+        let elements = compare(&self.print_frontend(key), &found.print_frontend(key));
+        let mut numbers = self.numbers(key);
+        numbers.extend(found.numbers(key));
+        let servers = numbers
+            .into_iter()
+            .flat_map(|number| self.compare_server(found, number));
+        elements.into_iter().chain(servers).collect()
+    }
+
+    /// Compares the virtual servers here with those in `found`. Returns those that only `found` has.
+    pub(crate) fn compare_other_servers(&self, found: &Rules) -> Vec<Piece> {
+        let numbers = found
+            .servers
+            .sorted()
+            .into_iter()
+            .map(|(number, _)| *number);
+        let others = numbers.filter(|number| self.servers.get(number).is_none());
+        others
+            .flat_map(|number| self.compare_server(found, number))
+            .collect()
+    }
+
+    /// Compares a virtual server and its destinations. Those in the kernel are followed by the
+    /// numbers of their connections.
+    fn compare_server(&self, found: &Rules, number: u32) -> Vec<Piece> {
+        let [ours, theirs] = [self, found].map(|rules| rules.servers.get(&number));
+        let print = |server: &Server| print_server(number, &server.server);
+        let [desired, held] = [ours, theirs].map(|server| server.map(|server| print(server)));
+        let mut server = Piece::compare(desired.as_ref(), held.as_ref());
+        if let (Some(piece), None) = (&mut server, ours)
+            && theirs.is_some_and(|server| server.open().next().is_none())
+        {
+            piece.state = PieceState::Draining;
+        }
+        let addresses = [ours, theirs].into_iter().flatten();
+        let addresses: BTreeSet<SocketAddr> = addresses
+            .flat_map(|server| server.destinations.keys().copied())
+            .collect();
+        let destinations = addresses
+            .into_iter()
+            .filter_map(|address| self.compare_destination(found, number, address));
+        server.into_iter().chain(destinations).collect()
+    }
+
+    fn compare_destination(
+        &self,
+        found: &Rules,
+        number: u32,
+        address: SocketAddr,
+    ) -> Option<Piece> {
+        let at = |rules: &Rules| {
+            rules
+                .servers
+                .get(&number)?
+                .destinations
+                .get(&address)
+                .copied()
+        };
+        let [ours, theirs] = [at(self), at(found)];
+        let mark = MARKS.mark(number).map_or(0, Mark::value);
+        let print = |destination| format!("virtual server -f {mark} -r {address} {destination}");
+        let [desired, held] = [ours, theirs].map(|destination| destination.map(print));
+        let mut piece = Piece::compare(desired.as_ref(), held.as_ref())?;
+        if let (None, Some(theirs)) = (ours, theirs)
+            && theirs.weight == Weight::DRAINING
+        {
+            piece.state = PieceState::Draining;
+        }
+        if let Some(connections) = found.figures.connections.get(&(number, address)) {
+            let active = count(connections.active as usize, "active connection");
+            let text = format!(", {active}, {} inactive", connections.inactive);
+            piece.text.push_str(&text);
+        }
+        Some(piece)
     }
 
     /// Compares the elements that belong to no frontend, here and in `found`: cluster IPs,
@@ -87,17 +163,6 @@ impl Rules {
                     ((2, at), text)
                 }));
             }
-            let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
-            let Some(server) = self.servers.get(&number) else {
-                continue;
-            };
-            let at = |what: &str| (3, format!("{mark:#010x}{what}"));
-            let text = format!("virtual server {mark:#010x} {}", server.server);
-            printed.insert(at(""), text);
-            printed.extend(server.destinations.iter().map(|(address, destination)| {
-                let text = format!("virtual server {mark:#010x} -r {address} {destination}");
-                (at(&format!(" {address}")), text)
-            }));
         }
         printed
     }
@@ -117,3 +182,6 @@ impl Rules {
         elements.collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

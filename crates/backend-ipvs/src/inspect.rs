@@ -8,7 +8,7 @@ use netlink::nf_tables::family_name;
 
 use crate::kernel::{Ipvs, replace_as_programmed};
 use crate::layout::TABLE;
-use crate::rules::Rules;
+use crate::rules::{Figures, Rules, print_foreign};
 use crate::simulate::{simulate, ways};
 
 impl Inspect for Ipvs {
@@ -50,14 +50,16 @@ impl Inspect for Ipvs {
         desired.compare_memberships(found)
     }
 
-    /// Returns objects that differ from those programmed, and leftover elements of shared sets. An
-    /// element missing there is reported with the Service that lacks it.
+    /// Returns objects that differ from those programmed, leftover elements of shared sets, and
+    /// virtual servers that are not programmed. An element missing there is reported with the Service
+    /// that lacks it.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let objects = programmed.compare_objects(found).into_iter();
         let objects = objects.filter(|piece| piece.state != PieceState::Present);
         let shared = programmed.compare_memberships(found).into_iter();
         let undesired = shared.filter(|piece| piece.state == PieceState::Leftover);
-        objects.chain(undesired).collect()
+        let servers = programmed.compare_other_servers(found);
+        objects.chain(undesired).chain(servers).collect()
     }
 
     fn heading(&self) -> String {
@@ -72,8 +74,19 @@ impl Inspect for Ipvs {
             }
             Found::Missing => "! the table is missing in the kernel".to_owned(),
             Found::Rules { programmed, found } => {
-                describe_repair(self.diff(found, programmed).size(), found.elements())
+                let held = found.without_draining(programmed);
+                let repair = self.diff(&held, programmed).size();
+                let repair = describe_repair(repair, held.elements());
+                format!("{repair}{}", describe_foreign(&found.figures))
             }
         }
+    }
+}
+
+/// Names the virtual servers of other programs; empty if there are none.
+fn describe_foreign(figures: &Figures) -> String {
+    match print_foreign(&figures.foreign) {
+        None => String::new(),
+        Some(named) => format!("; virtual servers of other programs: {named}"),
     }
 }

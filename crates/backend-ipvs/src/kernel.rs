@@ -16,9 +16,11 @@ use backend::{
     Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
     Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
+use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, IpvsTimeouts, ServiceKey};
 use netlink::OpenError;
-use netlink::ipvs::{self, IpvsSocket, SchedulerName};
+use netlink::ipvs::{
+    self, Connections, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers,
+};
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, recovery_of_reading};
 
@@ -33,7 +35,7 @@ use crate::diff::{Change, Departure, Step, diff};
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
-use crate::rules::{Rules, Server};
+use crate::rules::{Figures, Rules, Server, print_foreign};
 
 /// The most elements that one sync writes of a change, in addition to as many destinations.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
@@ -58,6 +60,8 @@ struct Connection {
     servers: IpvsSocket,
     routes: RouteSocket,
     settings: Settings,
+    /// The virtual servers of other programs that were read last.
+    foreign: Vec<ForeignVirtualServer>,
 }
 
 /// What the kernel holds of this mode, as far as is known.
@@ -82,6 +86,7 @@ pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
         servers: IpvsSocket::open(MARKS)?,
         routes: RouteSocket::open()?,
         settings: Settings::below(sysctls),
+        foreign: Vec::new(),
     }));
     Ok(Family::ALL.map(|family| Ipvs {
         connection: Some(Arc::clone(&connection)),
@@ -182,8 +187,8 @@ impl Backend for Ipvs {
         let own = |set: &str| SetName::parse(set).map(|set| set.set(self.family));
         let table = connection.tables.observe_table(self.family, TABLE, own);
         let table = table.map_err(unread)?;
-        let servers = connection.observe_servers(self.family);
-        let mut servers = servers.map_err(unanswered)?;
+        let listed = connection.observe_servers(self.family);
+        let (mut servers, figures) = listed.map_err(unanswered)?;
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let delivery = delivery.map_err(unanswered)?;
         let is_ending = self.observe_ending(&mut connection)?;
@@ -207,6 +212,7 @@ impl Backend for Ipvs {
             servers: servers.into_iter().collect(),
             delivery,
             idle: timeouts.map_or_else(IdleTimeouts::default, IdleTimeouts::from),
+            figures: Arc::new(figures),
             ..Rules::default()
         };
         self.holding = match (rules.exist(), is_ending) {
@@ -327,14 +333,16 @@ impl Backend for Ipvs {
         Ok(Receipt { transactions: 2 })
     }
 
-    fn missing_settings(&self) -> Vec<String> {
-        let connection = self.connection.as_ref();
-        let settings = connection.map_or_else(Vec::new, |connection| {
-            lock(connection).settings.missing().to_vec()
-        });
-        settings
-            .into_iter()
+    fn missing_settings(&self, config: &Config) -> Vec<String> {
+        let Some(connection) = &self.connection else {
+            return Vec::new();
+        };
+        let connection = lock(connection);
+        let affected = affected_by_timeouts(&config.ipvs_timeouts, &connection.foreign);
+        let missing = connection.settings.missing().to_vec().into_iter();
+        missing
             .chain(self.schedulers.replacements())
+            .chain(affected)
             .collect()
     }
 
@@ -349,6 +357,26 @@ impl Backend for Ipvs {
     fn unsupported_fields(&self, _: FrontendContext<'_>) -> Vec<UnsupportedField> {
         Vec::new()
     }
+}
+
+/// Says which virtual servers of other programs the timeouts of the profile affect.
+fn affected_by_timeouts(
+    timeouts: &IpvsTimeouts,
+    foreign: &[ForeignVirtualServer],
+) -> Option<String> {
+    let fields = [
+        ("ipvs.tcpTimeout", timeouts.tcp),
+        ("ipvs.tcpFinTimeout", timeouts.tcp_fin),
+        ("ipvs.udpTimeout", timeouts.udp),
+    ];
+    let set = fields.into_iter().filter(|(_, time)| time.is_some());
+    let set: Vec<&str> = set.map(|(field, _)| field).collect();
+    let named = print_foreign(foreign).filter(|_| !set.is_empty())?;
+    let set = set.join(", ");
+    Some(format!(
+        "{set}: IPVS has one such timeout for all virtual servers of the node, so connections of other programs' \
+         virtual servers end by it, too: {named}"
+    ))
 }
 
 // === impl Connection ===
@@ -377,23 +405,37 @@ impl Connection {
     fn observe_servers(
         &mut self,
         family: Family,
-    ) -> Result<BTreeMap<u32, Arc<Server>>, netlink::QueryError> {
-        let listed = self.servers.observe_virtual_servers()?.own;
-        let own = listed.into_iter().filter(|(key, _)| key.family == family);
+    ) -> Result<(BTreeMap<u32, Arc<Server>>, Figures), netlink::QueryError> {
+        let VirtualServers { own, foreign } = self.servers.observe_virtual_servers()?;
+        let mut connections = BTreeMap::new();
+        let own = own.into_iter().filter(|(key, _)| key.family == family);
         let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();
         let keys: Vec<_> = own.keys().copied().collect();
         let behind = self.servers.observe_destinations_of(keys)?;
-        let servers = behind.into_iter().filter_map(|(key, destinations)| {
+        let mut servers = BTreeMap::new();
+        for (key, destinations) in behind {
+            let (Some(number), Some(server)) = (number_of(key.mark.value()), own.remove(&key))
+            else {
+                continue;
+            };
+            let used = destinations.iter();
+            let used = used.filter(|(_, (_, held))| *held != Connections::default());
+            connections.extend(used.map(|(at, (_, held))| ((number, *at), *held)));
             let destinations = destinations.into_iter();
             let server = Server {
-                server: own.remove(&key)?,
+                server,
                 destinations: destinations
                     .map(|(at, (destination, _))| (at, destination))
                     .collect(),
                 owner: None,
             };
-            Some((number_of(key.mark.value())?, Arc::new(server)))
-        });
-        Ok(servers.collect())
+            servers.insert(number, Arc::new(server));
+        }
+        self.foreign.clone_from(&foreign);
+        let figures = Figures {
+            connections,
+            foreign,
+        };
+        Ok((servers, figures))
     }
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::{Family, FrontendKey, PersistentMap, Port, Protocol, ServicePortName, Target};
-use netlink::ipvs::{Destination, Forwarding, Thresholds, VirtualServer, Weight};
+use netlink::ipvs::{
+    Connections, Destination, ForeignVirtualServer, Forwarding, Mark, Thresholds, VirtualServer,
+    Weight,
+};
 use netlink::nf_tables::{Bytes, ElementData};
 use netlink::route::Presence;
 use nftables_model::{Contents, View, frontend, parse_frontend};
@@ -15,6 +18,9 @@ use nftables_model::{Contents, View, frontend, parse_frontend};
 use crate::allocation::{Allocation, number_of};
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
+
+/// How many virtual servers of other programs a message names.
+const FOREIGN_NAMED: usize = 8;
 
 /// The table, the virtual servers and the routing rule of one family. Copies share what they have
 /// in common. Equal if the kernel would list them identically.
@@ -36,6 +42,17 @@ pub struct Rules {
     /// How long connections to an endpoint that has left may last; `None` for as long as they do.
     /// Not stored in the kernel.
     pub(crate) drain_limit: Option<Duration>,
+    /// What the kernel says besides, if the rules were read from it.
+    pub(crate) figures: Arc<Figures>,
+}
+
+/// What the kernel says when it lists the rules.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// The connections of destinations that have any, by the number of the virtual server.
+    pub(crate) connections: BTreeMap<(u32, SocketAddr), Connections>,
+    /// The virtual servers of other programs, of both families.
+    pub(crate) foreign: Vec<ForeignVirtualServer>,
 }
 
 /// A virtual server and its destinations.
@@ -112,6 +129,36 @@ impl Rules {
         leads.collect()
     }
 
+    /// The rules without what stays for its connections alone: destinations that get no new ones and
+    /// that `desired` does not have, and virtual servers that have no others.
+    pub(crate) fn without_draining(&self, desired: &Rules) -> Rules {
+        let mut rules = self.clone();
+        for (number, server) in self.servers.iter() {
+            let desired = desired.servers.get(number);
+            let is_draining = |(address, destination): (&SocketAddr, &Destination)| {
+                let is_desired = desired.is_some_and(|d| d.destinations.contains_key(address));
+                destination.weight == Weight::DRAINING && !is_desired
+            };
+            if !server.destinations.iter().any(is_draining) {
+                continue;
+            }
+            let destinations = server.destinations.iter();
+            let kept = destinations.filter(|destination| !is_draining(*destination));
+            let kept: BTreeMap<SocketAddr, Destination> = kept.map(|(at, d)| (*at, *d)).collect();
+            match kept.is_empty() && desired.is_none() {
+                true => drop(rules.servers.remove(number)),
+                false => {
+                    let server = Server {
+                        destinations: kept,
+                        ..Server::clone(server)
+                    };
+                    rules.servers.insert(*number, Arc::new(server));
+                }
+            }
+        }
+        rules
+    }
+
     pub(crate) fn view(&self) -> View<'_> {
         View {
             chains: &self.table.chains,
@@ -130,6 +177,7 @@ impl PartialEq for Rules {
             timeouts: _,
             idle,
             drain_limit: _,
+            figures: _,
         } = self;
         (table, servers, delivery) == (&other.table, &other.servers, &other.delivery)
             && idle.agree(&other.idle)
@@ -144,8 +192,7 @@ impl fmt::Display for Rules {
             writeln!(f, "{printed}")?;
         }
         for (number, server) in self.servers.sorted() {
-            let mark = MARKS.mark(*number).map_or(0, |mark| mark.value());
-            writeln!(f, "virtual server {mark:#010x} {}", server.server)?;
+            writeln!(f, "{}", print_server(*number, &server.server))?;
             for (address, destination) in &server.destinations {
                 writeln!(f, "    {address} {destination}")?;
             }
@@ -180,6 +227,27 @@ impl PartialEq for Server {
         } = self;
         (server, destinations) == (&other.server, &other.destinations)
     }
+}
+
+/// Prints a virtual server in `ipvsadm` notation, with its mark as in the elements of the table.
+pub(crate) fn print_server(number: u32, server: &VirtualServer) -> String {
+    let mark = MARKS.mark(number).map_or(0, Mark::value);
+    format!("virtual server -f {mark} ({mark:#010x}) {server}")
+}
+
+/// Names the first of other programs' virtual servers, as `ipvsadm -Ln` does; `None` if there are
+/// none.
+pub(crate) fn print_foreign(foreign: &[ForeignVirtualServer]) -> Option<String> {
+    let named: Vec<String> = foreign
+        .iter()
+        .take(FOREIGN_NAMED)
+        .map(|f| f.to_string())
+        .collect();
+    let more = match foreign.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
 /// Prints the routing rule as far as it exists.

@@ -7,8 +7,8 @@ use netlink::route::Presence;
 use nftables_model::{End, Memory, Step, Walk};
 
 use crate::allocation::number_of;
-use crate::layout::{MARKED, MARKED_MASK, MARKS};
-use crate::rules::Rules;
+use crate::layout::{MARKED, MARKED_MASK};
+use crate::rules::{Rules, print_server};
 
 /// Where IPVS processes packets to this node (`NF_IP_PRI_NAT_SRC - 1` at input).
 const IPVS_INPUT: i32 = 99;
@@ -134,8 +134,7 @@ fn take(rules: &Rules, walk: &mut Walk<'_>) -> Result<Taken, End> {
     let Some((number, server)) = found else {
         return Ok(Taken::No);
     };
-    let mark = MARKS.mark(number).map_or(mark, |mark| mark.value());
-    walk.note(|| Event::Element(format!("virtual server {mark:#010x} {}", server.server)));
+    walk.note(|| Event::Element(print_server(number, &server.server)));
     let shares = server.open().flat_map(|target| {
         let address = crate::rules::socket_address(&target);
         let weight = server.destinations.get(&address);

@@ -66,8 +66,8 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         (**self).is_offered()
     }
 
-    fn missing_settings(&self) -> Vec<String> {
-        (**self).missing_settings()
+    fn missing_settings(&self, config: &Config) -> Vec<String> {
+        (**self).missing_settings(config)
     }
 
     fn suspects(&self, change: &B::Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {

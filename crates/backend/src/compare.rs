@@ -19,6 +19,8 @@ pub enum PieceState {
     Missing,
     /// It exists but is not desired.
     Leftover,
+    /// It is no longer desired, and stays until its connections have ended.
+    Draining,
     /// The kernel holds something else in its place.
     Different {
         /// The element that was found, or the rules of the chain.

@@ -239,8 +239,8 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.is_offered()
     }
 
-    fn missing_settings(&self) -> Vec<String> {
-        self.0.missing_settings()
+    fn missing_settings(&self, config: &Config) -> Vec<String> {
+        self.0.missing_settings(config)
     }
 
     fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {

@@ -97,9 +97,10 @@ pub trait Backend {
         true
     }
 
-    /// The kernel settings that this mechanism needs and could not set, and the missing kernel
-    /// modules, each with its consequence, as of the last commit or check. The default is none.
-    fn missing_settings(&self) -> Vec<String> {
+    /// The kernel settings that this mechanism needs and could not set, the missing kernel modules,
+    /// and what settings of `config` affect beside Signpost's rules, each with its consequence, as of
+    /// the last commit or check. The default is none.
+    fn missing_settings(&self, _config: &Config) -> Vec<String> {
         Vec::new()
     }
 

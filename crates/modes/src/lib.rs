@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use backend::{AnyBackend, AnyRules, Backend as _};
+use backend::{AnyBackend, AnyRules};
 use dataplane::{Family, Mechanism};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
@@ -58,8 +58,9 @@ pub struct MechanismState {
     /// The mechanisms whose rules do not follow changes during a switch, each with the error and its
     /// causes.
     pub stalled: BTreeMap<Mechanism, String>,
-    /// The kernel settings that the active mechanism needs and could not set, and the modules that
-    /// the kernel lacks, each with its consequence.
+    /// The kernel settings that the active mechanism needs and could not set, the modules that the
+    /// kernel lacks, and what the configuration affects beside Signpost's rules, each with its
+    /// consequence.
     pub missing_settings: Vec<String>,
     /// How many rules the last iptables change wrote, by table.
     pub written: BTreeMap<TableName, usize>,
@@ -143,8 +144,7 @@ impl MechanismState {
             unusable: family.unusable_modes(),
             outgoing: family.outgoing_modes().clone(),
             stalled: family.stalled_modes(),
-            missing_settings: active_mode
-                .map_or_else(Vec::new, |_| family.backend().missing_settings()),
+            missing_settings: active_mode.map_or_else(Vec::new, |_| family.missing_settings()),
             written: figures.written,
         }
     }

@@ -167,6 +167,14 @@ impl<B: Backend> FamilyReconciler<B> {
         self.members[self.position(mode)].domain.backend()
     }
 
+    /// The settings that the mode that serves could not make, and what its settings affect beside
+    /// its rules, each with its consequence.
+    pub fn missing_settings(&self) -> Vec<String> {
+        let config = self.programmed.as_ref().map(Dataplane::config);
+        let config = config.map_or_else(Arc::default, Arc::clone);
+        self.backend().missing_settings(&config)
+    }
+
     /// What the kernel is last known to hold for the mode that the last sync programmed; `None` if
     /// that is not known.
     pub fn observed(&self) -> Option<&Rendered<B::Rules>> {

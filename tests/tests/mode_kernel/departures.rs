@@ -1,10 +1,10 @@
 //! Connections whose endpoint or Service goes.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::ipvs::{IpvsSocket, Weight};
@@ -35,6 +35,9 @@ pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
     stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
     stage.expect_answers(&SERVING[..1])?;
     first.finish_unharmed().context("the endpoint has left")?;
+    if mode == Mode::Ipvs {
+        expect_draining(&stage)?;
+    }
     stage.kill_agent()?;
     stage.start_agent()?;
     stage.expect_mode(mode)?;
@@ -63,6 +66,17 @@ pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
     third.finish_unharmed().context("the Service was deleted")
 }
 
+/// Expects `explain` to show the endpoint that has left with its connections, and no difference: it
+/// said that the kernel differed until the last of them had ended.
+fn expect_draining(stage: &Stage) -> Result<()> {
+    let explained = stage.agent()?.ask(&["explain", "shop/web"])?;
+    let draining = explained.lines().find(|line| line.contains("draining: "));
+    let draining = draining.with_context(|| format!("nothing is draining:\n{explained}"))?;
+    ensure!(draining.contains("active connection"), "{draining}");
+    ensure!(!explained.contains("! "), "{explained}");
+    Ok(())
+}
+
 /// Failure story T179: a connection that never ends must not keep an endpoint for ever. With
 /// `ipvs.drainTimeout` it ends, the client learns of it, and other connections stay.
 pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
@@ -72,20 +86,11 @@ pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
     let stage = stage.serve(Mode::Ipvs)?;
     stage.apply("profile", &profile)?;
     stage.expect_answers(&SERVING)?;
-    let destination = SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), 80);
     let mut found = Vec::new();
-    stage.topology.pod(1, ASKING)?.enter(|| {
-        // Round robin: each endpoint takes its turn.
-        for _ in 0..4 {
-            let stream = TcpStream::connect(destination)?;
-            stream.set_read_timeout(Some(patience(PROMPTLY)))?;
-            let mut stream = BufReader::new(stream);
-            let mut name = String::new();
-            stream.read_line(&mut name)?;
-            found.push((name, stream));
-        }
-        anyhow::Ok(())
-    })??;
+    // Round robin: each endpoint takes its turn.
+    for _ in 0..4 {
+        found.push(connect(&stage)?);
+    }
     let (stay, leave): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|(name, _)| name.contains("web-5"));
@@ -103,18 +108,35 @@ pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
             .flat_map(|(_, destinations)| destinations.values());
         Ok((!all.any(|(destination, _)| destination.weight == Weight::DRAINING)).then_some(()))
     })?;
-    for (name, stream) in leave {
-        let ended = ask(stream);
-        ensure!(ended.is_err(), "{name} still answers");
+    for (name, mut stream) in leave {
+        // The client learns of it, and does not wait.
+        let Err(error) = ask(&mut stream) else {
+            bail!("{name} still answers");
+        };
+        let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        ensure!(!is_wait, "{name} leaves its client waiting: {error}");
     }
-    for (name, stream) in stay {
-        ask(stream).with_context(|| format!("{name} answers no more"))?;
+    for (name, mut stream) in stay {
+        ask(&mut stream).with_context(|| format!("{name} answers no more"))?;
     }
     Ok(())
 }
 
+/// Connects to the Service from a Pod. Returns the name of the endpoint and the connection.
+pub(crate) fn connect(stage: &Stage) -> Result<(String, BufReader<TcpStream>)> {
+    let destination = SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), 80);
+    stage.topology.pod(1, ASKING)?.enter(|| {
+        let stream = TcpStream::connect(destination)?;
+        stream.set_read_timeout(Some(patience(PROMPTLY)))?;
+        let mut stream = BufReader::new(stream);
+        let mut name = String::new();
+        stream.read_line(&mut name)?;
+        anyhow::Ok((name, stream))
+    })?
+}
+
 /// Makes a request over an open connection, which the server echoes.
-fn ask(mut stream: BufReader<TcpStream>) -> Result<()> {
+pub(crate) fn ask(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
     use std::io::Write as _;
     stream.get_mut().write_all(b"?\n")?;
     let mut answer = [0; 2];

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use crds::condition::FEATURES_HONOURED;
 use crds::condition::reason::MODE_NOT_HONOURED;
 use crds::profile::mechanism::Mode;
-use dataplane::Protocol;
+use dataplane::{Family, Protocol};
 use libtest_mimic::Trial;
 use netlink::ipvs::{
     Destination, IpvsSocket, Operation, SchedulerName, Seconds, VirtualServer, VirtualServerKey,
@@ -25,6 +26,7 @@ use tests::network::{Connections, Kind};
 use tests::trial::trial;
 use xtables::Variant;
 
+use crate::departures::{ask, connect};
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 use crate::{departures, icmp_and_fragments, shared_endpoint};
@@ -42,6 +44,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(150);
 const OTHERS: Variant = Variant::NfTables;
 /// When the agent is killed after a change of the mode, in milliseconds.
 const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
+/// Longer than the timeout of idle connections in a test.
+const IDLE: Duration = Duration::from_secs(8);
 /// The sysctl that the mode requires.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
@@ -50,10 +54,14 @@ type Test = fn() -> Result<()>;
 /// Returns all tests. Those that this kernel does not support are marked as skipped.
 pub(crate) fn trials() -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
-    let with: [(&str, Test); 12] = [
+    let with: [(&str, Test); 13] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
-            around,
+            || around(Variant::Legacy),
+        ),
+        (
+            "t120_connections_outlive_every_switch_beside_iptables_on_nf_tables",
+            || around(Variant::NfTables),
         ),
         (
             "t121_a_switch_to_mode_ipvs_that_was_cut_short_is_completed",
@@ -124,10 +132,11 @@ fn servers(stage: &Stage) -> Result<IpvsSocket> {
 /// Failure story T120: all switches between modes. Connections made in each mode survive in the
 /// others, and clients notice nothing. Ends in a mode whose periodic checks read everything: the
 /// leftovers of mode ipvs are removed all the same.
-fn around() -> Result<()> {
-    let variant = Variant::Legacy;
+fn around(variant: Variant) -> Result<()> {
     let stage = Stage::build_with(variant, FEW)?.serve(Mode::Iptables)?;
-    let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
+    let mut ways = stage.ways()?;
+    ways.extend(stage.ways_by(Protocol::Udp)?);
+    let clients = Connections::start(&ways, &[Kind::New], EVERY)?;
     let of_iptables = kept(&stage)?;
 
     switch(&stage, Mode::Ipvs)?;
@@ -206,6 +215,7 @@ fn there_and_back() -> Result<()> {
 fn killed_while_switching() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
+    let connected = kept(&stage)?;
     let modes = [Mode::Ipvs, Mode::Nftables].into_iter().cycle();
     for (mode, moment) in modes.zip(MOMENTS) {
         stage.set_mode(mode)?;
@@ -224,24 +234,31 @@ fn killed_while_switching() -> Result<()> {
             Ok((places == [expected].into()).then_some(()))
         })?;
     }
+    connected.finish_unharmed()?;
     clients.finish_unharmed()
+}
+
+/// Adds a virtual server of another program.
+fn add_foreign_server(stage: &Stage) -> Result<()> {
+    let theirs = netlink::ipvs::MarkRange::new(0x4000_0000, 4).context("it is a range")?;
+    let mut their_socket = stage.node()?.enter(|| IpvsSocket::open(theirs))??;
+    let key = VirtualServerKey {
+        family: Family::Ipv4,
+        mark: theirs.mark(1).context("it is one of them")?,
+    };
+    let server = VirtualServer {
+        scheduler: SchedulerName::new("wrr").context("it is a name")?,
+        flags: netlink::ipvs::VirtualServerFlags::default(),
+    };
+    their_socket.commit(&[Operation::AddVirtualServer { key, server }])?;
+    Ok(())
 }
 
 /// Failure story T122: cleanup removes Signpost's rules and virtual servers, and only those.
 fn cleanup() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let mut socket = servers(&stage)?;
-    let theirs = netlink::ipvs::MarkRange::new(0x4000_0000, 4).context("it is a range")?;
-    let mut their_socket = stage.node()?.enter(|| IpvsSocket::open(theirs))??;
-    let key = netlink::ipvs::VirtualServerKey {
-        family: dataplane::Family::Ipv4,
-        mark: theirs.mark(1).context("it is one of them")?,
-    };
-    let server = netlink::ipvs::VirtualServer {
-        scheduler: SchedulerName::new("wrr").context("it is a name")?,
-        flags: netlink::ipvs::VirtualServerFlags::default(),
-    };
-    their_socket.commit(&[Operation::AddVirtualServer { key, server }])?;
+    add_foreign_server(&stage)?;
     ensure!(!socket.observe_virtual_servers()?.own.is_empty());
     stage.kill_agent()?;
     stage.clean_up()?;
@@ -338,7 +355,8 @@ fn observe(socket: &mut IpvsSocket) -> Result<Vec<Listed>> {
 }
 
 /// Failure story T124: the kernel has the timeouts of the profile, and all other timeouts stay
-/// unchanged.
+/// unchanged. They hold for virtual servers of other programs, which the status names. A connection
+/// that is idle for longer ends at its next packet, and its client learns of it.
 fn timeouts_of_the_profile() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let mut socket = servers(&stage)?;
@@ -346,12 +364,36 @@ fn timeouts_of_the_profile() -> Result<()> {
     let mut profile = manifests::profile("ipvs");
     profile["spec"]["ipvs"] = json!({"udpTimeout": "42s"});
     stage.apply("profile", &profile)?;
+    let seconds = |count| NonZeroU32::new(count).map(Seconds);
     wait_for("the timeout to be set", PROMPTLY, || {
         let after = socket.observe_timeouts()?.context("IPVS is loaded")?;
         ensure!(after.tcp == before.tcp && after.tcp_fin == before.tcp_fin);
-        let expected = NonZeroU32::new(42).map(Seconds);
-        Ok((Some(after.udp) == expected).then_some(()))
-    })
+        Ok((Some(after.udp) == seconds(42)).then_some(()))
+    })?;
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
+    add_foreign_server(&stage)?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    for part in ["ipvs.udpTimeout", "FWM 1073741825"] {
+        ensure!(said.message.contains(part), "{said:?}");
+    }
+    profile["spec"]["ipvs"] = json!({"tcpTimeout": "4s", "tcpFinTimeout": "3s"});
+    stage.apply("profile", &profile)?;
+    wait_for("the other timeouts to be set", PROMPTLY, || {
+        let after = socket.observe_timeouts()?.context("IPVS is loaded")?;
+        ensure!(Some(after.udp) == seconds(42));
+        let after = (Some(after.tcp), Some(after.tcp_fin));
+        Ok((after == (seconds(4), seconds(3))).then_some(()))
+    })?;
+    let (_, mut idle) = connect(&stage)?;
+    ask(&mut idle)?;
+    // The fixed delay is the point: the kernel counts it in its own seconds.
+    std::thread::sleep(IDLE);
+    let Err(error) = ask(&mut idle) else {
+        bail!("a connection that IPVS has forgotten goes on");
+    };
+    let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+    ensure!(!is_wait, "the client waits: {error}");
+    Ok(())
 }
 
 /// Failure story T129: without its sysctl, masqueraded connections would get no replies. In a

@@ -212,7 +212,7 @@ impl Ipvs {
         limit: Option<Duration>,
     ) -> Result<(), CommitError> {
         let found = connection.observe_servers(self.family);
-        let found =
+        let (found, _) =
             found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::None), e))?;
         let departures = found.into_iter().filter_map(|(number, server)| {
             Some(Departure {

@@ -164,6 +164,9 @@ pub enum PieceState {
     Missing,
     /// It is in the kernel, but not in the desired state.
     Leftover,
+    /// It is no longer in the desired state, and stays in the kernel until its connections have
+    /// ended.
+    Draining,
     /// The kernel has something else in its place.
     Different,
     /// It is in the desired state; no kernel was read.
@@ -211,7 +214,10 @@ impl Explanation {
         let damaged = self.kernel.iter().flat_map(|kernel| &kernel.damaged);
         let mut pieces = memberships.chain(of_frontends).chain(damaged);
         let is_right = |piece: &PieceAnswer| {
-            matches!(piece.state, PieceState::Present | PieceState::Unverified)
+            matches!(
+                piece.state,
+                PieceState::Present | PieceState::Draining | PieceState::Unverified
+            )
         };
         pieces.all(is_right).into()
     }

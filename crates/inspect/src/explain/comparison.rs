@@ -73,6 +73,7 @@ pub(super) fn verified(piece: Piece) -> PieceAnswer {
         Found::Present => (PieceState::Present, Vec::new()),
         Found::Missing => (PieceState::Missing, Vec::new()),
         Found::Leftover => (PieceState::Leftover, Vec::new()),
+        Found::Draining => (PieceState::Draining, Vec::new()),
         Found::Different { found } => (PieceState::Different, found),
     };
     PieceAnswer {

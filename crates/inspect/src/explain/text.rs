@@ -211,6 +211,7 @@ fn write_pieces<'a>(
             PieceState::Present | PieceState::Unverified => "",
             PieceState::Missing => "! missing in the kernel: ",
             PieceState::Leftover => "! leftover: ",
+            PieceState::Draining => "draining: ",
             PieceState::Different => "! differs: ",
         };
         line(f, indent, &format!("{mark}{}", piece.piece))?;

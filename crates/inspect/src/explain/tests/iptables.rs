@@ -125,8 +125,8 @@ fn virtual_servers_are_explained() {
     let text = world.answer("shop/till");
     let lines = [
         "services { 10.96.0.11 . udp . 53 : 0x53400001 }",
-        "virtual server 0x53400001 -s rr",
-        "virtual server 0x53400001 -r 10.0.1.5:53 -m -w 1",
+        "virtual server -f 1396703233 (0x53400001) -s rr",
+        "virtual server -f 1396703233 -r 10.0.1.5:53 -m -w 1",
     ];
     for line in lines {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
@@ -135,7 +135,7 @@ fn virtual_servers_are_explained() {
     world.find(RulesByMechanism::default());
     let text = world.answer("shop/till");
     assert!(
-        text.contains("! missing in the kernel: virtual server 0x53400001"),
+        text.contains("! missing in the kernel: virtual server -f 1396703233"),
         "{text}"
     );
 }
