@@ -1,7 +1,7 @@
 //! Checks the guarantees of schedulers against the simulated rules: which client gets which
 //! endpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -265,4 +265,47 @@ fn t105_a_frontend_that_goes_gives_its_counter_back() {
         !text.contains("chain turns-lb-2"),
         "it shares a counter:\n{text}"
     );
+}
+
+/// Failure story T105: a tenant with hundreds of Services takes no counter from a Service of another
+/// namespace that comes later.
+#[test]
+fn t105_no_namespace_takes_all_counters() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    let mut held = Rendered::default();
+    let of_tenant = (0..600_u16).map(|number| (format!("tenant/{number}"), number));
+    for (name, number) in of_tenant.chain([("shop/web".to_owned(), 600)]) {
+        let [high, low] = number.to_be_bytes();
+        let service = mk_service(&name)
+            .cluster_ip(&format!("10.96.{high}.{low}"))
+            .port("http", 80)
+            .scheduler(Scheduler::RoundRobin)
+            .build();
+        let slice = mk_endpoints().tcp("http");
+        let slice = slice.ready("10.0.2.5:80", "node-2");
+        let slice = slice.ready("10.0.2.6:80", "node-2").build();
+        dataplane.set(compile(&service, &slice, &node, &config).into());
+        let rules = render(Family::Ipv4, &dataplane, &held);
+        held = Rendered {
+            dataplane: dataplane.clone(),
+            rules,
+        };
+    }
+    let text = held.rules.to_string();
+    let words = text.split([' ', '\n', ',']);
+    let own: BTreeSet<&str> = words
+        .filter(|word| {
+            word.starts_with("turns-") && word.ends_with("-lb-2") && *word != "turns-lb-2"
+        })
+        .collect();
+    // The tenant has as many as it leaves, and the Service one of those left.
+    assert_eq!(own.len(), 256 + 1, "of 511");
+    // A restart takes none away.
+    let found = Rendered {
+        dataplane: Dataplane::default(),
+        rules: held.rules.clone(),
+    };
+    let restarted = render(Family::Ipv4, &dataplane, &found);
+    assert_eq!(restarted.to_string(), text);
 }

@@ -1,7 +1,8 @@
 //! Assigns separate round-robin counters to frontends.
 //!
 //! A frontend keeps its counter as long as it uses round robin, also through restarts: the chains
-//! that its elements lead to identify the counter.
+//! that its elements lead to identify the counter. There are few, and a namespace gets no more than
+//! it leaves for others, so that no tenant takes them all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +13,16 @@ use crate::chains::{ChainId, Counter, SlotChoice};
 use crate::layout::{self, Keyed};
 use crate::table::Table;
 
-/// The frontends of one family that have a separate counter, with its number.
+/// The frontends of one family that have a separate counter.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RoundRobinCounters(Arc<BTreeMap<FrontendKey, u16>>);
+pub(crate) struct RoundRobinCounters(Arc<BTreeMap<FrontendKey, OwnCounter>>);
+
+#[derive(Debug, Clone)]
+struct OwnCounter {
+    number: u16,
+    /// The namespace of the frontend's Service.
+    namespace: Arc<str>,
+}
 
 impl RoundRobinCounters {
     /// Reads the counters that the elements in `rules` lead to, for frontends that still use round
@@ -22,12 +30,14 @@ impl RoundRobinCounters {
     pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> RoundRobinCounters {
         let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
         for (key, counter) in rules.counters(family) {
-            let claims = desired.frontends().get(&key);
-            let takes_turns =
-                claims.is_some_and(|claims| claims.winner().1.scheduler == Scheduler::RoundRobin);
+            let Some(claims) = desired.frontends().get(&key) else {
+                continue;
+            };
+            let (_, frontend) = claims.winner();
+            let takes_turns = frontend.scheduler == Scheduler::RoundRobin;
             // Two frontends share a counter only if the rules were damaged.
             if takes_turns && !held.contains_key(&key) && taken.insert(counter) {
-                held.insert(key, counter);
+                held.insert(key, OwnCounter::of(counter, frontend));
             }
         }
         RoundRobinCounters(Arc::new(held))
@@ -36,12 +46,11 @@ impl RoundRobinCounters {
     /// Returns the counter of the frontend at `key`: the one it has, or a free one. A frontend that
     /// does not use round robin releases its counter.
     pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
-        let takes_turns =
-            frontend.is_some_and(|frontend| frontend.scheduler == Scheduler::RoundRobin);
-        match (takes_turns, self.0.get(key)) {
-            (true, Some(counter)) => Counter::Own(*counter),
-            (true, None) => self.take(key),
-            (false, held) => {
+        let frontend = frontend.filter(|frontend| frontend.scheduler == Scheduler::RoundRobin);
+        match (frontend, self.0.get(key)) {
+            (Some(_), Some(held)) => Counter::Own(held.number),
+            (Some(frontend), None) => self.take(key, frontend),
+            (None, held) => {
                 if held.is_some() {
                     Arc::make_mut(&mut self.0).remove(key);
                 }
@@ -50,18 +59,33 @@ impl RoundRobinCounters {
         }
     }
 
-    fn take(&mut self, key: &FrontendKey) -> Counter {
-        if self.0.len() >= usize::from(Counter::OWN) {
+    fn take(&mut self, key: &FrontendKey, frontend: &Frontend) -> Counter {
+        let namespace = &frontend.service_port.service.namespace;
+        let held = self.0.values().filter(|held| held.namespace == *namespace);
+        let left = usize::from(Counter::OWN).saturating_sub(self.0.len());
+        if held.count() >= left {
             return Counter::Shared;
         }
-        let taken: BTreeSet<u16> = self.0.values().copied().collect();
+        let taken: BTreeSet<u16> = self.0.values().map(|held| held.number).collect();
         let free = (1..=Counter::OWN).find(|number| !taken.contains(number));
         match free.and_then(|number| Some((number, Counter::own(number)?))) {
             Some((number, counter)) => {
-                Arc::make_mut(&mut self.0).insert(*key, number);
+                let own = OwnCounter::of(number, frontend);
+                Arc::make_mut(&mut self.0).insert(*key, own);
                 counter
             }
             None => Counter::Shared,
+        }
+    }
+}
+
+// === impl OwnCounter ===
+
+impl OwnCounter {
+    fn of(number: u16, frontend: &Frontend) -> OwnCounter {
+        OwnCounter {
+            number,
+            namespace: Arc::clone(&frontend.service_port.service.namespace),
         }
     }
 }
