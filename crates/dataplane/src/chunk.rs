@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Dataplane, Difference, Family, Frontend, FrontendKey, Port, Precedence, Protocol, ServiceKey,
-    ServicePortName,
+    Dataplane, Difference, Family, Frontend, FrontendKey, FrontendKind, Port, Precedence, Protocol,
+    ServiceKey, ServicePortName,
 };
 
 pub use size::ChunkSize;
@@ -82,10 +82,15 @@ impl Chunk {
     /// `desired`. If every second turn is [`Turn::Large`], a large change is completed no matter
     /// how many small ones arrive meanwhile.
     ///
+    /// An address that one Service gets, or loses, may be taken from others, or given to them, on
+    /// thousands of ports ([`Reserved`](crate::Reserved)). It is taken from them before the Service
+    /// gets it, and given to them after that has lost it, in parts.
+    ///
     /// If an address closes to node ports, frontends that replace one there are in the part that
     /// closes it. If a part would give a frontend to a Service that has it neither before nor after,
-    /// all changes at its address are in that part: the owners of an address as a load-balancer IP,
-    /// for example, decide together which namespaces may have it as an external IP.
+    /// or take it from one that has it both before and after, more changes at its address are in that
+    /// part: the owners of an address as a load-balancer IP, for example, decide together which
+    /// namespaces may have it as an external IP.
     ///
     /// The cost is proportional to the difference between the two dataplanes.
     pub fn next(
@@ -106,7 +111,8 @@ impl Chunk {
         let mut divided = divide(changes, size, turn);
         divided.add_hidden_by_node_ports(desired);
         divided.add_in_place_of_node_ports(programmed, desired);
-        let mut settled = BTreeSet::new();
+        divided.take_away_first(desired, size);
+        let mut settled = Settled::default();
         loop {
             if divided.later.is_empty() {
                 return Chunk::Last;
@@ -124,11 +130,10 @@ impl Chunk {
                     (false, _) => Chunk::Last,
                 };
             }
-            if astray.is_subset(&settled) {
+            if !settled.add(astray) {
                 return Chunk::Last;
             }
-            settled.extend(astray);
-            divided.add_all_at(&settled);
+            divided.add_settled(&settled);
         }
     }
 }
@@ -141,6 +146,15 @@ fn differences<'a>(
     let mut differences = before.frontends().differences(after.frontends());
     differences.retain(|difference| difference.key.family() == family);
     differences
+}
+
+/// The addresses of which claims are programmed as desired, although no chosen change needs it.
+#[derive(Debug, Default)]
+struct Settled {
+    /// The claims that [decide](decides) about others.
+    deciding: BTreeSet<IpAddr>,
+    /// All claims, where those alone did not do.
+    all: BTreeSet<IpAddr>,
 }
 
 /// The changes that are programmed next, and those that come later.
@@ -268,6 +282,11 @@ fn by_service<'a>(
     changes
 }
 
+/// Whether a frontend decides which other Services may have its address.
+fn decides(frontend: &Frontend) -> bool {
+    frontend.kind != FrontendKind::ExternalIp
+}
+
 /// The Services that claim a frontend before or after.
 fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'a ServiceKey> {
     let claims = [difference.before, difference.after].into_iter().flatten();
@@ -292,6 +311,26 @@ impl Piece<'_> {
     fn winners(&self) -> [Option<&Frontend>; 2] {
         let Difference { before, after, .. } = self.difference;
         [before, after].map(|claims| claims.map(|claims| &**claims.winner().1))
+    }
+
+    /// Whether a Service loses the frontend because another one gets its address.
+    fn is_taken_away(&self, desired: &Dataplane) -> bool {
+        let Difference { key, before, after } = self.difference;
+        let loser = before.filter(|_| after.is_none());
+        loser.is_some_and(|claims| desired.refusal(claims.winner().0, key).is_some())
+    }
+
+    /// Whether a Service gets the frontend because another one has lost its address.
+    fn is_given_back(&self, programmed: &Dataplane) -> bool {
+        let Difference { key, before, after } = self.difference;
+        let winner = after.filter(|_| before.is_none());
+        winner.is_some_and(|claims| programmed.refusal(claims.winner().0, key).is_some())
+    }
+
+    /// Whether the frontend before or after decides which other Services may have its address.
+    fn decides(&self) -> bool {
+        let mut winners = self.winners().into_iter().flatten();
+        winners.any(decides)
     }
 
     /// Whether another Service has the frontend after than before, or one has it only after.
@@ -332,18 +371,71 @@ impl ServiceChange<'_> {
     }
 }
 
+// === impl Settled ===
+
+impl Settled {
+    /// Adds what is needed at these addresses. Returns whether that is anything new.
+    fn add(&mut self, addresses: BTreeSet<IpAddr>) -> bool {
+        let known = self.deciding.len() + self.all.len();
+        for address in addresses {
+            if !self.deciding.insert(address) {
+                self.all.insert(address);
+            }
+        }
+        self.deciding.len() + self.all.len() > known
+    }
+
+    /// Whether a claim on `address` is to be as desired.
+    fn has(&self, address: IpAddr, decides: bool) -> bool {
+        self.all.contains(&address) || decides && self.deciding.contains(&address)
+    }
+}
+
 // === impl Divided ===
 
 impl Divided<'_> {
-    /// Adds all changes at these addresses.
-    fn add_all_at(&mut self, addresses: &BTreeSet<IpAddr>) {
-        let is_at = |address: Option<IpAddr>| address.is_some_and(|at| addresses.contains(&at));
-        self.chosen
-            .extend(self.later.extract_if(.., |piece| is_at(piece.address())));
-        self.begun.take_if(|(key, _)| match key {
-            FrontendKey::Address { address, .. } => is_at(Some(*address)),
+    /// Adds the changes that are to be as desired.
+    fn add_settled(&mut self, settled: &Settled) {
+        let is_settled = |piece: &mut Piece<'_>| {
+            let address = piece.address();
+            address.is_some_and(|address| settled.has(address, piece.decides()))
+        };
+        self.chosen.extend(self.later.extract_if(.., is_settled));
+        self.begun.take_if(|(key, frontend)| match key {
+            FrontendKey::Address { address, .. } => settled.has(*address, decides(frontend)),
             FrontendKey::NodePort { .. } => false,
         });
+    }
+
+    /// If an address changes hands, chooses the frontends that it is taken away from, as many as fit,
+    /// and puts off its new owner until these are gone.
+    fn take_away_first(&mut self, desired: &Dataplane, limit: ChunkSize) {
+        let deciding = self.chosen.iter().filter(|piece| piece.decides());
+        let decided: HashSet<IpAddr> = deciding.filter_map(Piece::address).collect();
+        let is_taken = |piece: &Piece<'_>| {
+            let address = piece
+                .address()
+                .filter(|address| decided.contains(address))?;
+            piece.is_taken_away(desired).then_some(address)
+        };
+        let taken: HashSet<IpAddr> = self.later.iter().filter_map(is_taken).collect();
+        if taken.is_empty() {
+            return;
+        }
+        let is_at = |piece: &Piece<'_>| piece.address().is_some_and(|at| taken.contains(&at));
+        let put_off = self
+            .chosen
+            .extract_if(.., |piece| piece.decides() && is_at(piece));
+        let put_off: Vec<Piece<'_>> = put_off.collect();
+        let mut room = limit.count();
+        let fits = |piece: &mut Piece<'_>| {
+            let fits = is_taken(piece).is_some() && room > 0;
+            room = room.saturating_sub(if fits { piece.size } else { 0 });
+            fits
+        };
+        self.chosen.extend(self.later.extract_if(.., fits));
+        self.later.extend(put_off);
+        self.is_small = false;
     }
 
     /// Adds the frontends at the node's addresses whose protocol and port a chosen node port has that

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::size::{FrontendDifference, Grain};
-use super::{Divided, Piece, claimants};
+use super::{Divided, Piece, Settled, claimants, decides};
 use crate::{
     Claims, Dataplane, Difference, Frontend, FrontendKey, Hairpin, Protocol, ServiceKey,
     ServiceRules, Target,
@@ -18,6 +18,11 @@ pub(super) struct Step<'a> {
     /// The addresses of frontends that later chunks change and that a Service of this chunk has as
     /// cluster IPs.
     unfinished: HashSet<IpAddr>,
+    /// The addresses that are taken from some Services or given back to them, so that a part may have
+    /// only some of their frontends there.
+    changing_hands: HashSet<IpAddr>,
+    /// The Services that get frontends at such an address in later chunks.
+    waiting: BTreeSet<&'a ServiceKey>,
     /// A frontend that later chunks change, of which this chunk contains a part.
     begun: Option<(FrontendKey, Arc<Frontend>)>,
 }
@@ -30,16 +35,24 @@ impl<'a> Step<'a> {
         desired: &'a Dataplane,
         divided: &Divided<'a>,
     ) -> Step<'a> {
-        let claimants = divided
-            .chosen
-            .iter()
-            .flat_map(|piece| claimants(&piece.difference));
-        let mut services: BTreeSet<&ServiceKey> = claimants.collect();
+        let chosen = divided.chosen.iter();
+        let chosen = chosen.flat_map(|piece| claimants(&piece.difference));
+        let mut services: BTreeSet<&ServiceKey> = chosen.collect();
         let begun = divided.begun.clone();
         services.extend(begun.iter().map(|(_, begun)| &begun.service_port.service));
         let cluster_ips = cluster_ips_of(&services, [programmed, desired]);
+        let given_back = |piece: &&Piece<'a>| piece.is_given_back(programmed);
+        let all = divided.chosen.iter().chain(&divided.later);
+        let changing_hands = all.filter(|piece| piece.is_taken_away(desired) || given_back(piece));
+        let changing_hands = changing_hands.filter_map(Piece::address).collect();
+        let waiting = divided.later.iter().filter(given_back);
+        let waiting = waiting
+            .flat_map(|piece| claimants(&piece.difference))
+            .collect();
         let later = divided.later.iter().filter_map(Piece::address);
         Step {
+            changing_hands,
+            waiting,
             programmed,
             desired,
             unfinished: later
@@ -49,25 +62,32 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The programmed dataplane with the `chosen` changes, and with all claims on the `settled`
-    /// addresses as desired.
-    pub(super) fn next(&self, chosen: &[Piece<'a>], settled: &BTreeSet<IpAddr>) -> Dataplane {
+    /// The programmed dataplane with the `chosen` changes, and with the `settled` claims as desired.
+    pub(super) fn next(&self, chosen: &[Piece<'a>], settled: &Settled) -> Dataplane {
         let mut keys: BTreeMap<&ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
         for Piece { difference, .. } in chosen {
             for service in claimants(difference) {
                 keys.entry(service).or_default().insert(*difference.key);
             }
         }
+        for service in &self.waiting {
+            keys.entry(service).or_default();
+        }
         if let Some((_, frontend)) = &self.begun {
             keys.entry(&frontend.service_port.service).or_default();
         }
         for (dataplane, address) in [self.programmed, self.desired]
             .into_iter()
-            .flat_map(|dataplane| settled.iter().map(move |address| (dataplane, *address)))
+            .flat_map(|dataplane| settled.deciding.iter().map(move |at| (dataplane, *at)))
         {
             for (service, at_address) in dataplane.claims_on(address) {
-                let keys = keys.entry(service).or_default();
-                keys.extend(at_address.iter().map(|(key, _)| *key));
+                let settled =
+                    |(_, frontend): &&(_, Arc<Frontend>)| settled.has(address, decides(frontend));
+                let mut at_address = at_address.iter().filter(settled).peekable();
+                if at_address.peek().is_some() {
+                    let keys = keys.entry(service).or_default();
+                    keys.extend(at_address.map(|(key, _)| *key));
+                }
             }
         }
         let mut next = self.programmed.clone();
@@ -126,7 +146,14 @@ impl<'a> Step<'a> {
         let after = self.desired.services().get(service);
         let frontends = |rules: Option<&'a Arc<ServiceRules>>, is_chosen| {
             let all = rules.into_iter().flat_map(|rules| &rules.frontends);
-            all.filter(move |(key, _)| keys.contains(key) == is_chosen)
+            let at = if is_chosen {
+                self.desired
+            } else {
+                self.programmed
+            };
+            all.filter(move |(key, _)| {
+                keys.contains(key) == is_chosen && !self.is_withheld(at, service, key)
+            })
         };
         let begun = self.begun.iter();
         let begun = begun.filter(|(_, frontend)| frontend.service_port.service == *service);
@@ -152,6 +179,14 @@ impl<'a> Step<'a> {
             health_check: rules.health_check,
             rejections: rules.rejections.clone(),
         }))
+    }
+
+    /// Whether `service` does not have the frontend at `key` in `at`, and could have it in between.
+    fn is_withheld(&self, at: &Dataplane, service: &ServiceKey, key: &FrontendKey) -> bool {
+        let FrontendKey::Address { address, .. } = key else {
+            return false;
+        };
+        self.changing_hands.contains(address) && at.refusal(service, key).is_some()
     }
 
     /// The cluster IPs of a Service in this part. A new one is added once all its frontends are; an

@@ -560,3 +560,63 @@ proptest! {
         }
     }
 }
+
+/// A load balancer gets an address that Services of other namespaces have as an external IP, or loses
+/// it.
+#[test]
+fn t182_an_address_that_changes_hands_is_taken_from_many_in_parts() {
+    let endpoints = |ports: u16| {
+        let mut endpoints = mk_endpoints();
+        for number in 0..ports {
+            endpoints = endpoints
+                .tcp(&format!("p{number}"))
+                .ready(&format!("10.0.1.5:{}", 9000 + number), "node-1");
+        }
+        endpoints.build()
+    };
+    let of_tenant = (0..10_u8).map(|tenant| {
+        let mut service = mk_service(&format!("tenant/web-{tenant}"))
+            .cluster_ip(&format!("10.96.1.{tenant}"))
+            .external_ip("192.0.2.1");
+        for number in 0..200_u16 {
+            let port = 1000 + u16::from(tenant) * 200 + number;
+            service = service.port(&format!("p{number}"), port);
+        }
+        (service.build(), endpoints(200))
+    });
+    let of_tenant: Vec<_> = of_tenant.collect();
+    let balancer = |name, number: u8| {
+        let service = mk_service(name).cluster_ip(&format!("10.96.0.{number}"));
+        let mut service = service.load_balancer_ip("192.0.2.1");
+        // Not all fit into one part.
+        for port in 0..60 {
+            service = service.port(&format!("p{port}"), u16::from(number) * 60 + port);
+        }
+        (service.build(), endpoints(60))
+    };
+    let external = mk_service("shop/api").cluster_ip("10.96.0.9");
+    let external = external.external_ip("192.0.2.1").port("p0", 80).build();
+    let others = [of_tenant, vec![(external, endpoints(1))]].concat();
+    let alone = dataplane(&others);
+    let balanced = dataplane(&[others.clone(), vec![balancer("shop/web", 10)]].concat());
+    let both = vec![balancer("shop/web", 10), balancer("zoo/web", 11)];
+    let shared = dataplane(&[others, both].concat());
+    for (before, after) in [
+        (&alone, &balanced),
+        (&balanced, &alone),
+        (&alone, &shared),
+        (&shared, &alone),
+    ] {
+        let mut at = before.clone();
+        for next in way(before, after, 100) {
+            // Frontends that go or come with a few others of the same Service.
+            let changed = at.frontends().differences(next.frontends()).len();
+            assert!(
+                changed <= 2 * 200 + 2 * 60,
+                "{changed} frontends in a part of 100"
+            );
+            at = next;
+        }
+        assert_eq!(at.frontends().differences(after.frontends()).len(), 0);
+    }
+}
