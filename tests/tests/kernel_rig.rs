@@ -135,6 +135,10 @@ impl Kernel {
             self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
                 kernel.expect_named("mode_kernel", "::ipvs", 5)
             }),
+            self.trial(
+                "refuses_nobody_at_a_step_of_a_switch_to_mode_ipvs",
+                |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs::IPv4", 1),
+            ),
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
                 kernel.expect_named("takeover_kernel", "t177", 1)
             }),

@@ -132,6 +132,21 @@ pub(crate) fn misleading<'a>(
     misleading.collect()
 }
 
+/// The numbers of virtual servers that another program has removed. Packets are sent to them, and
+/// IPVS refuses packets to a virtual server that has no destination yet: so another one takes its
+/// place, and packets are sent there once it is complete.
+pub(crate) fn lost<'a>(
+    rules: &Rules,
+    known: impl Fn(&Owner) -> Option<u32>,
+    plans: impl Iterator<Item = &'a ServicePlan>,
+) -> BTreeSet<u32> {
+    let needs = plans.flat_map(|plan| &plan.needs);
+    let numbers = needs.filter_map(|(owner, _)| known(owner));
+    numbers
+        .filter(|number| rules.servers.get(number).is_none())
+        .collect()
+}
+
 /// Whether a scheduler that is asked for, where a virtual server has another one, is missing.
 pub(crate) type Lacks<'a> = dyn Fn(&SchedulerName, &SchedulerName) -> bool + 'a;
 

@@ -279,6 +279,29 @@ impl Change {
         &self.steps
     }
 
+    /// Splits the change in two, to be committed in order: between its steps, within a step of
+    /// several operations, and a transaction as [`commit`](backend::Backend::commit) splits one that
+    /// is too large for the kernel. Returns `None` if it cannot be split, and for the end of the mode,
+    /// which keeps connections only as a whole. Pure.
+    pub fn halves(&self) -> Option<[Change; 2]> {
+        if self.ends() {
+            return None;
+        }
+        let halves = match &self.steps[..] {
+            [] => return None,
+            [one] => one.halves()?.map(|half| vec![half]),
+            several => {
+                let (first, second) = several.split_at(several.len() / 2);
+                [first.to_vec(), second.to_vec()]
+            }
+        };
+        Some(halves.map(|steps| Change {
+            steps,
+            services: self.services.clone(),
+            drain_limit: self.drain_limit,
+        }))
+    }
+
     /// Whether it begins to bring packets to IPVS.
     pub(crate) fn begins(&self) -> bool {
         let mut steps = self.steps.iter();
@@ -338,6 +361,24 @@ impl Change {
     pub(crate) fn services(&self) -> &BTreeSet<ServiceKey> {
         &self.services
     }
+}
+
+// === impl Step ===
+
+impl Step {
+    fn halves(&self) -> Option<[Step; 2]> {
+        match self {
+            Step::Servers(operations) => Some(in_two(operations)?.map(Step::Servers)),
+            Step::Departures(departures) => Some(in_two(departures)?.map(Step::Departures)),
+            Step::Table(transaction) => Some(table_diff::halves(transaction)?.map(Step::Table)),
+            Step::Delivery(_) | Step::Timeouts(_) => None,
+        }
+    }
+}
+
+fn in_two<T: Clone>(all: &[T]) -> Option<[Vec<T>; 2]> {
+    let (first, second) = all.split_at(all.len() / 2);
+    (!first.is_empty()).then(|| [first.to_vec(), second.to_vec()])
 }
 
 impl backend::Change for Change {

@@ -21,8 +21,9 @@ use netlink::OpenError;
 use netlink::ipvs::{
     self, Connections, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers,
 };
+use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
-use nftables_model::{TableSocket, recovery_of_reading};
+use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::draining::Draining;
 use self::ending::Ending;
@@ -36,6 +37,7 @@ use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
 use crate::rules::{Figures, Rules, Server, print_foreign};
+use crate::table_diff::halves;
 
 /// The most elements that one sync writes of a change, in addition to as many destinations.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
@@ -281,10 +283,11 @@ impl Backend for Ipvs {
             true => Holding::Both,
             false => Holding::Something,
         };
-        let transactions = change.steps.len();
+        let mut transactions = 0;
         let ends = change.ends();
         for (done, step) in change.steps.into_iter().enumerate() {
             let is_first = done == 0;
+            transactions += 1;
             let failed = match step {
                 Step::Delivery(presence) => {
                     let result = connection.commit_delivery(self.family, presence).err();
@@ -295,8 +298,12 @@ impl Backend for Ipvs {
                     .err()
                     .map(|e| self.uncommitted(of_servers(&e, is_first), e)),
                 Step::Table(transaction) => {
-                    let result = connection.tables.commit(&transaction).err();
-                    result.map(|e| self.uncommitted(of_table(&e, is_first), e))
+                    let commit = |part: &Transaction| connection.tables.commit(part);
+                    let (parts, result) = commit_in_parts(transaction, halves, commit);
+                    transactions += parts.saturating_sub(1);
+                    let is_first = is_first && parts == 0;
+                    let failed = result.err();
+                    failed.map(|e| self.uncommitted(of_table(&e, is_first), e))
                 }
                 Step::Servers(operations) => {
                     let operations = self.draining.resume(operations);

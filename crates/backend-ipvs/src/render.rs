@@ -16,7 +16,7 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Found, Lacks, misleading, outdated};
+use crate::allocation::{Allocation, Found, Lacks, lost, misleading, outdated};
 use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
@@ -187,6 +187,7 @@ impl<'a> Draft<'a> {
         };
         let new_plans = plans.iter().map(|(_, plan)| plan);
         let mut replaced = misleading(self.near, known, new_plans.clone());
+        replaced.extend(lost(self.near, known, new_plans.clone()));
         replaced.extend(outdated(self.near, known, new_plans, lacks));
         for (service, new) in &plans {
             let old = ServicePlan::of(before, service, self.family);

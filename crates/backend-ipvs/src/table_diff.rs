@@ -1,13 +1,16 @@
 //! Computes the transactions from one table to another.
 
+mod halves;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey};
-use netlink::nf_tables::{Bytes, ElementData, Operation, Transaction};
+use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 use nftables_model::{Contents, name, parse_address, parse_frontend};
 
+pub(crate) use self::halves::halves;
 use crate::layout::{SetName, TABLE};
 
 /// The most elements that one transaction adds and removes.
@@ -50,16 +53,7 @@ struct Difference<'a> {
 
 /// Computes the transactions, in order. All elements of a frontend are in one of them.
 pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> Vec<Transaction> {
-    diff_in_parts(family, observed, desired, ELEMENTS_A_TRANSACTION)
-}
-
-/// Like [`diff`], with at most `most` elements in a transaction.
-fn diff_in_parts(
-    family: Family,
-    observed: &Contents,
-    desired: &Contents,
-    mut most: usize,
-) -> Vec<Transaction> {
+    let mut most = ELEMENTS_A_TRANSACTION;
     let start = || Transaction::new(family, name(TABLE));
     let mut first = start();
     if !desired.exists {
@@ -81,17 +75,18 @@ fn diff_in_parts(
     };
     add_objects(observed, desired, &mut first);
     let differences = differences(family, observed, desired);
+    let set_of = |set: SetName| Some(Arc::clone(&desired.sets.get(set.as_str())?.set));
     let mut transactions = vec![first];
     let mut part: Vec<&Difference<'_>> = Vec::new();
     for group in differences.chunk_by(|a, b| a.group == b.group) {
         if !part.is_empty() && part.len() + group.len() > most {
-            add_elements(desired, &part, transactions.last_mut());
+            add_elements(set_of, &part, transactions.last_mut());
             transactions.push(start());
             part.clear();
         }
         part.extend(group);
     }
-    add_elements(desired, &part, transactions.last_mut());
+    add_elements(set_of, &part, transactions.last_mut());
     let mut undesired = start();
     delete_objects(observed, desired, &mut undesired);
     transactions.push(undesired);
@@ -198,8 +193,12 @@ fn differences<'a>(
         );
     }
     put_off_gone(&mut all);
-    all.sort_by(|a, b| (&a.group, a.set, a.key).cmp(&(&b.group, b.set, b.key)));
+    sort(&mut all);
     all
+}
+
+fn sort(differences: &mut [Difference<'_>]) {
+    differences.sort_by(|a, b| (&a.group, a.set, a.key).cmp(&(&b.group, b.set, b.key)));
 }
 
 /// Moves frontends at addresses that are removed without replacement after the node ports.
@@ -241,7 +240,7 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
 /// Adds a part to a transaction. Removals come before additions: a changed element is one of each,
 /// since the kernel cannot change one in place.
 fn add_elements(
-    desired: &Contents,
+    set_of: impl Fn(SetName) -> Option<Arc<Set>>,
     part: &[&Difference<'_>],
     transaction: Option<&mut Transaction>,
 ) {
@@ -258,7 +257,6 @@ fn add_elements(
             new.entry(difference.set).or_default().push(element);
         }
     }
-    let set_of = |set: SetName| Some(Arc::clone(&desired.sets.get(set.as_str())?.set));
     let gone = gone.into_iter();
     let gone = gone.filter_map(|(set, keys)| {
         Some(Operation::DeleteElements {

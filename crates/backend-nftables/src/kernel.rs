@@ -1,6 +1,5 @@
 //! The backend: both families of nf_tables in one network namespace, over one socket.
 
-mod parts;
 mod sctp;
 mod support;
 
@@ -16,12 +15,11 @@ use backend::{
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Operation, Transaction};
 use netlink::{ForeignGenerations, Listener, OpenError, Socket, Watched};
-use nftables_model::{RulesetVersion, TableSocket, recovery, recovery_of_reading};
+use nftables_model::{RulesetVersion, TableSocket, commit_in_parts, recovery, recovery_of_reading};
 
-use self::parts::commit_in_parts;
 use self::sctp::{Sctp, observe_sctp};
 use self::support::{MissingFeature, Support};
-use crate::diff::{Change, diff};
+use crate::diff::{Change, diff, halves};
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::notification_listener::NotificationListener;
 use crate::render::render;
@@ -226,7 +224,8 @@ impl Backend for Nftables {
         // Each is freed after its commit: together they are as large as the table itself.
         for transaction in change.transactions {
             let commit = |part: &Transaction| connection.commit(part);
-            let (done, result) = commit_in_parts(self.family, transaction, commit);
+            let halves = |part: &Transaction| halves(self.family, part);
+            let (done, result) = commit_in_parts(transaction, halves, commit);
             transactions += done;
             if let Err(source) = result {
                 drop(connection);
@@ -334,3 +333,6 @@ fn observe_tables(
         ..observe(TABLE)?
     })
 }
+
+#[cfg(test)]
+mod parts_tests;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Result, bail};
 use backend::{AnyBackend, AnyChange, Recovery, erase};
 use backend_iptables::Iptables;
+use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{ChunkSize, Config, Dataplane, Family};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
@@ -171,6 +172,7 @@ fn open(
     match mechanism {
         Mechanism::Nftables => open_as::<Nftables>(stage, Variant::NfTables, family, script),
         Mechanism::Iptables(variant) => open_as::<Iptables>(stage, variant, family, script),
+        Mechanism::Ipvs => open_as::<Ipvs>(stage, Variant::NfTables, family, script),
     }
 }
 

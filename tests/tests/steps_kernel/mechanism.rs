@@ -1,11 +1,14 @@
 //! Programs a kernel one transaction at a time.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use backend::Inspect;
 use backend_iptables::{Iptables, Lock};
+use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::Family;
 use xtables::Variant;
@@ -15,11 +18,15 @@ use crate::stage::Stage;
 /// Longer than any other process of a test holds the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The settings that mode ipvs makes where its agent runs. The test's agents run elsewhere.
+const SYSCTLS: [(&str, &str); 2] = [("conntrack", "1"), ("expire_nodest_conn", "1")];
+
 /// The mechanism that redirects packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mechanism {
     Nftables,
     Iptables(Variant),
+    Ipvs,
 }
 
 /// A backend whose changes can be divided.
@@ -91,6 +98,26 @@ impl Steps for Iptables {
     }
 }
 
+impl Steps for Ipvs {
+    fn open_family(stage: &Stage, _variant: Variant, family: Family) -> Result<Ipvs> {
+        let open = || {
+            for (name, value) in SYSCTLS {
+                fs::write(format!("/proc/sys/net/ipv4/vs/{name}"), value)?;
+            }
+            anyhow::Ok(backend_ipvs::open(Path::new("/proc/sys"))?)
+        };
+        Ok(of_family(stage.node()?.enter(open)??, family))
+    }
+
+    fn halves(change: &Self::Change) -> Option<[Self::Change; 2]> {
+        change.halves()
+    }
+
+    fn is_divided(change: &Self::Change) -> bool {
+        change.steps().len() > 1
+    }
+}
+
 fn of_family<B>([ipv4, ipv6]: [B; 2], family: Family) -> B {
     match family {
         Family::Ipv4 => ipv4,
@@ -99,11 +126,17 @@ fn of_family<B>([ipv4, ipv6]: [B; 2], family: Family) -> B {
 }
 
 impl Mechanism {
+    /// Whether it is one of the variants of iptables.
+    pub(crate) fn is_iptables(self) -> bool {
+        matches!(self, Mechanism::Iptables(_))
+    }
+
     /// The mechanism in the profile's terms.
     pub(crate) fn listed(self) -> dataplane::Mechanism {
         match self {
             Mechanism::Nftables => dataplane::Mechanism::Nftables,
             Mechanism::Iptables(_) => dataplane::Mechanism::Iptables,
+            Mechanism::Ipvs => dataplane::Mechanism::Ipvs,
         }
     }
 }
@@ -113,6 +146,7 @@ impl fmt::Display for Mechanism {
         match self {
             Mechanism::Nftables => f.write_str("nftables"),
             Mechanism::Iptables(variant) => write!(f, "iptables_{variant}"),
+            Mechanism::Ipvs => f.write_str("ipvs"),
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use backend::Backend as _;
 use backend_iptables::Iptables;
+use backend_ipvs::{Ipvs, MARKS};
 use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family};
+use netlink::ipvs::{IpvsSocket, Operation};
 use testkit::address_plan as addresses;
 use xtables::Variant;
 
@@ -65,6 +67,14 @@ pub(crate) fn run(mechanism: Mechanism, start: Start, family: Family) -> Result<
 // === impl Start ===
 
 impl Start {
+    /// The mechanism from which a switch starts.
+    pub(crate) fn other(self) -> Option<Mechanism> {
+        match self {
+            Start::Other(other) => Some(other),
+            _ => None,
+        }
+    }
+
     fn is_guarded(self) -> bool {
         matches!(
             self,
@@ -169,6 +179,7 @@ impl Scenario<'_> {
             Start::AnotherForm => match self.mechanism {
                 Mechanism::Nftables => self.leave_other_priority(),
                 Mechanism::Iptables(variant) => self.leave_other_chains(variant),
+                Mechanism::Ipvs => bail!("no other form of it is known"),
             },
             Start::Damaged => {
                 self.program(self.mechanism, &self.expected)?;
@@ -185,19 +196,23 @@ impl Scenario<'_> {
         let mut nftables = Nftables::open_family(self.stage, Variant::NfTables, self.family)?;
         let _ = nftables.commit_removal()?;
         for mechanism in [Some(self.mechanism), self.other()].into_iter().flatten() {
-            if let Mechanism::Iptables(variant) = mechanism {
-                let mut iptables = Iptables::open_family(self.stage, variant, self.family)?;
-                let _ = iptables.commit_removal()?;
+            match mechanism {
+                Mechanism::Nftables => {}
+                Mechanism::Iptables(variant) => {
+                    let mut iptables = Iptables::open_family(self.stage, variant, self.family)?;
+                    let _ = iptables.commit_removal()?;
+                }
+                Mechanism::Ipvs => {
+                    let mut ipvs = Ipvs::open_family(self.stage, Variant::NfTables, self.family)?;
+                    let _ = ipvs.commit_removal()?;
+                }
             }
         }
         Ok(())
     }
 
     fn other(&self) -> Option<Mechanism> {
-        match self.start {
-            Start::Other(other) => Some(other),
-            _ => None,
-        }
+        self.start.other()
     }
 
     fn program(&self, mechanism: Mechanism, dataplane: &Dataplane) -> Result<()> {
@@ -273,8 +288,24 @@ impl Scenario<'_> {
                     "{chains} | sed -n 'n;p' | while read chain; do {program} -w -t nat -F $chain; done"
                 )
             }
+            Mechanism::Ipvs => {
+                self.remove_virtual_servers()?;
+                let family = nft_family(self.family);
+                format!("nft flush map {family} signpost-ipvs services")
+            }
         };
         self.stage.shell(&lines)
+    }
+
+    /// Removes every second virtual server.
+    fn remove_virtual_servers(&self) -> Result<()> {
+        let mut socket = self.stage.node()?.enter(|| IpvsSocket::open(MARKS))??;
+        let own = socket.observe_virtual_servers()?.own.into_keys();
+        let own = own.filter(|key| key.family == self.family);
+        let removals = own
+            .step_by(2)
+            .map(|key| Operation::RemoveVirtualServer { key });
+        Ok(socket.commit(&removals.collect::<Vec<_>>())?)
     }
 }
 

@@ -15,6 +15,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use backend::{Backend, Recovery};
 use backend_iptables::Iptables;
+use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
@@ -66,6 +67,7 @@ pub(crate) fn run(mechanism: Mechanism) -> Result<()> {
     match mechanism {
         Mechanism::Nftables => starve::<Nftables>(&stage, Variant::NfTables, &mut witness),
         Mechanism::Iptables(variant) => starve::<Iptables>(&stage, variant, &mut witness),
+        Mechanism::Ipvs => starve::<Ipvs>(&stage, Variant::NfTables, &mut witness),
     }?;
     let _ = witness.finish()?;
     let steps = take_steps(&stage, mechanism, &services::crowded())?;

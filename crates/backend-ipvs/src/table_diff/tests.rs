@@ -4,31 +4,25 @@ use proptest::prelude::*;
 use testkit::{cases, histories, laws, questions};
 
 use super::*;
-use crate::diff::{Step, diff as diff_rules};
+use crate::diff::diff as diff_rules;
 use crate::render::render;
 use crate::rules::Rules;
 use crate::simulate::simulate;
 
-/// The states on the way from `held` to `desired`, with as many transactions on the table as
-/// possible.
+/// The states on the way from `held` to `desired`, in the smallest steps: a transaction is divided as
+/// for a kernel that has no memory for more.
 fn prefixes(family: Family, mut held: Rules, desired: &Rules) -> Vec<Rules> {
-    let change = diff_rules(family, &held, desired);
-    let parts = diff_in_parts(family, &held.table, &desired.table, 1).into_iter();
-    let mut parts = Some(parts.map(Step::Table));
-    let mut steps: Vec<Step> = Vec::new();
-    for step in change.steps() {
-        match step {
-            Step::Servers(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => {
-                steps.push(step.clone());
-            }
-            // Replaces all of its transactions.
-            Step::Table(_) => steps.extend(parts.take().into_iter().flatten()),
-        }
-    }
     let mut prefixes = Vec::new();
-    for step in &steps {
-        held.replay(step).expect("the kernel takes it");
-        prefixes.push(held.clone());
+    let mut rest = vec![diff_rules(family, &held, desired)];
+    while let Some(change) = rest.pop() {
+        if let Some([first, second]) = change.halves() {
+            rest.extend([second, first]);
+            continue;
+        }
+        for step in change.steps() {
+            held.replay(step).expect("the kernel takes it");
+            prefixes.push(held.clone());
+        }
     }
     assert_eq!(&held, desired, "the change does not arrive");
     prefixes

@@ -1,18 +1,15 @@
 //! Commits transactions that are too large for the kernel.
 
-use dataplane::Family;
 use netlink::CommitError;
 use netlink::nf_tables::Transaction;
 use rustix::io::Errno;
 
-use crate::diff::halves;
-
-/// Commits `transaction`. If the kernel has no memory or no room for it, commits it in halves, and
-/// these in halves again, down to single groups. A kernel that accepts nothing at all is tried once
-/// for each halving. Returns how many transactions took effect, also on failure.
-pub(super) fn commit_in_parts(
-    family: Family,
+/// Commits `transaction`. If the kernel has no memory or no room for it, commits it in `halves`, and
+/// these in halves again, until they cannot be split. A kernel that accepts nothing at all is tried
+/// once for each halving. Returns how many transactions took effect, also on failure.
+pub fn commit_in_parts(
     transaction: Transaction,
+    halves: impl Fn(&Transaction) -> Option<[Transaction; 2]>,
     mut commit: impl FnMut(&Transaction) -> Result<(), CommitError>,
 ) -> (usize, Result<(), CommitError>) {
     let mut done = 0;
@@ -20,7 +17,7 @@ pub(super) fn commit_in_parts(
     while let Some(next) = rest.pop() {
         match commit(&next) {
             Ok(()) => done += 1,
-            Err(error) if lacks_affinity_map(&error) => match halves(family, &next) {
+            Err(error) if is_too_large(&error) => match halves(&next) {
                 Some([first, second]) => rest.extend([second, first]),
                 None => return (done, Err(error)),
             },
@@ -31,7 +28,7 @@ pub(super) fn commit_in_parts(
 }
 
 /// Whether a smaller transaction may succeed.
-fn lacks_affinity_map(error: &CommitError) -> bool {
+fn is_too_large(error: &CommitError) -> bool {
     let CommitError::Refused { source, .. } = error else {
         return false;
     };
@@ -40,6 +37,3 @@ fn lacks_affinity_map(error: &CommitError) -> bool {
         Some(Errno::NOMEM | Errno::NOBUFS | Errno::MSGSIZE)
     )
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,12 +1,17 @@
+//! Transactions that are too large for the kernel.
+
 use std::io;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, compile};
-use netlink::Refusal;
+use dataplane::{Dataplane, Family, compile};
+use netlink::nf_tables::Transaction;
+use netlink::{CommitError, Refusal};
+use nftables_model::commit_in_parts;
+use rustix::io::Errno;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-use super::*;
 use crate::Nftables;
+use crate::diff::halves;
 use crate::table::Table;
 
 /// Services with three endpoints each, one of them on the node, in one transaction.
@@ -35,6 +40,13 @@ fn cold_start() -> (Dataplane, Table, Transaction) {
     (dataplane, desired, transaction.clone())
 }
 
+fn in_parts(
+    transaction: Transaction,
+    commit: impl FnMut(&Transaction) -> Result<(), CommitError>,
+) -> (usize, Result<(), CommitError>) {
+    commit_in_parts(transaction, |part| halves(Family::Ipv4, part), commit)
+}
+
 fn refusal(errno: Errno) -> CommitError {
     CommitError::Refused {
         at: Refusal::Commit,
@@ -48,7 +60,7 @@ fn what_is_more_than_the_kernel_takes_goes_in_halves_and_no_frontend_is_cut() {
     for errno in [Errno::NOMEM, Errno::NOBUFS, Errno::MSGSIZE] {
         for most in [1_000, 10, 6] {
             let mut held = Table::default();
-            let (done, result) = commit_in_parts(Family::Ipv4, transaction.clone(), |part| {
+            let (done, result) = in_parts(transaction.clone(), |part| {
                 if part.elements() > most {
                     return Err(refusal(errno));
                 }
@@ -72,7 +84,7 @@ fn what_is_more_than_the_kernel_takes_goes_in_halves_and_no_frontend_is_cut() {
 fn a_kernel_without_any_memory_is_asked_a_few_times_and_no_more() {
     let (_, _, transaction) = cold_start();
     let mut asked = 0;
-    let (done, result) = commit_in_parts(Family::Ipv4, transaction, |_| {
+    let (done, result) = in_parts(transaction, |_| {
         asked += 1;
         Err(refusal(Errno::NOMEM))
     });
@@ -85,7 +97,7 @@ fn a_kernel_without_any_memory_is_asked_a_few_times_and_no_more() {
 fn what_is_refused_for_another_reason_is_not_tried_again() {
     let (_, _, transaction) = cold_start();
     let mut asked = 0;
-    let (_, result) = commit_in_parts(Family::Ipv4, transaction, |_| {
+    let (_, result) = in_parts(transaction, |_| {
         asked += 1;
         Err(refusal(Errno::INVAL))
     });
