@@ -279,3 +279,52 @@ fn what_packets_are_led_to_comes_before_the_table_and_goes_behind_it() {
     );
     assert!(!come.size().is_empty());
 }
+
+/// The size of the change, and its text without what differs by name, when one endpoint of one of
+/// `count` Services is replaced.
+fn replaced_endpoint_among(count: u16, scheduler: Scheduler) -> (backend::Size, usize) {
+    let service = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        mk_service(&format!("shop/web-{number}"))
+            .cluster_ip(&format!("10.96.{high}.{low}"))
+            .port("http", 80)
+            .node_port(30_000 + number)
+            .scheduler(scheduler)
+            .build()
+    };
+    let endpoints = |last: u8| {
+        let endpoints = one_pod().ready("10.0.2.7:8080", "node-2");
+        endpoints.ready(&format!("10.0.2.{last}:8080"), "node-2")
+    };
+    let all: Vec<_> = (0..count).map(|n| (service(n), endpoints(8))).collect();
+    let before = dataplane(&all);
+    let backend = backend();
+    let held = Rendered {
+        rules: backend.render(&before, &Rendered::default()),
+        dataplane: before.clone(),
+    };
+    let (node, config) = (before.node().clone(), before.config().clone());
+    let mut after = before;
+    let changed = compile(&service(count / 2), &endpoints(9).build(), &node, &config);
+    after.set(changed.into());
+    let change = backend.diff(&held.rules, &backend.render(&after, &held));
+    let operations = change.steps().iter().map(|step| match step {
+        Step::Servers(operations) => operations.len(),
+        Step::Departures(departures) => departures.len(),
+        Step::Table(transaction) => transaction.elements(),
+        Step::Delivery(_) | Step::Timeouts(_) => 1,
+    });
+    (change.size(), operations.sum())
+}
+
+/// What a change writes follows from the change, not from how many Services there are. A hash is
+/// replaced as a whole: one virtual server, and the elements that lead to it.
+#[test]
+fn one_replaced_endpoint_writes_the_same_among_100_and_2000_services() {
+    for (scheduler, most) in [(Scheduler::RoundRobin, 2), (Scheduler::SourceHash, 16)] {
+        let few = replaced_endpoint_among(100, scheduler);
+        let many = replaced_endpoint_among(2_000, scheduler);
+        assert_eq!(few, many, "{scheduler}");
+        assert!((1..=most).contains(&few.1), "{scheduler}: {few:?}");
+    }
+}
