@@ -2,6 +2,7 @@
 //! names if they mean the same, and the prefix `signpost_` otherwise.
 
 mod changes;
+mod connections;
 mod iptables;
 mod node;
 mod state;

@@ -8,19 +8,20 @@ mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
-    Recovery, Rendered, UnsupportedField,
+    Backend, CommitError, Connections, Drift, Effect, EndpointConnections, FrontendContext,
+    Noticing, ObserveError, Receipt, Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, IpvsTimeouts, ServiceKey};
+use dataplane::{
+    ChunkSize, Config, Dataplane, Family, FrontendKey, IpvsTimeouts, ServiceKey, ServicePortName,
+};
 use netlink::OpenError;
-use netlink::ipvs::{
-    self, Connections, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers,
-};
+use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers};
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
@@ -53,6 +54,8 @@ pub struct Ipvs {
     holding: Holding,
     schedulers: Schedulers,
     draining: Draining,
+    /// As of the last read.
+    figures: Arc<Figures>,
 }
 
 /// The state that both families share.
@@ -112,6 +115,7 @@ impl Ipvs {
             holding: Holding::Something,
             schedulers: Schedulers::default(),
             draining: Draining::default(),
+            figures: Arc::default(),
         }
     }
 
@@ -206,6 +210,7 @@ impl Backend for Ipvs {
         let timeouts = connection.servers.observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
+        self.figures = Arc::new(figures);
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
             // New virtual servers must not get the marks of draining ones.
@@ -214,7 +219,7 @@ impl Backend for Ipvs {
             servers: servers.into_iter().collect(),
             delivery,
             idle: timeouts.map_or_else(IdleTimeouts::default, IdleTimeouts::from),
-            figures: Arc::new(figures),
+            figures: Arc::clone(&self.figures),
             ..Rules::default()
         };
         self.holding = match (rules.exist(), is_ending) {
@@ -353,6 +358,31 @@ impl Backend for Ipvs {
             .collect()
     }
 
+    fn connections(&self, rules: &Rules) -> Option<Connections> {
+        let mut all: BTreeMap<(ServicePortName, SocketAddr), (u64, u64)> = BTreeMap::new();
+        for ((number, endpoint), counted) in &self.figures.connections {
+            let held = rules.servers.get(number);
+            let owner = held.and_then(|server| server.owner.clone());
+            let Some(owner) = owner.or_else(|| self.draining.owner(self.family, *number)) else {
+                continue;
+            };
+            // The frontends of a Service port may lead to several virtual servers.
+            let (active, inactive) = all.entry((owner, *endpoint)).or_default();
+            *active += u64::from(counted.active);
+            *inactive += u64::from(counted.inactive);
+        }
+        let all = all.into_iter();
+        let all = all.map(
+            |((service_port, endpoint), (active, inactive))| EndpointConnections {
+                service_port,
+                endpoint,
+                active,
+                inactive,
+            },
+        );
+        Some(Connections::of(all.collect()))
+    }
+
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
         let frontends: BTreeSet<FrontendKey> = change.frontends(self.family);
         let frontends = frontends.iter();
@@ -426,7 +456,7 @@ impl Connection {
                 continue;
             };
             let used = destinations.iter();
-            let used = used.filter(|(_, (_, held))| *held != Connections::default());
+            let used = used.filter(|(_, (_, held))| *held != ipvs::Connections::default());
             connections.extend(used.map(|(at, (_, held))| ((number, *at), *held)));
             let destinations = destinations.into_iter();
             let server = Server {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::{
-    Backend, CommitError, Drift, FrontendContext, Noticing, ObserveError, Receipt, Rendered,
-    UnsupportedField,
+    Backend, CommitError, Connections, Drift, FrontendContext, Noticing, ObserveError, Receipt,
+    Rendered, UnsupportedField,
 };
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -68,6 +68,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn missing_settings(&self, config: &Config) -> Vec<String> {
         (**self).missing_settings(config)
+    }
+
+    fn connections(&self, rules: &B::Rules) -> Option<Connections> {
+        (**self).connections(rules)
     }
 
     fn suspects(&self, change: &B::Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {

@@ -11,8 +11,8 @@ use dataplane::{
 };
 
 use crate::{
-    Backend, Change, CommitError, Drift, Effect, Found, FrontendContext, Inspect, Noticing,
-    ObserveError, PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
+    Backend, Change, CommitError, Connections, Drift, Effect, Found, FrontendContext, Inspect,
+    Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
 };
 
 /// A backend of any mechanism.
@@ -241,6 +241,10 @@ impl<B: Inspect> Backend for Erased<B> {
 
     fn missing_settings(&self, config: &Config) -> Vec<String> {
         self.0.missing_settings(config)
+    }
+
+    fn connections(&self, rules: &AnyRules) -> Option<Connections> {
+        self.0.connections(&rules.typed())
     }
 
     fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {

@@ -14,6 +14,7 @@
 
 mod boxed;
 mod compare;
+mod connections;
 mod erased;
 mod external_change;
 mod inspect;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
 
 pub use compare::{Piece, PieceState};
+pub use connections::{Connections, EndpointConnections};
 pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
 pub use external_change::{Actor, ExternalChange};
 pub use inspect::{Found, Inspect, count, describe_repair};
@@ -102,6 +104,12 @@ pub trait Backend {
     /// the last commit or check. The default is none.
     fn missing_settings(&self, _config: &Config) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The connections that the kernel counts for `rules`, as of the last read; `None` if it counts
+    /// none for this mechanism.
+    fn connections(&self, _rules: &Self::Rules) -> Option<Connections> {
+        None
     }
 
     /// The Services of `desired` that `change` affects: the candidates when the kernel refuses it.

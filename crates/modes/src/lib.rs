@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use backend::{AnyBackend, AnyRules};
+use backend::{AnyBackend, AnyRules, Connections};
 use dataplane::{Family, Mechanism};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
@@ -62,6 +62,8 @@ pub struct MechanismState {
     /// kernel lacks, and what the configuration affects beside Signpost's rules, each with its
     /// consequence.
     pub missing_settings: Vec<String>,
+    /// The connections that the kernel counts for the active mechanism, if it counts any.
+    pub connections: Option<Connections>,
     /// How many rules the last iptables change wrote, by table.
     pub written: BTreeMap<TableName, usize>,
 }
@@ -145,6 +147,7 @@ impl MechanismState {
             outgoing: family.outgoing_modes().clone(),
             stalled: family.stalled_modes(),
             missing_settings: active_mode.map_or_else(Vec::new, |_| family.missing_settings()),
+            connections: family.connections(),
             written: figures.written,
         }
     }

@@ -9,7 +9,9 @@ use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use backend::{Backend, CommitError, ExternalChange, Noticing, Receipt, Recovery, Rendered};
+use backend::{
+    Backend, CommitError, Connections, ExternalChange, Noticing, Receipt, Recovery, Rendered,
+};
 use dataplane::{Dataplane, Family, Mechanism};
 
 use crate::domain::{Domain, Goal, Holding, Rest};
@@ -173,6 +175,13 @@ impl<B: Backend> FamilyReconciler<B> {
         let config = self.programmed.as_ref().map(Dataplane::config);
         let config = config.map_or_else(Arc::default, Arc::clone);
         self.backend().missing_settings(&config)
+    }
+
+    /// The connections that the kernel counts for the mode that serves; `None` if it counts none.
+    pub fn connections(&self) -> Option<Connections> {
+        let serves = &self.members[self.position(self.active)].domain;
+        let rules = &serves.observed()?.rules;
+        serves.backend().connections(rules)
     }
 
     /// What the kernel is last known to hold for the mode that the last sync programmed; `None` if

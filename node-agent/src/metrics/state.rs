@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::iptables;
+use super::{connections, iptables};
 use crate::affinity::exhausted;
 use crate::board::Board;
 
@@ -97,7 +97,8 @@ impl Collector for StateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.encode_totals(&mut encoder)?;
         self.encode_no_local_endpoints(&mut encoder)?;
-        iptables::encode_rules(&self.0, &mut encoder)
+        iptables::encode_rules(&self.0, &mut encoder)?;
+        connections::encode(&self.0, &mut encoder)
     }
 }
 

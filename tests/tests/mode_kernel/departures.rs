@@ -15,7 +15,7 @@ use tests::network::{Connections, Kind, Outcome};
 use xtables::Variant;
 
 use crate::manifests::{self, NODE_PORT, endpoints, service};
-use crate::stage::{ASKING, PROMPTLY, SERVING, Stage};
+use crate::stage::{ASKING, PROMPTLY, SERVED, SERVING, Stage};
 
 /// The interval between two requests of a client.
 const EVERY: Duration = Duration::from_millis(200);
@@ -74,6 +74,21 @@ fn expect_draining(stage: &Stage) -> Result<()> {
     let draining = draining.with_context(|| format!("nothing is draining:\n{explained}"))?;
     ensure!(draining.contains("active connection"), "{draining}");
     ensure!(!explained.contains("! "), "{explained}");
+    // So do the metrics, of endpoints that serve and of those that drain.
+    for metric in [
+        "signpost_ipvs_connections",
+        "signpost_ipvs_endpoint_connections",
+    ] {
+        let counted = stage.agent()?.metric(metric)?;
+        ensure!(counted >= 1.0, "{metric} is {counted}");
+    }
+    let metrics = stage.agent()?.get("/metrics")?;
+    for pod in SERVING {
+        let endpoint = SocketAddr::new(addresses::pod_address(1, pod, Family::Ipv4), SERVED);
+        let labels =
+            format!("service=\"web\",port=\"http\",protocol=\"tcp\",endpoint=\"{endpoint}\"");
+        ensure!(metrics.contains(&labels), "no {labels} in:\n{metrics}");
+    }
     Ok(())
 }
 

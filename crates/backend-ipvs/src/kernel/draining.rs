@@ -146,6 +146,15 @@ impl Draining {
         });
     }
 
+    /// The Service port of a virtual server that has draining destinations, if it is known.
+    pub(super) fn owner(&self, family: Family, number: u32) -> Option<ServicePortName> {
+        let mark = MARKS.mark(number)?;
+        self.0
+            .get(&VirtualServerKey { family, mark })?
+            .owner
+            .clone()
+    }
+
     /// The virtual servers that have draining destinations.
     pub(super) fn keys(&self) -> Vec<VirtualServerKey> {
         self.0.keys().copied().collect()
