@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Dataplane, Difference, Family, Frontend, FrontendKey, FrontendKind, Port, Precedence, Protocol,
-    ServiceKey, ServicePortName,
+    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, FrontendKind, Port, Precedence,
+    Protocol, ServiceKey, ServicePortName,
 };
 
 pub use size::ChunkSize;
@@ -112,12 +112,13 @@ impl Chunk {
         divided.add_hidden_by_node_ports(desired);
         divided.add_in_place_of_node_ports(programmed, desired);
         divided.take_away_first(desired, size);
+        divided.give_back_last(programmed, size);
         let mut settled = Settled::default();
         loop {
             if divided.later.is_empty() {
                 return Chunk::Last;
             }
-            let step = Step::new(programmed, desired, &divided);
+            let step = Step::new(programmed, desired, &divided, &settled);
             let next = step.next(&divided.chosen, &settled);
             let changed = differences(family, programmed, &next);
             let astray = step.astray(&changed);
@@ -282,6 +283,14 @@ fn by_service<'a>(
     changes
 }
 
+/// The address of a frontend; `None` for a node port.
+fn address_of(key: &FrontendKey) -> Option<IpAddr> {
+    match key {
+        FrontendKey::Address { address, .. } => Some(*address),
+        FrontendKey::NodePort { .. } => None,
+    }
+}
+
 /// Whether a frontend decides which other Services may have its address.
 fn decides(frontend: &Frontend) -> bool {
     frontend.kind != FrontendKind::ExternalIp
@@ -301,10 +310,7 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
 impl Piece<'_> {
     /// The address of the frontend; `None` for a node port.
     fn address(&self) -> Option<IpAddr> {
-        match self.difference.key {
-            FrontendKey::Address { address, .. } => Some(*address),
-            FrontendKey::NodePort { .. } => None,
-        }
+        address_of(self.difference.key)
     }
 
     /// The frontend before and after, if any.
@@ -325,6 +331,16 @@ impl Piece<'_> {
         let Difference { key, before, after } = self.difference;
         let winner = after.filter(|_| before.is_none());
         winner.is_some_and(|claims| programmed.refusal(claims.winner().0, key).is_some())
+    }
+
+    /// Whether a Service that decides about its address gets the frontend, or loses it.
+    fn changes_hands(&self) -> bool {
+        let owner = |claims: Option<&Claims<Arc<Frontend>>>| {
+            let (service, frontend) = claims?.winner();
+            Some((service.clone(), frontend.kind))
+        };
+        let Difference { before, after, .. } = self.difference;
+        self.decides() && owner(before) != owner(after)
     }
 
     /// Whether the frontend before or after decides which other Services may have its address.
@@ -410,8 +426,10 @@ impl Divided<'_> {
     /// If an address changes hands, chooses the frontends that it is taken away from, as many as fit,
     /// and puts off its new owner until these are gone.
     fn take_away_first(&mut self, desired: &Dataplane, limit: ChunkSize) {
-        let deciding = self.chosen.iter().filter(|piece| piece.decides());
-        let decided: HashSet<IpAddr> = deciding.filter_map(Piece::address).collect();
+        let begun = self.begun.iter().filter(|(_, frontend)| decides(frontend));
+        let begun = begun.filter_map(|(key, _)| address_of(key));
+        let deciding = self.chosen.iter().filter(|piece| piece.changes_hands());
+        let decided: HashSet<IpAddr> = deciding.filter_map(Piece::address).chain(begun).collect();
         let is_taken = |piece: &Piece<'_>| {
             let address = piece
                 .address()
@@ -422,20 +440,47 @@ impl Divided<'_> {
         if taken.is_empty() {
             return;
         }
-        let is_at = |piece: &Piece<'_>| piece.address().is_some_and(|at| taken.contains(&at));
-        let put_off = self
-            .chosen
-            .extract_if(.., |piece| piece.decides() && is_at(piece));
-        let put_off: Vec<Piece<'_>> = put_off.collect();
+        let is_at = |address: Option<IpAddr>| address.is_some_and(|at| taken.contains(&at));
+        let put_off = |piece: &mut Piece<'_>| piece.changes_hands() && is_at(piece.address());
+        let put_off: Vec<Piece<'_>> = self.chosen.extract_if(.., put_off).collect();
+        self.begun.take_if(|(key, _)| is_at(address_of(key)));
+        self.choose(limit, |piece| is_taken(piece).is_some());
+        self.later.extend(put_off);
+        self.is_small = false;
+    }
+
+    /// If an address changes hands, chooses what its old owner loses there, as much as fits, and puts
+    /// off the frontends that others get there until all of that is gone.
+    fn give_back_last(&mut self, programmed: &Dataplane, limit: ChunkSize) {
+        let given_back = |piece: &Piece<'_>| piece.is_given_back(programmed);
+        let given = self.chosen.iter().filter(|piece| given_back(piece));
+        let given: HashSet<IpAddr> = given.filter_map(Piece::address).collect();
+        let decides = |piece: &Piece<'_>, at: &HashSet<IpAddr>| {
+            piece.changes_hands() && piece.address().is_some_and(|address| at.contains(&address))
+        };
+        if !self.later.iter().any(|piece| decides(piece, &given)) {
+            return;
+        }
+        self.choose(limit, |piece| decides(piece, &given));
+        let left = self.later.iter().filter(|piece| decides(piece, &given));
+        let left: HashSet<IpAddr> = left.filter_map(Piece::address).collect();
+        let waits = |piece: &mut Piece<'_>| {
+            given_back(piece) && piece.address().is_some_and(|at| left.contains(&at))
+        };
+        self.later.extend(self.chosen.extract_if(.., waits));
+        self.is_small = false;
+    }
+
+    /// Chooses later changes that are `meant`, as many as fit into a part of their own, and at least
+    /// one.
+    fn choose(&mut self, limit: ChunkSize, meant: impl Fn(&Piece<'_>) -> bool) {
         let mut room = limit.count();
         let fits = |piece: &mut Piece<'_>| {
-            let fits = is_taken(piece).is_some() && room > 0;
+            let fits = room > 0 && meant(piece);
             room = room.saturating_sub(if fits { piece.size } else { 0 });
             fits
         };
         self.chosen.extend(self.later.extract_if(.., fits));
-        self.later.extend(put_off);
-        self.is_small = false;
     }
 
     /// Adds the frontends at the node's addresses whose protocol and port a chosen node port has that

@@ -34,21 +34,26 @@ impl<'a> Step<'a> {
         programmed: &'a Dataplane,
         desired: &'a Dataplane,
         divided: &Divided<'a>,
+        settled: &Settled,
     ) -> Step<'a> {
         let chosen = divided.chosen.iter();
         let chosen = chosen.flat_map(|piece| claimants(&piece.difference));
         let mut services: BTreeSet<&ServiceKey> = chosen.collect();
+        let given_back = |piece: &&Piece<'a>| piece.is_given_back(programmed);
+        let waiting = divided.later.iter().filter(given_back);
+        let waiting: BTreeSet<&ServiceKey> = waiting
+            .flat_map(|piece| claimants(&piece.difference))
+            .collect();
+        services.extend(&waiting);
+        let addresses = settled.deciding.iter();
+        let settled = addresses.flat_map(|at| [programmed, desired].map(|all| all.claims_on(*at)));
+        services.extend(settled.flatten().map(|(service, _)| service));
         let begun = divided.begun.clone();
         services.extend(begun.iter().map(|(_, begun)| &begun.service_port.service));
         let cluster_ips = cluster_ips_of(&services, [programmed, desired]);
-        let given_back = |piece: &&Piece<'a>| piece.is_given_back(programmed);
         let all = divided.chosen.iter().chain(&divided.later);
         let changing_hands = all.filter(|piece| piece.is_taken_away(desired) || given_back(piece));
         let changing_hands = changing_hands.filter_map(Piece::address).collect();
-        let waiting = divided.later.iter().filter(given_back);
-        let waiting = waiting
-            .flat_map(|piece| claimants(&piece.difference))
-            .collect();
         let later = divided.later.iter().filter_map(Piece::address);
         Step {
             changing_hands,

@@ -600,8 +600,35 @@ fn t182_an_address_that_changes_hands_is_taken_from_many_in_parts() {
     let alone = dataplane(&others);
     let balanced = dataplane(&[others.clone(), vec![balancer("shop/web", 10)]].concat());
     let both = vec![balancer("shop/web", 10), balancer("zoo/web", 11)];
-    let shared = dataplane(&[others, both].concat());
+    let shared = dataplane(&[others.clone(), both].concat());
+    // It claims a port that a Service of the tenant has, too.
+    let disputed = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let disputed = disputed.load_balancer_ip("192.0.2.1").port("p0", 2_999);
+    let disputed = (disputed.build(), endpoints(1));
+    let disputed = dataplane(&[others.clone(), vec![disputed]].concat());
+    // It changes more than each of the tenant's Services.
+    let mut large = mk_endpoints().tcp("p0");
+    for number in 0..250_u8 {
+        large = large.ready(&format!("10.0.2.{number}:8080"), "node-2");
+    }
+    let service = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let service = service.load_balancer_ip("192.0.2.1").port("p0", 443);
+    let large = (service.build(), large.build());
+    let single = (0..1_000_u16).map(|number| {
+        let [high, low] = number.to_be_bytes();
+        let service = mk_service(&format!("tenant/single-{number}"));
+        let service = service.cluster_ip(&format!("10.96.{}.{low}", 8 + high));
+        let service = service.external_ip("192.0.2.1").port("p0", 5_000 + number);
+        (service.build(), endpoints(1))
+    });
+    let single: Vec<_> = single.collect();
+    let singles = dataplane(&single);
+    let beside = dataplane(&[single, vec![large]].concat());
     for (before, after) in [
+        (&alone, &disputed),
+        (&disputed, &alone),
+        (&singles, &beside),
+        (&beside, &singles),
         (&alone, &balanced),
         (&balanced, &alone),
         (&alone, &shared),
