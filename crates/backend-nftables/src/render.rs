@@ -136,6 +136,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         }
     }
     let mut table = table_builder.finish();
+    table.turns.forget_shared();
     table.exists = true;
     table.chains = render_chains(
         family,

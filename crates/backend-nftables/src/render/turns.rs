@@ -15,7 +15,13 @@ use crate::table::Table;
 
 /// The frontends of one family that have a separate counter.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RoundRobinCounters(Arc<BTreeMap<FrontendKey, OwnCounter>>);
+pub(crate) struct RoundRobinCounters {
+    own: Arc<BTreeMap<FrontendKey, OwnCounter>>,
+    /// The frontends that were read with the shared counter. They keep it in the same render: a start
+    /// writes nothing if nothing differs, and a part of the Services does not show how many counters
+    /// are left.
+    shared: Arc<BTreeSet<FrontendKey>>,
+}
 
 #[derive(Debug, Clone)]
 struct OwnCounter {
@@ -29,7 +35,12 @@ impl RoundRobinCounters {
     /// robin. The cost is proportional to all frontends.
     pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> RoundRobinCounters {
         let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
-        for (key, counter) in rules.counters(family) {
+        let mut shared = BTreeSet::new();
+        for (key, counter) in rules.turns_of(family) {
+            let Counter::Own(counter) = counter else {
+                shared.insert(key);
+                continue;
+            };
             let Some(claims) = desired.frontends().get(&key) else {
                 continue;
             };
@@ -40,38 +51,50 @@ impl RoundRobinCounters {
                 held.insert(key, OwnCounter::of(counter, frontend));
             }
         }
-        RoundRobinCounters(Arc::new(held))
+        RoundRobinCounters {
+            own: Arc::new(held),
+            shared: Arc::new(shared),
+        }
     }
 
     /// Returns the counter of the frontend at `key`: the one it has, or a free one. A frontend that
     /// does not use round robin releases its counter.
     pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
         let frontend = frontend.filter(|frontend| frontend.scheduler == Scheduler::RoundRobin);
-        match (frontend, self.0.get(key)) {
+        match (frontend, self.own.get(key)) {
             (Some(_), Some(held)) => Counter::Own(held.number),
+            (Some(_), None) if self.shared.contains(key) => Counter::Shared,
             (Some(frontend), None) => self.take(key, frontend),
             (None, held) => {
                 if held.is_some() {
-                    Arc::make_mut(&mut self.0).remove(key);
+                    Arc::make_mut(&mut self.own).remove(key);
                 }
                 Counter::Shared
             }
         }
     }
 
+    /// Lets frontends with the shared counter take a separate one when they change.
+    pub(super) fn forget_shared(&mut self) {
+        self.shared = Arc::default();
+    }
+
     fn take(&mut self, key: &FrontendKey, frontend: &Frontend) -> Counter {
         let namespace = &frontend.service_port.service.namespace;
-        let held = self.0.values().filter(|held| held.namespace == *namespace);
-        let left = usize::from(Counter::OWN).saturating_sub(self.0.len());
+        let held = self
+            .own
+            .values()
+            .filter(|held| held.namespace == *namespace);
+        let left = usize::from(Counter::OWN).saturating_sub(self.own.len());
         if held.count() >= left {
             return Counter::Shared;
         }
-        let taken: BTreeSet<u16> = self.0.values().map(|held| held.number).collect();
+        let taken: BTreeSet<u16> = self.own.values().map(|held| held.number).collect();
         let free = (1..=Counter::OWN).find(|number| !taken.contains(number));
         match free.and_then(|number| Some((number, Counter::own(number)?))) {
             Some((number, counter)) => {
                 let own = OwnCounter::of(number, frontend);
-                Arc::make_mut(&mut self.0).insert(*key, own);
+                Arc::make_mut(&mut self.own).insert(*key, own);
                 counter
             }
             None => Counter::Shared,
@@ -91,8 +114,17 @@ impl OwnCounter {
 }
 
 impl Table {
-    /// The counters that elements of frontends lead to, in the order of sets and keys.
+    /// The separate counters that elements of frontends lead to, in the order of sets and keys.
     pub(crate) fn counters(&self, family: Family) -> impl Iterator<Item = (FrontendKey, u16)> {
+        self.turns_of(family)
+            .filter_map(|(key, counter)| match counter {
+                Counter::Own(number) => Some((key, number)),
+                Counter::Shared => None,
+            })
+    }
+
+    /// The same with the shared counter.
+    fn turns_of(&self, family: Family) -> impl Iterator<Item = (FrontendKey, Counter)> {
         let sets = Keyed::ALL.into_iter().flat_map(|keyed| {
             [keyed.services(), keyed.short_circuits(), keyed.locals()].map(|set| (keyed, set))
         });
@@ -103,7 +135,7 @@ impl Table {
                 let Some(ChainId::Numbered(chain)) = ChainId::of(set, data) else {
                     return None;
                 };
-                let SlotChoice::RoundRobin(Counter::Own(counter)) = chain.slot_choice else {
+                let SlotChoice::RoundRobin(counter) = chain.slot_choice else {
                     return None;
                 };
                 let key = layout::parse_frontend(family, keyed, key.as_slice())?;
