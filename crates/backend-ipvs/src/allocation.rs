@@ -134,13 +134,15 @@ pub(crate) fn misleading<'a>(
 
 /// The numbers of virtual servers that another program has removed. Packets are sent to them, and
 /// IPVS refuses packets to a virtual server that has no destination yet: so another one takes its
-/// place, and packets are sent there once it is complete.
+/// place, and packets are sent there once it is complete. Not with affinity, which remembers the mark:
+/// its clients keep their endpoints, and new ones are refused for that moment.
 pub(crate) fn lost<'a>(
     rules: &Rules,
     known: impl Fn(&Owner) -> Option<u32>,
     plans: impl Iterator<Item = &'a ServicePlan>,
 ) -> BTreeSet<u32> {
     let needs = plans.flat_map(|plan| &plan.needs);
+    let needs = needs.filter(|(_, need)| need.remembered.is_none());
     let numbers = needs.filter_map(|(owner, _)| known(owner));
     numbers
         .filter(|number| rules.servers.get(number).is_none())

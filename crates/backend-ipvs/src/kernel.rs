@@ -56,6 +56,8 @@ pub struct Ipvs {
     draining: Draining,
     /// As of the last read.
     figures: Arc<Figures>,
+    /// The connections that these figures show. Counted once for each read.
+    counted: Mutex<(Arc<Figures>, Connections)>,
 }
 
 /// The state that both families share.
@@ -116,11 +118,38 @@ impl Ipvs {
             schedulers: Schedulers::default(),
             draining: Draining::default(),
             figures: Arc::default(),
+            counted: Mutex::default(),
         }
     }
 
     fn connection(&self) -> Result<Arc<Mutex<Connection>>, Detached> {
         self.connection.as_ref().map(Arc::clone).ok_or(Detached)
+    }
+
+    /// Counts the connections of each endpoint as last read.
+    fn count(&self, rules: &Rules) -> Connections {
+        let mut all: BTreeMap<(ServicePortName, SocketAddr), (u64, u64)> = BTreeMap::new();
+        for ((number, endpoint), counted) in &self.figures.connections {
+            let held = rules.servers.get(number);
+            let owner = held.and_then(|server| server.owner.clone());
+            let Some(owner) = owner.or_else(|| self.draining.owner(self.family, *number)) else {
+                continue;
+            };
+            // The frontends of a Service port may lead to several virtual servers.
+            let (active, inactive) = all.entry((owner, *endpoint)).or_default();
+            *active += u64::from(counted.active);
+            *inactive += u64::from(counted.inactive);
+        }
+        let all = all.into_iter();
+        let all = all.map(
+            |((service_port, endpoint), (active, inactive))| EndpointConnections {
+                service_port,
+                endpoint,
+                active,
+                inactive,
+            },
+        );
+        Connections::of(all.collect())
     }
 
     fn unobserved(
@@ -359,28 +388,13 @@ impl Backend for Ipvs {
     }
 
     fn connections(&self, rules: &Rules) -> Option<Connections> {
-        let mut all: BTreeMap<(ServicePortName, SocketAddr), (u64, u64)> = BTreeMap::new();
-        for ((number, endpoint), counted) in &self.figures.connections {
-            let held = rules.servers.get(number);
-            let owner = held.and_then(|server| server.owner.clone());
-            let Some(owner) = owner.or_else(|| self.draining.owner(self.family, *number)) else {
-                continue;
-            };
-            // The frontends of a Service port may lead to several virtual servers.
-            let (active, inactive) = all.entry((owner, *endpoint)).or_default();
-            *active += u64::from(counted.active);
-            *inactive += u64::from(counted.inactive);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (figures, connections) = &mut *counted;
+        if !Arc::ptr_eq(figures, &self.figures) {
+            *connections = self.count(rules);
+            *figures = Arc::clone(&self.figures);
         }
-        let all = all.into_iter();
-        let all = all.map(
-            |((service_port, endpoint), (active, inactive))| EndpointConnections {
-                service_port,
-                endpoint,
-                active,
-                inactive,
-            },
-        );
-        Some(Connections::of(all.collect()))
+        Some(connections.clone())
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {

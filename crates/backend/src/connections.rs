@@ -42,9 +42,12 @@ impl Connections {
             (active + endpoint.active, inactive + endpoint.inactive)
         });
         busiest.sort_by(|a, b| {
-            let rank = |one: &EndpointConnections| std::cmp::Reverse(one.active + one.inactive);
-            let place = |one: &EndpointConnections| (one.service_port.clone(), one.endpoint);
-            rank(a).cmp(&rank(b)).then_with(|| place(a).cmp(&place(b)))
+            let total = |one: &EndpointConnections| one.active + one.inactive;
+            let place = |one: &EndpointConnections| one.endpoint;
+            total(b)
+                .cmp(&total(a))
+                .then_with(|| a.service_port.cmp(&b.service_port))
+                .then_with(|| place(a).cmp(&place(b)))
         });
         busiest.truncate(Connections::BUSIEST);
         Connections {

@@ -297,11 +297,20 @@ impl Scenario<'_> {
         self.stage.shell(&lines)
     }
 
-    /// Removes every second virtual server.
+    /// Removes every second virtual server of those without affinity: one with affinity keeps its mark,
+    /// and new clients are refused while its endpoints are added.
     fn remove_virtual_servers(&self) -> Result<()> {
+        let table = format!("{} signpost-ipvs", nft_family(self.family));
+        let with_affinity = self
+            .stage
+            .node()?
+            .nft(&[&format!("list map {table} affinities")])?;
         let mut socket = self.stage.node()?.enter(|| IpvsSocket::open(MARKS))??;
         let own = socket.observe_virtual_servers()?.own.into_keys();
-        let own = own.filter(|key| key.family == self.family);
+        let own = own.filter(|key| {
+            let mark = format!("{:#010x}", key.mark.value());
+            key.family == self.family && !with_affinity.contains(&mark)
+        });
         let removals = own
             .step_by(2)
             .map(|key| Operation::RemoveVirtualServer { key });

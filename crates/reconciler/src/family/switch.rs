@@ -226,6 +226,7 @@ impl<B: Backend> FamilyReconciler<B> {
     fn mark_unusable(&mut self, position: usize, error: String, now: Instant) {
         let member = &mut self.members[position];
         member.domain.forget_observed();
+        member.following = Following::Follows;
         let (family, mechanism) = (self.family, member.mechanism);
         if self.unusable.add(mechanism, error.clone(), now) == Novelty::New {
             warn!(%family, %error, "mode {mechanism} cannot be used on this node");
