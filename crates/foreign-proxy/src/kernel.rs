@@ -231,6 +231,15 @@ pub fn observe_entrance(family: Family) -> Result<bool, ScanError> {
     Ok(jumps.iter().any(leads))
 }
 
+/// Returns whether chain `INPUT` of table `filter` drops what none of its rules accepts.
+pub fn observe_input_policy(family: Family) -> Result<bool, ScanError> {
+    let chains = open()?.observe_foreign_chains(family, "filter");
+    let chains = chains.map_err(ScanError::Observe)?;
+    let drops =
+        |chain: &nf_tables::ForeignChain| &*chain.name == "INPUT" && chain.entry == Entry::HookDrop;
+    Ok(chains.iter().any(drops))
+}
+
 /// Reads what makes it unsafe to remove kube-proxy's rules of mode iptables in `family`.
 pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
     let mut socket = open()?;

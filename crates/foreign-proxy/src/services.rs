@@ -1,62 +1,60 @@
-//! Compares the Services in kube-proxy's rules of mode nftables with those in Signpost's.
+//! Compares the Services in kube-proxy's rules of mode nftables with those that Signpost serves.
 
 use std::collections::BTreeSet;
 
-use dataplane::Family;
+use dataplane::{Dataplane, Family, FrontendKey};
 use netlink::Socket;
-use netlink::nf_tables::{Bytes, DataType};
+use nftables_model::{FrontendFields, parse_frontend};
 
 use super::kernel::{ScanError, TABLE, open};
 
-/// Signpost's maps of redirected and refused Services, by address and by node port.
-const OURS: [[&str; 2]; 2] = [["services", "refusals"], ["nodeports", "nodeport-refusals"]];
-/// kube-proxy's maps with the same keys (pkg/proxy/nftables/proxier.go).
-const THEIRS: [[&str; 2]; 2] = [
-    ["service-ips", "no-endpoint-services"],
-    ["service-nodeports", "no-endpoint-nodeports"],
+/// kube-proxy's maps of redirected and refused Services, by address and by node port
+/// (pkg/proxy/nftables/proxier.go). Their keys are like those of Signpost's sets.
+const MAPS: [(&str, FrontendFields); 4] = [
+    ("service-ips", FrontendFields::AddressAndPort),
+    ("no-endpoint-services", FrontendFields::AddressAndPort),
+    ("service-nodeports", FrontendFields::Port),
+    ("no-endpoint-nodeports", FrontendFields::Port),
 ];
 
-/// What only one of the two proxies serves, as nft prints it.
+/// What only one of the two proxies serves.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Keys that only kube-proxy's maps contain.
-    pub only_theirs: Vec<String>,
-    /// Keys that only Signpost's maps contain.
-    pub only_own: Vec<String>,
+    /// What only kube-proxy's maps contain.
+    pub only_theirs: Vec<FrontendKey>,
+    /// What only Signpost serves.
+    pub only_own: Vec<FrontendKey>,
 }
 
-/// Compares addresses, protocols and ports of one family, redirected and refused alike.
-pub fn observe_difference(family: Family) -> Result<Difference, ScanError> {
+/// Compares the frontends of one family in `desired` with kube-proxy's, redirected and refused
+/// alike.
+pub fn observe_difference(desired: &Dataplane, family: Family) -> Result<Difference, ScanError> {
     let mut socket = open()?;
-    let mut difference = Difference::default();
-    let address = DataType::address(family);
-    let keys: [&[DataType]; 2] = [
-        &[address, DataType::Protocol, DataType::Service],
-        &[DataType::Protocol, DataType::Service],
-    ];
-    for ((own, theirs), fields) in OURS.into_iter().zip(THEIRS).zip(keys) {
-        let own = observe_keys(&mut socket, family, backend_nftables::TABLE, own)?;
-        let theirs = observe_keys(&mut socket, family, TABLE, theirs)?;
-        let print = |key: &Bytes| key.typed(fields).to_string();
-        let only_theirs = theirs.difference(&own).map(print);
-        difference.only_theirs.extend(only_theirs);
-        let only_own = own.difference(&theirs).map(print);
-        difference.only_own.extend(only_own);
+    let mut theirs = BTreeSet::new();
+    for (map, fields) in MAPS {
+        theirs.extend(observe_frontends(&mut socket, family, map, fields)?);
     }
-    Ok(difference)
+    let own: BTreeSet<FrontendKey> = frontends(desired, family).collect();
+    Ok(Difference {
+        only_theirs: theirs.difference(&own).copied().collect(),
+        only_own: own.difference(&theirs).copied().collect(),
+    })
 }
 
-fn observe_keys(
+/// The frontends of one family.
+pub fn frontends(desired: &Dataplane, family: Family) -> impl Iterator<Item = FrontendKey> {
+    let keys = desired.frontends().iter().map(|(key, _)| *key);
+    keys.filter(move |key| key.family() == family)
+}
+
+fn observe_frontends(
     socket: &mut Socket,
     family: Family,
-    table: &str,
-    maps: [&str; 2],
-) -> Result<BTreeSet<Bytes>, ScanError> {
-    let mut keys = BTreeSet::new();
-    for map in maps {
-        let elements = socket.observe_elements(family, table, map);
-        let elements = elements.map_err(ScanError::Observe)?;
-        keys.extend(elements.into_iter().map(|(key, _)| key));
-    }
-    Ok(keys)
+    map: &str,
+    fields: FrontendFields,
+) -> Result<Vec<FrontendKey>, ScanError> {
+    let elements = socket.observe_elements(family, TABLE, map);
+    let elements = elements.map_err(ScanError::Observe)?.into_iter();
+    let keys = elements.filter_map(|(key, _)| parse_frontend(family, fields, key.as_slice()));
+    Ok(keys.collect())
 }

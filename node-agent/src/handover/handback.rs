@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crds::profile::mechanism::Mode;
-use dataplane::{Family, FrontendKey};
+use dataplane::{Dataplane, Family};
 use jiff::Timestamp;
 use reconciler::{Activity, Report};
 use runtime::chain;
@@ -15,7 +14,7 @@ use super::{Ending, WarningPolicy};
 use crate::serving_state::ServingState;
 use foreign_proxy::kernel;
 use foreign_proxy::process::{KubeProxy, observe_process};
-use foreign_proxy::services::observe_difference;
+use foreign_proxy::services::{frontends, observe_difference};
 use foreign_proxy::virtual_servers;
 use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
@@ -135,40 +134,38 @@ async fn check_handback(scan: &ForeignProxyScan, signpost: SignpostSide) -> Vec<
         ForeignProxyScan::Refused(error) => return vec![Point::obstacle(error.clone())],
         ForeignProxyScan::Seen(found, _) => found.clone(),
     };
-    blocking(move || observe_points(&found, signpost)).await
+    let Some(desired) = signpost.desired else {
+        let text = "the agent does not know the Services yet, so whether kube-proxy serves them all is not known";
+        return vec![Point::warning(text)];
+    };
+    blocking(move || observe_points(&found, &desired)).await
 }
 
-fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
+fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
     let mut points = Vec::new();
     for family in Family::ALL {
         let has = |mechanism| {
             let families = found.rules.get(&mechanism);
             families.is_some_and(|families| families.contains(&family))
         };
-        if has(Mechanism::Nftables) && signpost.mode == Mode::Iptables {
-            let text = "kube-proxy's rules are here; which Services they name is not compared";
-            points.push(Point::note(format!("{family}: {text}")));
-        } else if has(Mechanism::Nftables) {
-            points.push(match observe_difference(family) {
+        if has(Mechanism::Nftables) {
+            points.push(match observe_difference(desired, family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(difference) if difference.only_own.is_empty() => Point::note(format!(
-                    "{family}: kube-proxy's rules name every Service that Signpost's do"
+                    "{family}: kube-proxy's rules name every Service that Signpost serves"
                 )),
                 Ok(difference) => {
                     let some = some_of(&difference.only_own);
                     Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
                 }
             });
-        } else if has(Mechanism::Ipvs)
-            && let Some(desired) = &signpost.desired
-        {
+        } else if has(Mechanism::Ipvs) {
             points.push(match virtual_servers::observe_missing(desired, family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(missing) if missing.is_empty() => Point::note(format!(
                     "{family}: kube-proxy has a virtual server for each cluster IP"
                 )),
                 Ok(missing) => {
-                    let missing: Vec<String> = missing.iter().map(FrontendKey::to_string).collect();
                     let some = some_of(&missing);
                     Point::warning(format!(
                         "{family}: kube-proxy has no virtual server for {some}"
@@ -196,14 +193,10 @@ fn observe_points(found: &Found, signpost: SignpostSide) -> Vec<Point> {
                 iptables-legacy-save -t nat | grep KUBE-SVC";
             points.push(Point::warning(format!("{family}: {text}")));
         } else {
-            let is_served = match signpost.mode {
-                Mode::Iptables => Ok(signpost.services > 0),
-                _ => observe_difference(family).map(|difference| !difference.only_own.is_empty()),
-            };
+            let is_served = frontends(desired, family).next().is_some();
             points.push(match is_served {
-                Err(error) => Point::warning(chain(&error).to_string()),
-                Ok(false) => Point::note(format!("{family}: no Services are programmed here, by any proxy")),
-                Ok(true) => Point::warning(format!(
+                false => Point::note(format!("{family}: no Services are programmed here, by any proxy")),
+                true => Point::warning(format!(
                     "{family}: no rules of kube-proxy are here, and connections, also established ones, \
                      would end: start it first\n{START_KUBE_PROXY}"
                 )),

@@ -1,7 +1,7 @@
 //! Findings about kube-proxy's rules in the kernel, before a takeover.
 
 use crds::profile::mechanism::Mode;
-use dataplane::Family;
+use dataplane::{Dataplane, Family};
 use runtime::chain;
 
 use super::closing::{self, SignpostNodePorts};
@@ -59,13 +59,15 @@ pub(super) fn observe_points(
     if from_iptables && signpost.mode != Mode::Iptables {
         points.push(Point::note(FROM_IPTABLES));
     }
+    if signpost.mode == Mode::Ipvs {
+        points.extend(Family::ALL.into_iter().filter_map(observe_input));
+    }
     for (mechanism, family) in removable {
         let some = match mechanism {
-            Mechanism::Nftables if signpost.mode == Mode::Iptables => {
-                let text = "the Services in kube-proxy's rules are not compared with Signpost's";
-                Ok(vec![Point::note(format!("{family}: {text}"))])
-            }
-            Mechanism::Nftables => observe_nftables(family, serving_state),
+            Mechanism::Nftables => match &signpost.desired {
+                Some(desired) => observe_nftables(family, serving_state, desired),
+                None => Ok(Vec::new()),
+            },
             Mechanism::Iptables => observe_iptables(family),
             Mechanism::Ipvs => Ok(Vec::new()),
         };
@@ -86,14 +88,34 @@ pub(super) fn observe_points(
     points
 }
 
-fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, ScanError> {
+/// In mode ipvs the kernel delivers packets to Services to this node before IPVS takes them, so a
+/// host firewall sees them in chain `INPUT`, as it does in kube-proxy's mode ipvs.
+fn observe_input(family: Family) -> Option<Point> {
+    let drops = match kernel::observe_input_policy(family) {
+        Ok(drops) => drops,
+        Err(error) => return Some(Point::warning(chain(&error).to_string())),
+    };
+    drops.then(|| {
+        Point::note(format!(
+            "{family}: chain INPUT of table filter drops what no rule accepts, and in mode ipvs packets to Services \
+             pass it: accept them there by their mark, as docs/operations.md shows under \"Mode ipvs\", unless a rule \
+             of your own accepts them"
+        ))
+    })
+}
+
+fn observe_nftables(
+    family: Family,
+    serving_state: ServingState,
+    desired: &Dataplane,
+) -> Result<Vec<Point>, ScanError> {
     if serving_state == ServingState::HandedBack {
         return Ok(Vec::new());
     }
     let Difference {
         only_theirs,
         only_own,
-    } = observe_difference(family)?;
+    } = observe_difference(desired, family)?;
     let mut points = Vec::new();
     if !only_theirs.is_empty() {
         let some = some_of(&only_theirs);
@@ -105,7 +127,7 @@ fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<P
     if !only_own.is_empty() {
         let some = some_of(&only_own);
         points.push(Point::note(format!(
-            "{family}: only Signpost's rules name {some}"
+            "{family}: kube-proxy's rules do not name {some}"
         )));
     }
     Ok(points)

@@ -60,8 +60,9 @@ impl fmt::Display for Point {
 }
 
 /// Names the first of `things`, and counts the rest.
-pub(super) fn some_of(things: &[String]) -> String {
+pub(super) fn some_of<T: ToString>(things: &[T]) -> String {
     let named = &things[..things.len().min(NAMED)];
+    let named: Vec<String> = named.iter().map(T::to_string).collect();
     match things.len() - named.len() {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

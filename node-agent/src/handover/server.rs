@@ -52,8 +52,6 @@ pub(crate) struct Server {
 pub(super) struct SignpostSide {
     /// The active mode, or the desired one before any is active.
     pub(super) mode: Mode,
-    /// The number of programmed Services.
-    pub(super) services: usize,
     /// The desired state; `None` before the first.
     pub(super) desired: Option<Dataplane>,
 }
@@ -203,13 +201,8 @@ impl Server {
         let view = self.board.view().borrow().clone();
         let mode = || view.as_ref().map(|view| view.effective.mode);
         let mode = findings::mode(&self.board.modes()).or_else(mode);
-        let report = self.board.report().borrow().clone();
-        let families = report.iter().flat_map(|report| &report.families);
-        let programmed = families.filter_map(|family| family.programmed.as_ref());
-        let services = programmed.map(|dataplane| dataplane.services().len());
         SignpostSide {
             mode: mode.unwrap_or_default(),
-            services: services.max().unwrap_or_default(),
             desired: view.and_then(|view| view.desired.clone()),
         }
     }

@@ -10,11 +10,6 @@ const LIST: &str = "list.rs";
 const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_nftables",
-        "services.rs",
-        "tells our table from kube-proxy's",
-    ),
-    (
-        "backend_nftables",
         "affinity.rs",
         "asks which frontends have no room for affinity, in its own words",
     ),

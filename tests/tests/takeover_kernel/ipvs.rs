@@ -129,11 +129,11 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     between.disperse()
 }
 
-/// From kube-proxy's mode ipvs to Signpost's, as a profile asks for.
+/// From kube-proxy's mode ipvs to Signpost's, as a profile asks for. Without kube-proxy, there is no
+/// way back: the check asked the tables of other modes, and found nothing to lose.
 pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
     stage.start_kube_proxy(Mode::Ipvs)?;
-    let before = Crowd::gather_for(stage.topology(), EVERY)?;
     let mut profile = ProxyProfileSpec {
         mode: mechanism::Mode::Ipvs,
         ..ProxyProfileSpec::default()
@@ -141,6 +141,17 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
     stage.configure_by(&profile)?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIpvs")?;
+    run(stage, "iptables", &["-P", "INPUT", "DROP"])?;
+    let checked = stage.run(&["takeover", "--dry-run"])?;
+    run(stage, "iptables", &["-P", "INPUT", "ACCEPT"])?;
+    let input = "IPv4: chain INPUT of table filter drops what no rule accepts";
+    ensure!(checked.text.contains(input), "{}", checked.text);
+    ensure!(
+        !checked.text.contains("IPv6: chain INPUT"),
+        "{}",
+        checked.text
+    );
+    let before = Crowd::gather_for(stage.topology(), EVERY)?;
     stage.stop_kube_proxy();
     profile.handover = Handover::Takeover;
     let hash = stage.configure_by(&profile)?;
@@ -152,7 +163,16 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
         "Signpost serves in another mode"
     );
     before.disperse()?;
-    after.disperse()
+    after.disperse()?;
+    profile.handover = Handover::Manual;
+    let hash = stage.configure_by(&profile)?;
+    stage.wait_for_applied(&hash)?;
+    stage.wait_for_condition(FOREIGN_PROXY_DETECTED, |found| found.message.is_empty())?;
+    expect(
+        stage.run(&["handback"])?,
+        false,
+        "no rules of kube-proxy are here",
+    )
 }
 
 fn run(stage: &Stage, program: &str, arguments: &[&str]) -> Result<()> {
