@@ -94,7 +94,9 @@ impl Writer<'_> {
         let file = self.folder.join("objects.json");
         fs::write(&file, list.to_string()).context("failed to write objects for kubectl")?;
         let file = format!("--filename={}", file.display());
-        let apply = ["apply", "--server-side", "--force-conflicts", &file];
+        // An emulated API server takes longer than kubectl waits for the schemas. It validates anyway.
+        let server_side = ["--server-side", "--force-conflicts", "--validate=false"];
+        let apply = [&["apply"][..], &server_side, &[&file]].concat();
         self.control_plane
             .kubectl(&[&apply[..], more].concat())
             .map(drop)

@@ -66,10 +66,10 @@ const RULES: &[(&str, May)] = &[
     (
         "foreign-proxy",
         May::Use(&[
-            "backend-nftables",
             "crds",
             "dataplane",
             "netlink",
+            "nftables-model",
             "runtime",
             "xtables",
         ]),
