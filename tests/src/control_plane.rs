@@ -35,6 +35,7 @@ use anyhow::{Result, ensure};
 pub use arguments::SERVICE_CIDRS;
 pub use client::client;
 pub use credentials::{ADMINISTRATOR, ServiceAccount, User};
+pub use kubectl::PATIENTLY;
 pub use operator_manifests::OPERATOR_MANIFESTS;
 
 use credentials::{Kubeconfig, Token};

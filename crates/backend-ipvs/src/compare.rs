@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use backend::{Piece, PieceState, count};
 use dataplane::FrontendKey;
-use netlink::ipvs::{Mark, Weight};
+use netlink::ipvs::{Connections, Destination, Mark, Weight};
 use nftables_model::frontend;
 
 use crate::layout::{MARKS, SetName, Shape, fields_of};
 use crate::render::mark_key;
-use crate::rules::{Rules, Server, print_delivery, print_server};
+use crate::rules::{Rules, print_delivery, print_server};
 
 /// Printed pieces, by the keys that identify them.
 type Printed = BTreeMap<(u8, String), String>;
@@ -21,6 +21,28 @@ fn compare(desired: &Printed, found: &Printed) -> Vec<Piece> {
     let pieces = keys.into_iter();
     let pieces = pieces.filter_map(|key| Piece::compare(desired.get(key), found.get(key)));
     pieces.collect()
+}
+
+/// Compares a destination as desired and as found, and appends its `connections`.
+fn compare_destination(
+    number: u32,
+    address: SocketAddr,
+    [desired, found]: [Option<Destination>; 2],
+    connections: Option<&Connections>,
+) -> Option<Piece> {
+    let mark = MARKS.mark(number).map_or(0, Mark::value);
+    let print = |destination| format!("virtual server -f {mark} -r {address} {destination}");
+    let mut piece = Piece::compare(desired.map(print).as_ref(), found.map(print).as_ref())?;
+    if desired.is_none() && found.is_some_and(|found| found.weight == Weight::DRAINING) {
+        piece.state = PieceState::Draining;
+    }
+    if let Some(Connections { active, inactive }) = connections {
+        let active = count(*active as usize, "active connection");
+        piece
+            .text
+            .push_str(&format!(", {active}, {inactive} inactive"));
+    }
+    Some(piece)
 }
 
 impl Rules {
@@ -52,55 +74,23 @@ impl Rules {
     /// Compares a virtual server and its destinations. Those in the kernel are followed by the
     /// numbers of their connections.
     fn compare_server(&self, found: &Rules, number: u32) -> Vec<Piece> {
-        let [ours, theirs] = [self, found].map(|rules| rules.servers.get(&number));
-        let print = |server: &Server| print_server(number, &server.server);
-        let [desired, held] = [ours, theirs].map(|server| server.map(|server| print(server)));
-        let mut server = Piece::compare(desired.as_ref(), held.as_ref());
-        if let (Some(piece), None) = (&mut server, ours)
-            && theirs.is_some_and(|server| server.open().next().is_none())
+        let servers = [self, found].map(|rules| rules.servers.get(&number));
+        let printed = servers.map(|server| Some(print_server(number, &server?.server)));
+        let mut server = Piece::compare(printed[0].as_ref(), printed[1].as_ref());
+        if let (Some(piece), [None, Some(held)]) = (&mut server, servers)
+            && held.open().next().is_none()
         {
             piece.state = PieceState::Draining;
         }
-        let addresses = [ours, theirs].into_iter().flatten();
-        let addresses: BTreeSet<SocketAddr> = addresses
-            .flat_map(|server| server.destinations.keys().copied())
-            .collect();
-        let destinations = addresses
-            .into_iter()
-            .filter_map(|address| self.compare_destination(found, number, address));
+        let addresses = servers.into_iter().flatten();
+        let addresses = addresses.flat_map(|server| server.destinations.keys().copied());
+        let addresses: BTreeSet<SocketAddr> = addresses.collect();
+        let destinations = addresses.into_iter().filter_map(|address| {
+            let destinations = servers.map(|server| server?.destinations.get(&address).copied());
+            let connections = found.figures.connections.get(&(number, address));
+            compare_destination(number, address, destinations, connections)
+        });
         server.into_iter().chain(destinations).collect()
-    }
-
-    fn compare_destination(
-        &self,
-        found: &Rules,
-        number: u32,
-        address: SocketAddr,
-    ) -> Option<Piece> {
-        let at = |rules: &Rules| {
-            rules
-                .servers
-                .get(&number)?
-                .destinations
-                .get(&address)
-                .copied()
-        };
-        let [ours, theirs] = [at(self), at(found)];
-        let mark = MARKS.mark(number).map_or(0, Mark::value);
-        let print = |destination| format!("virtual server -f {mark} -r {address} {destination}");
-        let [desired, held] = [ours, theirs].map(|destination| destination.map(print));
-        let mut piece = Piece::compare(desired.as_ref(), held.as_ref())?;
-        if let (None, Some(theirs)) = (ours, theirs)
-            && theirs.weight == Weight::DRAINING
-        {
-            piece.state = PieceState::Draining;
-        }
-        if let Some(connections) = found.figures.connections.get(&(number, address)) {
-            let active = count(connections.active as usize, "active connection");
-            let text = format!(", {active}, {} inactive", connections.inactive);
-            piece.text.push_str(&text);
-        }
-        Some(piece)
     }
 
     /// Compares the elements that belong to no frontend, here and in `found`: cluster IPs,

@@ -288,12 +288,8 @@ impl Change {
             return None;
         }
         let halves = match &self.steps[..] {
-            [] => return None,
             [one] => one.halves()?.map(|half| vec![half]),
-            several => {
-                let (first, second) = several.split_at(several.len() / 2);
-                [first.to_vec(), second.to_vec()]
-            }
+            steps => in_two(steps)?,
         };
         Some(halves.map(|steps| Change {
             steps,
@@ -376,6 +372,7 @@ impl Step {
     }
 }
 
+/// Splits a list; `None` if it has fewer than two entries.
 fn in_two<T: Clone>(all: &[T]) -> Option<[Vec<T>; 2]> {
     let (first, second) = all.split_at(all.len() / 2);
     (!first.is_empty()).then(|| [first.to_vec(), second.to_vec()])

@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use dataplane::IpvsTimeouts;
-use netlink::ipvs::{Seconds, Timeouts};
+use netlink::ipvs::{ForeignVirtualServer, Seconds, Timeouts};
+
+use crate::rules::print_foreign;
 
 /// The most seconds that the kernel can count in ticks, for any HZ (`ip_vs_set_timeout`).
 const LONGEST: u64 = 2_147_483;
@@ -92,6 +94,26 @@ impl fmt::Display for IdleTimeouts {
         }
         Ok(())
     }
+}
+
+/// Says which virtual servers of other programs the timeouts of the profile affect.
+pub(crate) fn affected_by_timeouts(
+    timeouts: &IpvsTimeouts,
+    foreign: &[ForeignVirtualServer],
+) -> Option<String> {
+    let fields = [
+        ("ipvs.tcpTimeout", timeouts.tcp),
+        ("ipvs.tcpFinTimeout", timeouts.tcp_fin),
+        ("ipvs.udpTimeout", timeouts.udp),
+    ];
+    let set = fields.into_iter().filter(|(_, time)| time.is_some());
+    let set: Vec<&str> = set.map(|(field, _)| field).collect();
+    let named = print_foreign(foreign).filter(|_| !set.is_empty())?;
+    let set = set.join(", ");
+    Some(format!(
+        "{set}: IPVS has one such timeout for all virtual servers of the node, so connections of other programs' \
+         virtual servers end by it, too: {named}"
+    ))
 }
 
 fn seconds(time: Duration) -> Option<Seconds> {

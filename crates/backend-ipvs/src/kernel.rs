@@ -1,5 +1,6 @@
 //! The backend: both families in one network namespace, over one socket for each mechanism.
 
+mod connections;
 mod draining;
 mod ending;
 mod recovery;
@@ -8,24 +9,22 @@ mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Connections, Drift, Effect, EndpointConnections, FrontendContext,
-    Noticing, ObserveError, Receipt, Recovery, Rendered, UnsupportedField,
+    Backend, CommitError, Connections, Drift, Effect, FrontendContext, Noticing, ObserveError,
+    Receipt, Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, IpvsTimeouts, ServiceKey, ServicePortName,
-};
+use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
 use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers};
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 
+use self::connections::Counted;
 use self::draining::Draining;
 use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
@@ -34,10 +33,10 @@ pub(crate) use self::schedulers::replace_as_programmed;
 use self::settings::Settings;
 use crate::allocation::{Allocation, number_of};
 use crate::diff::{Change, Departure, Step, diff};
-use crate::idle::IdleTimeouts;
+use crate::idle::{IdleTimeouts, affected_by_timeouts};
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
-use crate::rules::{Figures, Rules, Server, print_foreign};
+use crate::rules::{Figures, Rules, Server};
 use crate::table_diff::halves;
 
 /// The most elements that one sync writes of a change, in addition to as many destinations.
@@ -56,8 +55,7 @@ pub struct Ipvs {
     draining: Draining,
     /// As of the last read.
     figures: Arc<Figures>,
-    /// The connections that these figures show. Counted once for each read.
-    counted: Mutex<(Arc<Figures>, Connections)>,
+    counted: Counted,
 }
 
 /// The state that both families share.
@@ -118,38 +116,12 @@ impl Ipvs {
             schedulers: Schedulers::default(),
             draining: Draining::default(),
             figures: Arc::default(),
-            counted: Mutex::default(),
+            counted: Counted::default(),
         }
     }
 
     fn connection(&self) -> Result<Arc<Mutex<Connection>>, Detached> {
         self.connection.as_ref().map(Arc::clone).ok_or(Detached)
-    }
-
-    /// Counts the connections of each endpoint as last read.
-    fn count(&self, rules: &Rules) -> Connections {
-        let mut all: BTreeMap<(ServicePortName, SocketAddr), (u64, u64)> = BTreeMap::new();
-        for ((number, endpoint), counted) in &self.figures.connections {
-            let held = rules.servers.get(number);
-            let owner = held.and_then(|server| server.owner.clone());
-            let Some(owner) = owner.or_else(|| self.draining.owner(self.family, *number)) else {
-                continue;
-            };
-            // The frontends of a Service port may lead to several virtual servers.
-            let (active, inactive) = all.entry((owner, *endpoint)).or_default();
-            *active += u64::from(counted.active);
-            *inactive += u64::from(counted.inactive);
-        }
-        let all = all.into_iter();
-        let all = all.map(
-            |((service_port, endpoint), (active, inactive))| EndpointConnections {
-                service_port,
-                endpoint,
-                active,
-                inactive,
-            },
-        );
-        Connections::of(all.collect())
     }
 
     fn unobserved(
@@ -388,13 +360,7 @@ impl Backend for Ipvs {
     }
 
     fn connections(&self, rules: &Rules) -> Option<Connections> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let (figures, connections) = &mut *counted;
-        if !Arc::ptr_eq(figures, &self.figures) {
-            *connections = self.count(rules);
-            *figures = Arc::clone(&self.figures);
-        }
-        Some(connections.clone())
+        Some(self.count(rules))
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
@@ -408,26 +374,6 @@ impl Backend for Ipvs {
     fn unsupported_fields(&self, _: FrontendContext<'_>) -> Vec<UnsupportedField> {
         Vec::new()
     }
-}
-
-/// Says which virtual servers of other programs the timeouts of the profile affect.
-fn affected_by_timeouts(
-    timeouts: &IpvsTimeouts,
-    foreign: &[ForeignVirtualServer],
-) -> Option<String> {
-    let fields = [
-        ("ipvs.tcpTimeout", timeouts.tcp),
-        ("ipvs.tcpFinTimeout", timeouts.tcp_fin),
-        ("ipvs.udpTimeout", timeouts.udp),
-    ];
-    let set = fields.into_iter().filter(|(_, time)| time.is_some());
-    let set: Vec<&str> = set.map(|(field, _)| field).collect();
-    let named = print_foreign(foreign).filter(|_| !set.is_empty())?;
-    let set = set.join(", ");
-    Some(format!(
-        "{set}: IPVS has one such timeout for all virtual servers of the node, so connections of other programs' \
-         virtual servers end by it, too: {named}"
-    ))
 }
 
 // === impl Connection ===

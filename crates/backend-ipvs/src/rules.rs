@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::first_of;
 use dataplane::{Family, FrontendKey, PersistentMap, Port, Protocol, ServicePortName, Target};
 use netlink::ipvs::{
     Connections, Destination, ForeignVirtualServer, Forwarding, Mark, Thresholds, VirtualServer,
@@ -238,16 +239,7 @@ pub(crate) fn print_server(number: u32, server: &VirtualServer) -> String {
 /// Names the first of other programs' virtual servers, as `ipvsadm -Ln` does; `None` if there are
 /// none.
 pub(crate) fn print_foreign(foreign: &[ForeignVirtualServer]) -> Option<String> {
-    let named: Vec<String> = foreign
-        .iter()
-        .take(FOREIGN_NAMED)
-        .map(|f| f.to_string())
-        .collect();
-    let more = match foreign.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
+    (!foreign.is_empty()).then(|| first_of(foreign, FOREIGN_NAMED))
 }
 
 /// Prints the routing rule as far as it exists.

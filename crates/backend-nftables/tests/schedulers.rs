@@ -240,23 +240,29 @@ fn t106_every_version_has_the_same_hashes_and_tables() {
     }
 }
 
+/// Adds a Service with round robin and two endpoints, whose cluster IP ends with `number`.
+fn add_with_turns(dataplane: &mut Dataplane, name: &str, number: u16) {
+    let [high, low] = number.to_be_bytes();
+    let service = mk_service(name)
+        .cluster_ip(&format!("10.96.{high}.{low}"))
+        .port("http", 80)
+        .scheduler(Scheduler::RoundRobin)
+        .build();
+    let slice = mk_endpoints().tcp("http");
+    let slice = slice.ready("10.0.2.5:80", "node-2");
+    let slice = slice.ready("10.0.2.6:80", "node-2").build();
+    let rules = compile(&service, &slice, dataplane.node(), dataplane.config());
+    dataplane.set(rules.into());
+}
+
 /// Failure story T105: counters are few, and a removed frontend must release its counter.
 #[test]
 fn t105_a_frontend_that_goes_gives_its_counter_back() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut held = Rendered::default();
     for number in 0..600_u16 {
-        let [high, low] = number.to_be_bytes();
-        let service = mk_service(&format!("shop/{number}"))
-            .cluster_ip(&format!("10.96.{high}.{low}"))
-            .port("http", 80)
-            .scheduler(Scheduler::RoundRobin)
-            .build();
-        let slice = mk_endpoints().tcp("http");
-        let slice = slice.ready("10.0.2.5:80", "node-2");
-        let slice = slice.ready("10.0.2.6:80", "node-2").build();
         let mut dataplane = Dataplane::new(node.clone(), config.clone());
-        dataplane.set(compile(&service, &slice, &node, &config).into());
+        add_with_turns(&mut dataplane, &format!("shop/{number}"), number);
         let rules = render(Family::Ipv4, &dataplane, &held);
         held = Rendered { dataplane, rules };
     }
@@ -276,16 +282,7 @@ fn t105_no_namespace_takes_all_counters() {
     let mut held = Rendered::default();
     let of_tenant = (0..600_u16).map(|number| (format!("tenant/{number}"), number));
     for (name, number) in of_tenant.chain([("shop/web".to_owned(), 600)]) {
-        let [high, low] = number.to_be_bytes();
-        let service = mk_service(&name)
-            .cluster_ip(&format!("10.96.{high}.{low}"))
-            .port("http", 80)
-            .scheduler(Scheduler::RoundRobin)
-            .build();
-        let slice = mk_endpoints().tcp("http");
-        let slice = slice.ready("10.0.2.5:80", "node-2");
-        let slice = slice.ready("10.0.2.6:80", "node-2").build();
-        dataplane.set(compile(&service, &slice, &node, &config).into());
+        add_with_turns(&mut dataplane, &name, number);
         let rules = render(Family::Ipv4, &dataplane, &held);
         held = Rendered {
             dataplane: dataplane.clone(),

@@ -100,9 +100,11 @@ impl AnyRules {
 
     /// The rules with their type; empty if they are of another type.
     pub fn typed<R: Clone + Default + 'static>(&self) -> R {
-        let rules = self.0.as_ref();
-        let rules = rules.and_then(|rules| (**rules).as_any().downcast_ref::<R>());
-        rules.cloned().unwrap_or_default()
+        self.borrow().cloned().unwrap_or_default()
+    }
+
+    fn borrow<R: 'static>(&self) -> Option<&R> {
+        (**self.0.as_ref()?).as_any().downcast_ref()
     }
 }
 
@@ -244,7 +246,7 @@ impl<B: Inspect> Backend for Erased<B> {
     }
 
     fn connections(&self, rules: &AnyRules) -> Option<Connections> {
-        self.0.connections(&rules.typed())
+        self.0.connections(rules.borrow()?)
     }
 
     fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {

@@ -1,7 +1,7 @@
 //! Questions about a mechanism's rules: where they send a packet, which of them belong to a
 //! frontend, and where observed rules differ from desired ones. Pure: the caller reads the rules.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
@@ -91,6 +91,16 @@ pub fn count(number: usize, noun: &str) -> String {
     }
 }
 
+/// The first `most` of several things, and how many more there are: `a, b and 3 more`.
+pub fn first_of<T: Display>(things: &[T], most: usize) -> String {
+    let named = things.iter().take(most);
+    let named: Vec<String> = named.map(T::to_string).collect();
+    match things.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
 /// A sentence for a kernel that holds `elements` elements, where `repair` is the change from the
 /// observed to the programmed rules.
 pub fn describe_repair(repair: Size, elements: usize) -> String {
@@ -104,4 +114,17 @@ pub fn describe_repair(repair: Size, elements: usize) -> String {
         objects => format!("{pieces} and {}", count(objects, "other piece")),
     };
     format!("! the kernel differs from what was programmed: {pieces} to repair")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_counted_and_a_few_are_named() {
+        let things = |count: u8| (0..count).collect::<Vec<_>>();
+        assert_eq!(first_of(&things(2), 5), "0, 1");
+        assert_eq!(first_of(&things(5), 5), "0, 1, 2, 3, 4");
+        assert_eq!(first_of(&things(7), 5), "0, 1, 2, 3, 4 and 2 more");
+    }
 }

@@ -32,7 +32,7 @@ pub use compare::{Piece, PieceState};
 pub use connections::{Connections, EndpointConnections};
 pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
 pub use external_change::{Actor, ExternalChange};
-pub use inspect::{Found, Inspect, count, describe_repair};
+pub use inspect::{Found, Inspect, count, describe_repair, first_of};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, PacketPath};
 

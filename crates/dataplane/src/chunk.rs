@@ -1,5 +1,6 @@
 //! Divides a large change into parts, so that other changes need not wait for all of it.
 
+mod changing_hands;
 mod size;
 mod step;
 
@@ -8,10 +9,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, FrontendKind, Port, Precedence,
-    Protocol, ServiceKey, ServicePortName,
+    Dataplane, Difference, Family, Frontend, FrontendKey, Port, Precedence, Protocol, ServiceKey,
+    ServicePortName,
 };
 
+use changing_hands::Settled;
 pub use size::ChunkSize;
 use size::{FrontendDifference, Grain};
 use step::Step;
@@ -149,15 +151,6 @@ fn differences<'a>(
     differences
 }
 
-/// The addresses of which claims are programmed as desired, although no chosen change needs it.
-#[derive(Debug, Default)]
-struct Settled {
-    /// The claims that [decide](decides) about others.
-    deciding: BTreeSet<IpAddr>,
-    /// All claims, where those alone did not do.
-    all: BTreeSet<IpAddr>,
-}
-
 /// The changes that are programmed next, and those that come later.
 struct Divided<'a> {
     chosen: Vec<Piece<'a>>,
@@ -291,11 +284,6 @@ fn address_of(key: &FrontendKey) -> Option<IpAddr> {
     }
 }
 
-/// Whether a frontend decides which other Services may have its address.
-fn decides(frontend: &Frontend) -> bool {
-    frontend.kind != FrontendKind::ExternalIp
-}
-
 /// The Services that claim a frontend before or after.
 fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'a ServiceKey> {
     let claims = [difference.before, difference.after].into_iter().flatten();
@@ -317,36 +305,6 @@ impl Piece<'_> {
     fn winners(&self) -> [Option<&Frontend>; 2] {
         let Difference { before, after, .. } = self.difference;
         [before, after].map(|claims| claims.map(|claims| &**claims.winner().1))
-    }
-
-    /// Whether a Service loses the frontend because another one gets its address.
-    fn is_taken_away(&self, desired: &Dataplane) -> bool {
-        let Difference { key, before, after } = self.difference;
-        let loser = before.filter(|_| after.is_none());
-        loser.is_some_and(|claims| desired.refusal(claims.winner().0, key).is_some())
-    }
-
-    /// Whether a Service gets the frontend because another one has lost its address.
-    fn is_given_back(&self, programmed: &Dataplane) -> bool {
-        let Difference { key, before, after } = self.difference;
-        let winner = after.filter(|_| before.is_none());
-        winner.is_some_and(|claims| programmed.refusal(claims.winner().0, key).is_some())
-    }
-
-    /// Whether a Service that decides about its address gets the frontend, or loses it.
-    fn changes_hands(&self) -> bool {
-        let owner = |claims: Option<&Claims<Arc<Frontend>>>| {
-            let (service, frontend) = claims?.winner();
-            Some((service.clone(), frontend.kind))
-        };
-        let Difference { before, after, .. } = self.difference;
-        self.decides() && owner(before) != owner(after)
-    }
-
-    /// Whether the frontend before or after decides which other Services may have its address.
-    fn decides(&self) -> bool {
-        let mut winners = self.winners().into_iter().flatten();
-        winners.any(decides)
     }
 
     /// Whether another Service has the frontend after than before, or one has it only after.
@@ -387,102 +345,9 @@ impl ServiceChange<'_> {
     }
 }
 
-// === impl Settled ===
-
-impl Settled {
-    /// Adds what is needed at these addresses. Returns whether that is anything new.
-    fn add(&mut self, addresses: BTreeSet<IpAddr>) -> bool {
-        let known = self.deciding.len() + self.all.len();
-        for address in addresses {
-            if !self.deciding.insert(address) {
-                self.all.insert(address);
-            }
-        }
-        self.deciding.len() + self.all.len() > known
-    }
-
-    /// Whether a claim on `address` is to be as desired.
-    fn has(&self, address: IpAddr, decides: bool) -> bool {
-        self.all.contains(&address) || decides && self.deciding.contains(&address)
-    }
-}
-
 // === impl Divided ===
 
 impl Divided<'_> {
-    /// Adds the changes that are to be as desired.
-    fn add_settled(&mut self, settled: &Settled) {
-        let is_settled = |piece: &mut Piece<'_>| {
-            let address = piece.address();
-            address.is_some_and(|address| settled.has(address, piece.decides()))
-        };
-        self.chosen.extend(self.later.extract_if(.., is_settled));
-        self.begun.take_if(|(key, frontend)| match key {
-            FrontendKey::Address { address, .. } => settled.has(*address, decides(frontend)),
-            FrontendKey::NodePort { .. } => false,
-        });
-    }
-
-    /// If an address changes hands, chooses the frontends that it is taken away from, as many as fit,
-    /// and puts off its new owner until these are gone.
-    fn take_away_first(&mut self, desired: &Dataplane, limit: ChunkSize) {
-        let begun = self.begun.iter().filter(|(_, frontend)| decides(frontend));
-        let begun = begun.filter_map(|(key, _)| address_of(key));
-        let deciding = self.chosen.iter().filter(|piece| piece.changes_hands());
-        let decided: HashSet<IpAddr> = deciding.filter_map(Piece::address).chain(begun).collect();
-        let is_taken = |piece: &Piece<'_>| {
-            let address = piece
-                .address()
-                .filter(|address| decided.contains(address))?;
-            piece.is_taken_away(desired).then_some(address)
-        };
-        let taken: HashSet<IpAddr> = self.later.iter().filter_map(is_taken).collect();
-        if taken.is_empty() {
-            return;
-        }
-        let is_at = |address: Option<IpAddr>| address.is_some_and(|at| taken.contains(&at));
-        let put_off = |piece: &mut Piece<'_>| piece.changes_hands() && is_at(piece.address());
-        let put_off: Vec<Piece<'_>> = self.chosen.extract_if(.., put_off).collect();
-        self.begun.take_if(|(key, _)| is_at(address_of(key)));
-        self.choose(limit, |piece| is_taken(piece).is_some());
-        self.later.extend(put_off);
-        self.is_small = false;
-    }
-
-    /// If an address changes hands, chooses what its old owner loses there, as much as fits, and puts
-    /// off the frontends that others get there until all of that is gone.
-    fn give_back_last(&mut self, programmed: &Dataplane, limit: ChunkSize) {
-        let given_back = |piece: &Piece<'_>| piece.is_given_back(programmed);
-        let given = self.chosen.iter().filter(|piece| given_back(piece));
-        let given: HashSet<IpAddr> = given.filter_map(Piece::address).collect();
-        let decides = |piece: &Piece<'_>, at: &HashSet<IpAddr>| {
-            piece.changes_hands() && piece.address().is_some_and(|address| at.contains(&address))
-        };
-        if !self.later.iter().any(|piece| decides(piece, &given)) {
-            return;
-        }
-        self.choose(limit, |piece| decides(piece, &given));
-        let left = self.later.iter().filter(|piece| decides(piece, &given));
-        let left: HashSet<IpAddr> = left.filter_map(Piece::address).collect();
-        let waits = |piece: &mut Piece<'_>| {
-            given_back(piece) && piece.address().is_some_and(|at| left.contains(&at))
-        };
-        self.later.extend(self.chosen.extract_if(.., waits));
-        self.is_small = false;
-    }
-
-    /// Chooses later changes that are `meant`, as many as fit into a part of their own, and at least
-    /// one.
-    fn choose(&mut self, limit: ChunkSize, meant: impl Fn(&Piece<'_>) -> bool) {
-        let mut room = limit.count();
-        let fits = |piece: &mut Piece<'_>| {
-            let fits = room > 0 && meant(piece);
-            room = room.saturating_sub(if fits { piece.size } else { 0 });
-            fits
-        };
-        self.chosen.extend(self.later.extract_if(.., fits));
-    }
-
     /// Adds the frontends at the node's addresses whose protocol and port a chosen node port has that
     /// comes, or moves to another Service. The node port alone would take their packets. The API gives such addresses to few
     /// Services.

@@ -98,8 +98,8 @@ fn observe_input(family: Family) -> Option<Point> {
     drops.then(|| {
         Point::note(format!(
             "{family}: chain INPUT of table filter drops what no rule accepts, and in mode ipvs packets to Services \
-             pass it: accept them there by their mark, as docs/operations.md shows under \"Mode ipvs\", unless a rule \
-             of your own accepts them"
+             pass it: accept them there by their mark, as the operations guide shows for mode ipvs, unless a rule of \
+             your own accepts them"
         ))
     })
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use backend::first_of;
+
 /// One result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Point {
@@ -60,24 +62,6 @@ impl fmt::Display for Point {
 }
 
 /// Names the first of `things`, and counts the rest.
-pub(super) fn some_of<T: ToString>(things: &[T]) -> String {
-    let named = &things[..things.len().min(NAMED)];
-    let named: Vec<String> = named.iter().map(T::to_string).collect();
-    match things.len() - named.len() {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_are_counted_and_a_few_are_named() {
-        let things = |count: u8| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
-        assert_eq!(some_of(&things(2)), "0, 1");
-        assert_eq!(some_of(&things(5)), "0, 1, 2, 3, 4");
-        assert_eq!(some_of(&things(7)), "0, 1, 2, 3, 4 and 2 more");
-    }
+pub(super) fn some_of<T: fmt::Display>(things: &[T]) -> String {
+    first_of(things, NAMED)
 }

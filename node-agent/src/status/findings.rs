@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use backend::Recovery;
+use backend::{Recovery, first_of};
 use backend_nftables::CROWDED;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::node_proxy::rejections::Rejections;
 use crds::profile::handover::Handover;
 use crds::unsupported::unsupported_fields;
-use dataplane::Family;
+use dataplane::{Family, ServiceKey};
 use jiff::Timestamp;
 use modes::LockState;
 use reconciler::{
@@ -287,22 +287,14 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
 /// Names the Services that have no room for another client's affinity; `None` if all have.
 fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
     let services = exhausted(facts.full_affinity_maps, facts.view.desired.as_ref());
+    let services: Vec<&ServiceKey> = services.into_iter().collect();
     if services.is_empty() {
         return None;
     }
-    let named: Vec<String> = services
-        .iter()
-        .take(EXHAUSTED_NAMED)
-        .map(|service| service.to_string())
-        .collect();
-    let more = match services.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     Some(format!(
-        "session affinity is exhausted for {}{more}: in the last {} minutes new clients found no \
+        "session affinity is exhausted for {}: in the last {} minutes new clients found no \
          room, and each of their connections is assigned an endpoint anew",
-        named.join(", "),
+        first_of(&services, EXHAUSTED_NAMED),
         CROWDED.as_secs() / 60
     ))
 }

@@ -9,6 +9,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::{ADMINISTRATOR, ControlPlane};
 
+/// kubectl fetches the schemas of the API server before it applies anything, and waits 32 seconds for
+/// them. An emulated API server on a busy machine takes longer.
+pub const PATIENTLY: &str = "--request-timeout=300s";
+
 impl ControlPlane {
     /// Runs kubectl as the administrator and returns its output. The error of a failure contains
     /// its error output.
@@ -26,8 +30,7 @@ impl ControlPlane {
     /// Applies the objects in this YAML as the administrator; returns the output of kubectl.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         let mut command = self.kubectl_command(&self.kubeconfig(ADMINISTRATOR)?);
-        // An emulated API server takes longer than kubectl waits for the schemas.
-        command.args(["apply", "--validate=false", "--filename=-"]);
+        command.args(["apply", PATIENTLY, "--filename=-"]);
         run(command, Some(yaml))
     }
 

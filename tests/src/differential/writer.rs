@@ -12,7 +12,7 @@ use super::manifests::{
     Canary, NAMESPACE, names_of_slices, service_object, slice_objects, status_object, zone_of,
 };
 use super::population::{Kind, Population, Service};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, PATIENTLY};
 
 /// What the cluster autoscaler plans for node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,13 @@ impl Writer<'_> {
         let file = self.folder.join("objects.json");
         fs::write(&file, list.to_string()).context("failed to write objects for kubectl")?;
         let file = format!("--filename={}", file.display());
-        // An emulated API server takes longer than kubectl waits for the schemas. It validates anyway.
-        let server_side = ["--server-side", "--force-conflicts", "--validate=false"];
-        let apply = [&["apply"][..], &server_side, &[&file]].concat();
+        let apply = [
+            "apply",
+            PATIENTLY,
+            "--server-side",
+            "--force-conflicts",
+            &file,
+        ];
         self.control_plane
             .kubectl(&[&apply[..], more].concat())
             .map(drop)

@@ -44,8 +44,6 @@ const ENDS_WITHIN: Duration = Duration::from_secs(150);
 const OTHERS: Variant = Variant::NfTables;
 /// When the agent is killed after a change of the mode, in milliseconds.
 const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
-/// Longer than the timeout of idle connections in a test.
-const IDLE: Duration = Duration::from_secs(8);
 /// The sysctl that the mode requires.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
@@ -402,8 +400,12 @@ fn timeouts_of_the_profile() -> Result<()> {
     })?;
     let (_, mut idle) = connect(&stage)?;
     ask(&mut idle)?;
-    // The fixed delay is the point: the kernel counts it in its own seconds.
-    std::thread::sleep(IDLE);
+    wait_for("IPVS to forget the connection", PROMPTLY, || {
+        let own = socket.observe_virtual_servers()?.own.into_keys();
+        let listed = socket.observe_destinations_of(own)?;
+        let mut all = listed.iter().flat_map(|(_, all)| all.values());
+        Ok((!all.any(|(_, connections)| connections.active > 0)).then_some(()))
+    })?;
     let Err(error) = ask(&mut idle) else {
         bail!("a connection that IPVS has forgotten goes on");
     };

@@ -3,13 +3,12 @@ use std::sync::Arc;
 use backend::{Found, Inspect as _, PieceState};
 use dataplane::Family;
 use netlink::ipvs::{
-    AddressedServer, Connections, ForeignVirtualServer, SchedulerName, VirtualServer,
-    VirtualServerFlags,
+    AddressedServer, ForeignVirtualServer, SchedulerName, VirtualServer, VirtualServerFlags,
 };
 
 use super::*;
 use crate::kernel::Ipvs;
-use crate::rules::{Figures, destination};
+use crate::rules::{Figures, Server, destination};
 
 fn at(last: u8) -> SocketAddr {
     ([10, 0, 1, last], 8080).into()

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::changing_hands::{Settled, decides};
 use super::size::{FrontendDifference, Grain};
-use super::{Divided, Piece, Settled, claimants, decides};
+use super::{Divided, Piece, claimants};
 use crate::{
     Claims, Dataplane, Difference, Frontend, FrontendKey, Hairpin, Protocol, ServiceKey,
     ServiceRules, Target,

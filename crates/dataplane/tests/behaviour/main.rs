@@ -2,6 +2,7 @@
 //! builders and generators depend on it.
 
 mod chunks;
+mod chunks_at_an_address;
 mod claims;
 mod cluster_ip_packets;
 mod compile;
