@@ -48,13 +48,18 @@ pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
         after == before,
         "rules of others were {before:#?} and are {after:#?}"
     );
+    // The agents' Leases are deleted with the NodeProxies that own them, but not with their
+    // definition: the garbage collector may have stopped watching the kind by then.
+    stage.kubectl(&["delete", "nodeproxies", "--all"])?;
     stage.kubectl(&["delete", "lease", "signpost-operator", &namespace])?;
     let kinds = ["nodeproxies.signpost.dev", "proxyprofiles.signpost.dev"];
     let kept = kinds.map(|kind| format!("customresourcedefinition.apiextensions.k8s.io/{kind}"));
-    let mut left = observe_objects(stage)?;
-    // The agents' Leases are deleted with the NodeProxies that own them.
-    left.retain(|object| !object.contains("/signpost-agent-"));
-    ensure!(left == kept, "in the API: {left:?}");
+    let mut left = Vec::new();
+    let all_but_kept = wait_for("all but the kinds to be gone", DEADLINE, || {
+        left = observe_objects(stage)?;
+        Ok((left == kept).then_some(()))
+    });
+    all_but_kept.with_context(|| format!("left in the API: {left:?}"))?;
     ensure!(
         stage
             .kubectl(&["get", "proxyprofiles", "--output=name"])?
