@@ -110,7 +110,7 @@ impl Cluster {
         }
         let control_plane = ControlPlane::start(Options {
             bind: CONTROL_ADDRESS,
-            network: Some(topology.other("control")?.path()),
+            network: Some(topology.other("control")?.clone()),
             ..Options::default()
         })?;
         access::install(&control_plane)?;

@@ -6,16 +6,17 @@ use anyhow::Result;
 
 use crate::network::{Link, Namespace, Network};
 
+/// The address of an API server in a namespace of its own.
+pub const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
+
 /// The node's interface to the API server, used for nothing else.
 const NEAR: &str = "control0";
 
 /// The parameters of a link between a node and an API server.
 #[derive(Debug, Clone, Copy)]
 pub struct ControlLink<'a> {
-    /// The namespace of the API server, in which `api_server` is already configured.
+    /// The namespace of the API server, in which [`API_SERVER`] is already configured.
     pub control: &'a Namespace,
-    /// The address of the API server.
-    pub api_server: Ipv4Addr,
     /// The name of the interface at the API server's end.
     pub far_end: &'a str,
     /// The address of the node on this link.
@@ -29,7 +30,6 @@ impl ControlLink<'_> {
     pub fn connect(&self, network: &Network, node: &Namespace) -> Result<()> {
         let ControlLink {
             control,
-            api_server,
             far_end,
             own,
         } = self;
@@ -40,7 +40,7 @@ impl ControlLink<'_> {
         node.configure(&format!(
             "link set {NEAR} up\n\
              addr add {own}/32 dev {NEAR}\n\
-             route add {api_server} dev {NEAR} src {own}\n"
+             route add {API_SERVER} dev {NEAR} src {own}\n"
         ))?;
         control.configure(&format!(
             "link set {far_end} up\nroute add {own} dev {far_end}\n"

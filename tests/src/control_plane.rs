@@ -20,6 +20,7 @@ mod arguments;
 mod client;
 mod credentials;
 mod folder;
+mod host;
 mod kubectl;
 mod operator_manifests;
 mod port;
@@ -34,8 +35,8 @@ use anyhow::{Result, ensure};
 
 pub use arguments::SERVICE_CIDRS;
 pub use client::client;
-pub use credentials::{ADMINISTRATOR, ServiceAccount, User};
-pub use kubectl::PATIENTLY;
+pub use credentials::{ADMINISTRATOR, KUBE_PROXY, ServiceAccount, User};
+pub use host::FOLDER_ON_HOST;
 pub use operator_manifests::OPERATOR_MANIFESTS;
 
 use credentials::{Kubeconfig, Token};
@@ -43,15 +44,17 @@ use programs::Programs;
 use server::Server;
 use setting::Setting;
 
+use crate::network::Namespace;
+
 /// The network, the users and the kubelets of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The address on which the API server listens, also the name in its certificate. If it is not
     /// a loopback address, it becomes the endpoint of the Service `kubernetes`.
     pub bind: Ipv4Addr,
-    /// The file of the network namespace in which everything runs; by default that of the test. The
-    /// address must already exist there.
-    pub network: Option<PathBuf>,
+    /// The network namespace in which everything runs; by default that of the test. The address must
+    /// already exist there.
+    pub network: Option<Namespace>,
     /// The users besides the administrator. They have no permissions until a binding grants them.
     pub users: Vec<User>,
     /// The kubelets that run the Pods.
@@ -75,12 +78,19 @@ pub enum Kubelets {
 /// A running control plane.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Fields are dropped in this order: users of a server before the server, and the folder last.
+    // Dropped before the folder. Absent in an emulated machine whose host runs them.
+    servers: Option<Servers>,
+    setting: Setting,
+}
+
+/// The programs.
+#[derive(Debug)]
+struct Servers {
+    // Fields are dropped in this order: users of a server before the server.
     scheduler: Option<Server>,
     controller_manager: Server,
     api_server: Option<Server>,
     etcd: Server,
-    setting: Setting,
 }
 
 /// A program of the control plane.
@@ -116,12 +126,21 @@ impl Default for Options {
 impl ControlPlane {
     /// Builds the programs if needed (many minutes; progress on standard error) and starts them;
     /// returns when requests are served and the controllers run. If a program ends or is not ready
-    /// in time, the error contains the end of its log.
+    /// in time, the error contains the end of its log. In an emulated machine whose host runs a
+    /// control plane for it ([`FOLDER_ON_HOST`]), this is that one.
     pub fn start(options: Options) -> Result<ControlPlane> {
         ensure!(
             options.users.iter().all(|user| user.name != ADMINISTRATOR),
             "the user {ADMINISTRATOR} is there already"
         );
+        if let Some(folder) = host::folder() {
+            let setting = Setting::of_host(options, &folder)?;
+            host::connect(&setting)?;
+            return Ok(ControlPlane {
+                servers: None,
+                setting,
+            });
+        }
         let setting = Setting::prepare(options)?;
         let etcd = setting.start_etcd()?;
         let api_server = setting.start_api_server()?;
@@ -130,11 +149,14 @@ impl ControlPlane {
             Kubelets::Acted => None,
             Kubelets::Real => Some(setting.start_scheduler()?),
         };
-        Ok(ControlPlane {
+        let servers = Servers {
             scheduler,
             controller_manager,
             api_server: Some(api_server),
             etcd,
+        };
+        Ok(ControlPlane {
+            servers: Some(servers),
             setting,
         })
     }
@@ -147,6 +169,11 @@ impl ControlPlane {
     /// Returns the socket of etcd.
     pub fn etcd_socket(&self) -> PathBuf {
         self.setting.folder.etcd_socket()
+    }
+
+    /// Returns the folder of its files, for [`FOLDER_ON_HOST`].
+    pub fn folder(&self) -> &Path {
+        self.setting.folder.path()
     }
 
     /// Returns the folder with the programs: etcd, kube-apiserver, kube-controller-manager, and, if
@@ -179,16 +206,20 @@ impl ControlPlane {
         kubeconfig.save(&self.setting.folder, &account.file_name())
     }
 
-    /// Kills the API server; its stored data remains.
+    /// Kills the API server, unless it runs on the host of this machine; its stored data remains.
     pub fn stop_api_server(&mut self) {
-        self.api_server = None;
+        if let Some(servers) = &mut self.servers {
+            servers.api_server = None;
+        }
     }
 
     /// Restarts the API server after [`ControlPlane::stop_api_server`] at the same address; returns
     /// when it is ready. Does nothing if it is running.
     pub fn start_api_server(&mut self) -> Result<()> {
-        if self.api_server.is_none() {
-            self.api_server = Some(self.setting.start_api_server()?);
+        if let Some(servers) = &mut self.servers
+            && servers.api_server.is_none()
+        {
+            servers.api_server = Some(self.setting.start_api_server()?);
         }
         Ok(())
     }
@@ -200,14 +231,15 @@ impl ControlPlane {
 
     /// Fails if one of the programs that should be running has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
-        self.etcd.ensure_runs()?;
-        if let Some(api_server) = &mut self.api_server {
-            api_server.ensure_runs()?;
+        let Some(servers) = &mut self.servers else {
+            return Ok(());
+        };
+        servers.etcd.ensure_runs()?;
+        let optional = [&mut servers.api_server, &mut servers.scheduler];
+        for server in optional.into_iter().flatten() {
+            server.ensure_runs()?;
         }
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.ensure_runs()?;
-        }
-        self.controller_manager.ensure_runs()
+        servers.controller_manager.ensure_runs()
     }
 }
 

@@ -30,7 +30,6 @@ mod writer;
 
 use std::fmt;
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +54,8 @@ pub use writer::NodeFate;
 
 use crate::binaries;
 use crate::cluster::Program;
-use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
+use crate::control_link::API_SERVER;
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, KUBE_PROXY, Options, User};
 use crate::deadline::{patience, wait_for};
 use crate::network::{Namespace, Network};
 use comparison::look;
@@ -64,10 +64,6 @@ use manifests::Canary;
 use world::{CLIENTS, Effort, World};
 use writer::Writer;
 
-/// The address of the API server.
-const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
-/// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
-const KUBE_PROXY_USER: &str = "system:kube-proxy";
 /// How long both may take to program a round. They take a second or two.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// The number of concurrent cases: most of their time is waiting.
@@ -119,11 +115,11 @@ impl RepairBackoff {
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
         control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
-        let ground = Ground::build(&network, &control, API_SERVER)?;
+        let ground = Ground::build(&network, &control)?;
         let control_plane = ControlPlane::start(Options {
             bind: API_SERVER,
-            network: Some(control.path()),
-            users: vec![User::named(KUBE_PROXY_USER)],
+            network: Some(control.clone()),
+            users: vec![User::named(KUBE_PROXY)],
             ..Options::default()
         })?;
         let files = tempfile::Builder::new()
@@ -149,7 +145,7 @@ impl RepairBackoff {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
         let definition = fs::read_to_string(&file)
             .with_context(|| format!("failed to read {}", file.display()))?;
-        self.control_plane.apply(&definition)?;
+        self.control_plane.apply_as_manager(&definition, &[])?;
         wait_for("NodeProxies to be served", SETTLES_WITHIN, || {
             Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
         })?;
@@ -161,8 +157,7 @@ impl RepairBackoff {
     pub fn configure(&mut self, configuration: Configuration) -> Result<()> {
         self.programs = None;
         if !self.ground.suits(configuration.mode) {
-            self.ground
-                .rebuild(&self.network, &self.control, API_SERVER)?;
+            self.ground.rebuild(&self.network, &self.control)?;
         }
         self.ground.prepare(configuration.mode, self.files.path())?;
         let (_, iptables) = self.ground.setting()?;
@@ -171,7 +166,7 @@ impl RepairBackoff {
         let [theirs, ours] = &self.ground.worlds;
 
         let file = self.files.path().join("kube-proxy.yaml");
-        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
+        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY)?;
         fs::write(&file, configuration.of_kube_proxy(&kubeconfig).to_string())
             .context("failed to write the configuration of kube-proxy")?;
         let program = self.control_plane.programs().join("kube-proxy");
@@ -397,7 +392,6 @@ impl RepairBackoff {
     fn writer(&self) -> Writer<'_> {
         Writer {
             control_plane: &self.control_plane,
-            folder: self.files.path().to_owned(),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Debian kernels in an emulated machine with read access to this machine's files:
 //! `tests/kernel-rig`.
 //!
-//! The emulated machine shares no network with this machine, and its writes are discarded.
+//! The emulated machine shares no network with this machine, other than that of a control plane that
+//! runs here for it, and its writes are discarded.
+
+mod host_control_plane;
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -11,6 +14,10 @@ use std::time::{Duration, SystemTime};
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
+
+pub use host_control_plane::HostControlPlane;
+
+use crate::control_plane::FOLDER_ON_HOST;
 
 /// The exit status of the rig's scripts if a prerequisite is missing.
 const SKIPPED: i32 = 77;
@@ -27,12 +34,14 @@ pub enum KernelRig {
 }
 
 /// The machine to start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
     /// The kernel series, such as 6.1.
     pub series: &'a str,
     /// Kernel parameters, such as `ipv6.disable=1`.
     pub boot: &'a str,
+    /// The control plane that tests in the machine use in place of one of their own.
+    pub control_plane: Option<&'a HostControlPlane>,
 }
 
 /// The result and the output of a command.
@@ -66,13 +75,18 @@ pub fn prepare(series: &str) -> Result<KernelRig> {
 /// and `name`. A command that has not ended after `deadline`, which includes the start of the
 /// machine, ends with status 124.
 pub fn run_in_rig<A: AsRef<OsStr>>(
-    Machine { series, boot }: Machine<'_>,
+    machine: Machine<'_>,
     name: &str,
     deadline: Duration,
     command: impl IntoIterator<Item = A>,
 ) -> Result<Ended> {
+    let Machine { series, boot, .. } = machine;
     // If this process is killed, the machine ends too.
-    let mut child = Command::new("setpriv")
+    let mut setpriv = match machine.control_plane {
+        None => Command::new("setpriv"),
+        Some(host) => host.namespace().command("setpriv"),
+    };
+    setpriv
         .args(["--pdeathsig", "TERM", "--"])
         .arg(script("run"))
         .args([
@@ -82,7 +96,12 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
             boot,
             "--deadline",
             &deadline.as_secs().to_string(),
-        ])
+        ]);
+    if let Some(host) = machine.control_plane {
+        setpriv.args(["--network", "user"]);
+        setpriv.env(FOLDER_ON_HOST, host.folder());
+    }
+    let mut child = setpriv
         .args(["sh", "-c", WITH_VERSIONS, "sh"])
         .args(command)
         .stdin(Stdio::null())

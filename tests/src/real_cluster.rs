@@ -184,7 +184,7 @@ impl RealCluster {
                 .collect();
             let control_plane = ControlPlane::start(Options {
                 bind: lan::CONTROL,
-                network: Some(lan.control().path()),
+                network: Some(lan.control().clone()),
                 users: (1..=LAST_NODE).map(kubelet_user).collect(),
                 kubelets: Kubelets::Real,
                 ..Options::default()

@@ -33,7 +33,7 @@ fn serves_nodes() -> Result<()> {
     })?;
     let control_plane = ControlPlane::start(Options {
         bind: ADDRESS,
-        network: Some(topology.other("control")?.path()),
+        network: Some(topology.other("control")?.clone()),
         ..Options::default()
     })?;
     let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;

@@ -12,7 +12,11 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Trial};
-use tests::kernel_rig::{Ended, KernelRig, Machine, prepare, run_in_rig, test_program};
+use tests::control_plane::build_programs;
+use tests::kernel_rig::{
+    Ended, HostControlPlane, KernelRig, Machine, prepare, run_in_rig, test_program,
+};
+use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 
 /// Far more than needed on two idle processors: the machine is emulated, and other tests run
@@ -66,16 +70,21 @@ struct Kernel {
 }
 
 fn main() -> Result<()> {
-    let kernels = match env::var("SIGNPOST_KERNELS") {
+    let kernels: Vec<Kernel> = match env::var("SIGNPOST_KERNELS") {
         Ok(all) => all.split_whitespace().map(Kernel::with_all_tests).collect(),
         Err(_) => vec![Kernel {
             series: SELECTED.to_owned(),
             extent: Extent::Selection,
         }],
     };
+    let rigs = kernels.iter().map(|kernel| prepare(&kernel.series));
+    let rigs = rigs.collect::<Result<Vec<_>>>()?;
+    build_programs()?;
+    // What is downloaded is here.
+    enter_private_namespaces()?;
     let mut trials = vec![];
-    for kernel in kernels {
-        match prepare(&kernel.series)? {
+    for (kernel, rig) in kernels.iter().zip(rigs) {
+        match rig {
             KernelRig::Ready => trials.extend(kernel.trials()?),
             KernelRig::Missing(why) => {
                 println!("SKIPPED: the tests on Linux {}: {why}", kernel.series);
@@ -140,10 +149,10 @@ impl Kernel {
                 |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs::IPv4", 1),
             ),
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
-                kernel.expect_named("takeover_kernel", "t177", 1)
+                kernel.expect_with_control_plane("takeover_kernel", "t177", 1)
             }),
             self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
-                kernel.expect_named("differential_kube_proxy", "ipvs", 2)
+                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs_seed", 1)
             }),
             self.trial(
                 "t26_without_hashes_loses_affinity_alone",
@@ -181,11 +190,16 @@ impl Kernel {
         deadline: Duration,
         command: impl IntoIterator<Item = A>,
     ) -> Result<Ended> {
-        let machine = Machine {
+        run_in_rig(self.machine(), name, deadline, command)
+    }
+
+    /// Returns a machine without control plane and kernel parameters.
+    fn machine(&self) -> Machine<'_> {
+        Machine {
             series: &self.series,
             boot: "",
-        };
-        run_in_rig(machine, name, deadline, command)
+            control_plane: None,
+        }
     }
 
     /// Runs the tests of a test target whose names contain `part`.
@@ -197,6 +211,19 @@ impl Kernel {
     /// The same; exactly `count` must pass, and none fail.
     fn expect_named(&self, target: &str, part: &str, count: u32) -> Result<()> {
         let passed = self.run_named(target, part)?.expect_passed()?;
+        ensure!(passed == count, "{passed} tests of {count} ran");
+        Ok(())
+    }
+
+    /// The same for tests that start a control plane: theirs runs here.
+    fn expect_with_control_plane(&self, target: &str, part: &str, count: u32) -> Result<()> {
+        let control_plane = HostControlPlane::start()?;
+        let machine = Machine {
+            control_plane: Some(&control_plane),
+            ..self.machine()
+        };
+        let command = [test_program(target)?.into_os_string(), part.into()];
+        let passed = run_in_rig(machine, target, DEADLINE, command)?.expect_passed()?;
         ensure!(passed == count, "{passed} tests of {count} ran");
         Ok(())
     }
@@ -241,8 +268,8 @@ impl Kernel {
         let drift = test_program("drift_kernel")?.into_os_string();
         let command = [drift, "a_node_with_ipv6_switched_off_is_served".into()];
         let machine = Machine {
-            series: &self.series,
             boot: "ipv6.disable=1",
+            ..self.machine()
         };
         let ended = run_in_rig(machine, "without IPv6", DEADLINE, command)?;
         ensure!(ended.expect_passed()? == 1, "nothing was tested");

@@ -15,15 +15,13 @@ use testkit::address_plan as addresses;
 use super::contender::{self, Contender, Entry};
 use super::population::{NAMESPACE, Population};
 use super::writer::Writer;
-use crate::control_link::ControlLink;
+use crate::control_link::{API_SERVER, ControlLink};
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options};
 use crate::deadline::wait_for;
 use crate::differential::Mode;
 use crate::network::{Link, Namespace, Network};
 use crate::stamped;
 
-/// The address of the API server.
-const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
 /// How long the API server may take to serve a newly defined kind.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
 /// The address of the client pod.
@@ -78,7 +76,6 @@ impl Arena {
             let stand = ContenderNode::build(&mut network, names)?;
             let link = ControlLink {
                 control: &control,
-                api_server: API_SERVER,
                 far_end: names[0],
                 own: Ipv4Addr::new(10, 123, 1, number),
             };
@@ -87,7 +84,7 @@ impl Arena {
         }
         let control_plane = ControlPlane::start(Options {
             bind: API_SERVER,
-            network: Some(control.path()),
+            network: Some(control.clone()),
             ..Options::default()
         })?;
         let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;

@@ -12,6 +12,8 @@ use super::folder::Folder;
 
 /// The user with all permissions.
 pub const ADMINISTRATOR: &str = "admin";
+/// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
+pub const KUBE_PROXY: &str = "system:kube-proxy";
 
 /// A user with a token in the API server's list.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// A temporary folder, removed on drop.
+/// The folder of a control plane.
 #[derive(Debug)]
-pub(super) struct Folder {
-    root: TempDir,
+pub(super) enum Folder {
+    /// A temporary one, removed on drop.
+    Own(TempDir),
+    /// That of a control plane on the host of this machine.
+    Host(PathBuf),
 }
 
 impl Folder {
@@ -18,11 +21,19 @@ impl Folder {
             .prefix("signpost-cp-")
             .tempdir()
             .context("failed to make a folder for a control plane")?;
-        Ok(Folder { root })
+        Ok(Folder::Own(root))
+    }
+
+    /// The folder itself.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Folder::Own(root) => root.path(),
+            Folder::Host(root) => root,
+        }
     }
 
     fn join(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
+        self.path().join(name)
     }
 
     /// The data of etcd.

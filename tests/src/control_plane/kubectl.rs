@@ -9,10 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::{ADMINISTRATOR, ControlPlane};
 
-/// kubectl fetches the schemas of the API server before it applies anything, and waits 32 seconds for
-/// them. An emulated API server on a busy machine takes longer.
-pub const PATIENTLY: &str = "--request-timeout=300s";
-
 impl ControlPlane {
     /// Runs kubectl as the administrator and returns its output. The error of a failure contains
     /// its error output.
@@ -30,8 +26,19 @@ impl ControlPlane {
     /// Applies the objects in this YAML as the administrator; returns the output of kubectl.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         let mut command = self.kubectl_command(&self.kubeconfig(ADMINISTRATOR)?);
-        command.args(["apply", PATIENTLY, "--filename=-"]);
+        command.args(["apply", "--filename=-"]);
         run(command, Some(yaml))
+    }
+
+    /// Applies the objects in this YAML as their only field manager, so that omitted fields are
+    /// removed. `more` are further flags. kubectl does not fetch schemas, which takes it a minute on
+    /// an emulated machine: the API server refuses unknown fields in any case.
+    pub fn apply_as_manager(&self, yaml: &str, more: &[&str]) -> Result<()> {
+        let mut command = self.kubectl_command(&self.kubeconfig(ADMINISTRATOR)?);
+        command.args(["apply", "--server-side", "--force-conflicts"]);
+        command.args(["--validate=false", "--filename=-"]);
+        command.args(more);
+        run(command, Some(yaml)).map(drop)
     }
 
     /// Writes the status of an object in place of its owner, with a JSON merge patch:

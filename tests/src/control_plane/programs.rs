@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::build_script;
+use crate::network::Namespace;
 
 /// A folder with etcd, kube-apiserver, kube-controller-manager and, unless prepared externally,
 /// kubectl, kube-proxy, kube-scheduler and kubelet.
@@ -27,8 +28,8 @@ impl Programs {
     }
 
     /// Returns a command that runs a program, in a network namespace if one is given. The program
-    /// keeps the process ID of the started process: `nsenter` executes it.
-    pub(super) fn command(&self, program: &str, network: Option<&Path>) -> Command {
+    /// keeps the process ID of the started process.
+    pub(super) fn command(&self, program: &str, network: Option<&Namespace>) -> Command {
         let mut file = self.folder.join(program);
         // Folders prepared for envtest may lack kubectl; then the one in the PATH is used.
         if program == "kubectl" && !file.exists() {
@@ -36,12 +37,7 @@ impl Programs {
         }
         match network {
             None => Command::new(file),
-            Some(namespace) => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net={}", namespace.display()));
-                command.arg("--").arg(file);
-                command
-            }
+            Some(namespace) => namespace.command(file),
         }
     }
 }

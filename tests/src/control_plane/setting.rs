@@ -58,6 +58,16 @@ impl Setting {
         })
     }
 
+    /// Returns the settings of a control plane of the host with this folder.
+    pub(super) fn of_host(options: Options, folder: &Path) -> Result<Setting> {
+        Ok(Setting {
+            programs: Programs::build()?,
+            address: SocketAddrV4::new(options.bind, PORT_IN_NAMESPACE),
+            folder: Folder::Host(folder.to_owned()),
+            options,
+        })
+    }
+
     /// Starts etcd; returns when it accepts connections.
     pub(super) fn start_etcd(&self) -> Result<Server> {
         let mut server = self.start(Component::Etcd, &arguments::of_etcd(&self.folder))?;
@@ -106,7 +116,7 @@ impl Setting {
 
     fn command(&self, program: &str) -> Command {
         self.programs
-            .command(program, self.options.network.as_deref())
+            .command(program, self.options.network.as_ref())
     }
 
     fn start(&self, component: Component, arguments: &[String]) -> Result<Server> {

@@ -34,39 +34,24 @@ struct Setting {
 // === impl Ground ===
 
 impl Ground {
-    /// Builds the first worlds, whose nodes reach `api_server` through `control`.
-    pub(super) fn build(
-        network: &Network,
-        control: &Namespace,
-        api_server: Ipv4Addr,
-    ) -> Result<Ground> {
-        Ground::build_number(0, network, control, api_server)
+    /// Builds the first worlds, whose nodes reach the API server in `control`.
+    pub(super) fn build(network: &Network, control: &Namespace) -> Result<Ground> {
+        Ground::build_number(0, network, control)
     }
 
     /// Builds new worlds. Their number differs, because interfaces of the previous ones, and thus
     /// their names, may still exist for a moment.
-    pub(super) fn rebuild(
-        &mut self,
-        network: &Network,
-        control: &Namespace,
-        api_server: Ipv4Addr,
-    ) -> Result<()> {
-        *self = Ground::build_number(self.number + 1, network, control, api_server)?;
+    pub(super) fn rebuild(&mut self, network: &Network, control: &Namespace) -> Result<()> {
+        *self = Ground::build_number(self.number + 1, network, control)?;
         Ok(())
     }
 
-    fn build_number(
-        number: u8,
-        network: &Network,
-        control: &Namespace,
-        api_server: Ipv4Addr,
-    ) -> Result<Ground> {
+    fn build_number(number: u8, network: &Network, control: &Namespace) -> Result<Ground> {
         let worlds = [World::build()?, World::build()?];
         let servers = [worlds[0].start_servers()?, worlds[1].start_servers()?];
         for (world, (name, last)) in worlds.iter().zip([("theirs", 1), ("ours", 2)]) {
             let link = ControlLink {
                 control,
-                api_server,
                 far_end: &format!("{name}-{number}"),
                 own: Ipv4Addr::new(10, 123, 1 + number, last),
             };

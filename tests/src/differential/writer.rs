@@ -1,9 +1,6 @@
 //! Writes the objects of a round to the API server.
 
-use std::fs;
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use dataplane::Family;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
@@ -12,7 +9,7 @@ use super::manifests::{
     Canary, NAMESPACE, names_of_slices, service_object, slice_objects, status_object, zone_of,
 };
 use super::population::{Kind, Population, Service};
-use crate::control_plane::{ControlPlane, PATIENTLY};
+use crate::control_plane::ControlPlane;
 
 /// What the cluster autoscaler plans for node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +20,10 @@ pub enum NodeFate {
     Leaves,
 }
 
-/// Writes objects to one API server, through files for kubectl.
+/// Writes objects to one API server.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     pub(super) control_plane: &'a ControlPlane,
-    pub(super) folder: PathBuf,
 }
 
 // === impl Writer ===
@@ -91,19 +87,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        let file = self.folder.join("objects.json");
-        fs::write(&file, list.to_string()).context("failed to write objects for kubectl")?;
-        let file = format!("--filename={}", file.display());
-        let apply = [
-            "apply",
-            PATIENTLY,
-            "--server-side",
-            "--force-conflicts",
-            &file,
-        ];
-        self.control_plane
-            .kubectl(&[&apply[..], more].concat())
-            .map(drop)
+        self.control_plane.apply_as_manager(&list.to_string(), more)
     }
 
     fn delete(&self, services: &[Service]) -> Result<()> {

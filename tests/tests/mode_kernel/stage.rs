@@ -29,7 +29,7 @@ pub(crate) const SERVED: u16 = 8080;
 /// The number of the outside client.
 const OUTSIDER: u8 = 2;
 /// The deadline of waits for the agent.
-pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(60);
 /// The prefix of Signpost's chains.
 const OURS: &str = "SIGNPOST-";
 /// The prefix of another program's chains.

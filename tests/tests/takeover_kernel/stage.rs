@@ -18,11 +18,12 @@ use tempfile::TempDir;
 use testkit::address_plan as addresses;
 use tests::binaries;
 use tests::cluster::Program;
-use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
+use tests::control_link::{API_SERVER, ControlLink};
+use tests::control_plane::{ADMINISTRATOR, ControlPlane, KUBE_PROXY, Options, User};
 use tests::deadline::wait_for;
 use tests::differential::programs::Programs;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
-use tests::network::{Link, Namespace, Network, Plan, PlannedNode, Server, Topology, start_server};
+use tests::network::{Namespace, Network, Plan, PlannedNode, Server, Topology, start_server};
 use xtables::Variant;
 
 use crate::virtual_servers;
@@ -33,13 +34,10 @@ pub(crate) const CLIENT: u8 = 9;
 /// The node port of the Service, and the port of its endpoints.
 pub(crate) const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
-/// The address of the API server, and the node's address on the link to it.
-const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
+/// The node's address on the link to the API server.
 pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
 /// The address of another program's virtual server.
 pub(crate) const OTHERS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
-/// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
-const KUBE_PROXY_USER: &str = "system:kube-proxy";
 /// The deadline of waits for either proxy.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(40);
 
@@ -96,11 +94,17 @@ impl Stage {
         }
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
-        connect(&network, &control, topology.node(1)?)?;
+        control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
+        let link = ControlLink {
+            control: &control,
+            far_end: "node",
+            own: NODE_ON_THE_WAY,
+        };
+        link.connect(&network, topology.node(1)?)?;
         let control_plane = ControlPlane::start(Options {
             bind: API_SERVER,
-            network: Some(control.path()),
-            users: vec![User::named(KUBE_PROXY_USER)],
+            network: Some(control.clone()),
+            users: vec![User::named(KUBE_PROXY)],
             ..Options::default()
         })?;
         let stage = Stage {
@@ -144,7 +148,7 @@ impl Stage {
     /// Starts kube-proxy, and waits until the kernel holds its rules for `shop/web`.
     pub(crate) fn start_kube_proxy(&mut self, mode: Mode) -> Result<()> {
         let file = self.files.path().join("kube-proxy.yaml");
-        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
+        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY)?;
         fs::write(&file, configuration(mode, &kubeconfig).to_string())?;
         let program = self.control_plane.programs().join("kube-proxy");
         let mut command = self.node()?.command(program);
@@ -331,7 +335,8 @@ impl Stage {
 
     fn install(&self) -> Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
-        self.control_plane.apply(&fs::read_to_string(file)?)?;
+        self.control_plane
+            .apply_as_manager(&fs::read_to_string(file)?, &[])?;
         wait_for("NodeProxies to be served", PROMPTLY, || {
             Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
         })?;
@@ -395,30 +400,12 @@ impl Stage {
 
     fn apply(&self, objects: &[Value]) -> Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.control_plane.apply(&list.to_string()).map(drop)
+        self.control_plane.apply_as_manager(&list.to_string(), &[])
     }
 
     fn folder(&self) -> PathBuf {
         self.files.path().join("agent")
     }
-}
-
-/// Creates the link between the node and the API server, used for nothing else.
-fn connect(network: &Network, control: &Namespace, node: &Namespace) -> Result<()> {
-    network.add_links(&[Link {
-        from: (node, "control0"),
-        to: (control, "node"),
-    }])?;
-    node.configure(&format!(
-        "link set control0 up\n\
-         addr add {NODE_ON_THE_WAY}/32 dev control0\n\
-         route add {API_SERVER} dev control0 src {NODE_ON_THE_WAY}\n"
-    ))?;
-    control.configure(&format!(
-        "addr add {API_SERVER}/32 dev lo\n\
-         link set node up\n\
-         route add {NODE_ON_THE_WAY} dev node\n"
-    ))
 }
 
 /// Returns a Service of both families with a node port, and its EndpointSlices.
