@@ -10,6 +10,7 @@ pub mod forwarding;
 pub mod handover;
 pub mod history;
 pub mod mechanism;
+pub mod node_findings;
 pub mod node_selector;
 pub mod process;
 pub mod progress;

@@ -20,6 +20,7 @@ mod heartbeats;
 mod history;
 mod known;
 mod member;
+mod node_findings;
 mod node_progress;
 mod observations;
 mod rollout_progress;

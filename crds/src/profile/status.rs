@@ -7,7 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     condition,
     node_proxy::latency::Microseconds,
-    profile::{history::Revision, progress::RolloutStatus},
+    profile::{
+        history::Revision,
+        node_findings::{AgentVersion, NodeFinding},
+        progress::RolloutStatus,
+    },
 };
 
 /// How far the nodes that a profile applies to have come.
@@ -57,6 +61,17 @@ pub struct ProxyProfileStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub worst_nodes: Vec<WorstNode>,
+
+    /// What matched nodes report besides being ready or degraded: one entry for each type that some node reports. Nodes whose
+    /// agents are silent are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub node_findings: Vec<NodeFinding>,
+
+    /// The versions of the matched nodes' agents, the most frequent first, at most 5.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub agent_versions: Vec<AgentVersion>,
 
     /// Accepted, Progressing, Degraded, Ready, Available, Conflict and FeaturesHonoured.
     #[serde(skip_serializing_if = "Vec::is_empty")]

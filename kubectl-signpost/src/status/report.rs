@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crds::profile::mechanism::Mode;
+use crds::profile::node_findings::{AgentVersion, NodeFinding};
 use crds::profile::progress::RolloutStatus;
 use crds::profile::status::{FleetLatency, WorstNode};
 use crds::{NodeProxy, ProxyProfile};
@@ -43,6 +44,8 @@ pub(crate) struct ProfileReport {
     pub(crate) sync_latency: Option<FleetLatency>,
     pub(crate) troubles: Vec<ConditionProblem>,
     pub(crate) worst_nodes: Vec<WorstNode>,
+    pub(crate) node_findings: Vec<NodeFinding>,
+    pub(crate) agent_versions: Vec<AgentVersion>,
 }
 
 /// The number of nodes in each state.
@@ -141,6 +144,8 @@ impl ProfileReport {
             sync_latency: status.sync_latency,
             troubles,
             worst_nodes: status.worst_nodes,
+            node_findings: status.node_findings,
+            agent_versions: status.agent_versions,
         }
     }
 }

@@ -80,6 +80,25 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
     for trouble in &profile.troubles {
         text += &render_trouble(trouble, paint);
     }
+    if let [_, _, ..] = profile.agent_versions[..] {
+        let versions = profile.agent_versions.iter();
+        let versions: Vec<String> = versions
+            .map(|agents| format!("{} on {} nodes", agents.version, agents.nodes))
+            .collect();
+        let _ = writeln!(text, "  agents   {}", versions.join(", "));
+    }
+    for (index, found) in profile.node_findings.iter().enumerate() {
+        let title = if index == 0 { "found" } else { "" };
+        let more = usize::try_from(found.nodes).unwrap_or(usize::MAX) > found.first_nodes.len();
+        let _ = writeln!(
+            text,
+            "  {title:<8} {} on {} nodes: {}{}",
+            found.kind,
+            found.nodes,
+            found.first_nodes.join(", "),
+            if more { ", …" } else { "" }
+        );
+    }
     for (index, worst) in profile.worst_nodes.iter().enumerate() {
         let title = if index == 0 { "worst" } else { "" };
         let latency = worst.p99_microseconds.map(|p99| format!(", p99 {p99}"));

@@ -99,6 +99,8 @@ impl Rollup {
             rollout,
             sync_latency: self.latency,
             worst_nodes: self.worst,
+            node_findings: self.node_findings,
+            agent_versions: self.agent_versions,
             conditions,
         }
     }

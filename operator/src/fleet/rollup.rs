@@ -12,11 +12,14 @@ use crds::{
     },
     effective::hash::ConfigHash,
     node_proxy::latency::Microseconds,
-    profile::status::{FleetLatency, MOST_WORST_NODES, WorstNode},
+    profile::{
+        node_findings::{AgentVersion, NodeFinding},
+        status::{FleetLatency, MOST_WORST_NODES, WorstNode},
+    },
 };
 use jiff::Timestamp;
 
-use crate::fleet::member::Member;
+use crate::fleet::{member::Member, node_findings};
 
 /// The aggregated reports of one profile's nodes.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +38,10 @@ pub(crate) struct Rollup {
     pub(super) latency: Option<FleetLatency>,
     /// The nodes to check first.
     pub(super) worst: Vec<WorstNode>,
+    /// What nodes report besides being ready or degraded.
+    pub(super) node_findings: Vec<NodeFinding>,
+    /// The versions of the agents.
+    pub(super) agent_versions: Vec<AgentVersion>,
     /// The nodes whose agents are silent.
     pub(super) silent: Vec<String>,
     /// The nodes that are not ready, each with its reason.
@@ -157,6 +164,8 @@ impl Rollup {
             .map(|(hash, _)| hash.to_owned());
         rollup.latency = fleet_latency(latencies);
         rollup.worst = worst(troubles);
+        rollup.node_findings = node_findings::sum_up(members, now);
+        rollup.agent_versions = node_findings::agent_versions(members);
         rollup
     }
 
@@ -185,7 +194,7 @@ fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<Fle
     Some(FleetLatency::new(coarse(median), coarse(greatest)))
 }
 
-/// Syncs `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
+/// Rounds `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
 /// every report, and each change would write the profile. The metrics have the exact values.
 fn coarse(exact: Microseconds) -> Microseconds {
     let exact = exact.count();

@@ -1,5 +1,6 @@
 use crds::node_proxy::latency::Microseconds;
 use crds::profile::mechanism::Mode;
+use crds::profile::node_findings::{AgentVersion, NodeFinding, NodeFindingKind};
 use crds::profile::status::{FleetLatency, ProxyProfileStatus, WorstNode};
 use crds::{ProxyProfile, ProxyProfileSpec};
 use k8s_openapi::api::core::v1::Node;
@@ -87,6 +88,36 @@ fn a_profile_that_is_settled_takes_four_lines() {
         \x20 sync     p50 900µs, p99 4ms on the slowest node\n"
     );
     assert_eq!(Ending::from(report.health), Ending::Success);
+}
+
+#[test]
+fn what_nodes_report_besides_their_health_is_named() {
+    let report = report(vec![profile("default", |profile| {
+        let status = profile.status.get_or_insert_default();
+        let of = |version: &str, nodes| AgentVersion {
+            version: version.to_owned(),
+            nodes,
+        };
+        status.agent_versions = vec![of("0.2.0", 2), of("0.1.0", 1)];
+        let found = |kind, nodes, first_nodes: &[&str]| NodeFinding {
+            kind,
+            nodes,
+            first_nodes: first_nodes.iter().map(ToString::to_string).collect(),
+        };
+        status.node_findings = vec![
+            found(NodeFindingKind::ForeignProxyDetected, 1, &["n2"]),
+            found(NodeFindingKind::RulesOverwritten, 6, &["n1", "n2"]),
+        ];
+    })]);
+    let text = render(&report, Paint::Plain);
+    assert!(
+        text.ends_with(
+            "\x20 agents   0.2.0 on 2 nodes, 0.1.0 on 1 nodes\n\
+            \x20 found    ForeignProxyDetected on 1 nodes: n2\n\
+            \x20          RulesOverwritten on 6 nodes: n1, n2, …\n"
+        ),
+        "{text}"
+    );
 }
 
 #[test]

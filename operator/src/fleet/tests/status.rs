@@ -46,6 +46,46 @@ fn the_reports_of_the_nodes_are_summed_up() {
 }
 
 #[test]
+fn what_nodes_report_besides_their_health_is_summed_up_by_kind() {
+    let mut cluster = Cluster::with_nodes(8);
+    for number in 1..=7 {
+        let node = format!("n{number}");
+        cluster.say(
+            &node,
+            json!({"Ready": "True", "ForeignProxyDetected": "True"}),
+        );
+    }
+    cluster.say(
+        "n8",
+        json!({"Ready": "True", "ConntrackPressure": "True", "RulesContested": "False"}),
+    );
+    for (node, version) in [("n1", "0.2.0"), ("n2", "0.2.0"), ("n3", "0.1.0")] {
+        let mut status = cluster.proxies[node]["status"].clone();
+        status["agentVersion"] = json!(version);
+        status["drift"] = json!([{
+            "program": "nft", "continues": false, "repairs": 1, "lastFound": "2026-01-01T00:00:00Z",
+            "elements": 1, "objects": 0,
+        }]);
+        cluster.change_status(node, status);
+    }
+    cluster.run();
+    let status = cluster.status("default");
+    let found = |kind: &str, nodes: u32, first: &[&str]| json!({"type": kind, "nodes": nodes, "firstNodes": first});
+    assert_eq!(
+        json!(status.node_findings),
+        json!([
+            found("ForeignProxyDetected", 7, &["n1", "n2", "n3", "n4", "n5"]),
+            found("RulesOverwritten", 3, &["n1", "n2", "n3"]),
+            found("ConntrackPressure", 1, &["n8"]),
+        ])
+    );
+    assert_eq!(
+        json!(status.agent_versions),
+        json!([{"version": "0.2.0", "nodes": 2}, {"version": "0.1.0", "nodes": 1}])
+    );
+}
+
+#[test]
 fn no_more_than_ten_nodes_are_named_and_the_degraded_ones_first() {
     let mut cluster = Cluster::with_nodes(14);
     for number in 1..=12 {
