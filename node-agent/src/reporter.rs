@@ -1,5 +1,7 @@
 //! Writes this node's status to its NodeProxy and to a file.
 
+mod earlier;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use crate::conntrack;
 use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
+use earlier::Earlier;
 
 /// The field manager of the agents. Each agent writes the status of one object.
 const FIELD_MANAGER: &str = "signpost-agent";
@@ -73,6 +76,8 @@ enum WriteError {
     },
     #[error("failed to apply the status of NodeProxy {node}")]
     Api { node: String, source: kube::Error },
+    #[error("failed to read the status of NodeProxy {node}")]
+    Earlier { node: String, source: kube::Error },
 }
 
 /// Composes the status whenever something changes, until `stop` is cancelled. Also updates the
@@ -169,7 +174,8 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
     }
 }
 
-/// Writes the status to `destination` when it changes, and periodically when it does not.
+/// Writes the status to `destination` when it changes, and periodically when it does not. In the
+/// API, it carries on the report of the agent that ran before.
 pub(crate) async fn report(
     destination: Destination,
     node: String,
@@ -179,10 +185,13 @@ pub(crate) async fn report(
     let (mut status, mut applied_config) = (board.status(), board.applied_config());
     let mut heartbeat = board.heartbeat();
     let mut last = Last::Never;
+    let start = Deadline::now();
+    let mut earlier = Earlier::Unread;
     loop {
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
         let due = last.due(&current, renewed_since, &destination, Deadline::now());
+        let due = due.max(earlier.stands_until(&current, start));
         // Cancel safe: the due time is computed again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
@@ -195,7 +204,24 @@ pub(crate) async fn report(
         }
         // An object that is created during this attempt wakes the next.
         applied_config.mark_unchanged();
-        let outcome = write(&destination, &node, &board, &current, renewed_since).await;
+        let outcome = match (&destination, &earlier) {
+            (Destination::Api(api), Earlier::Unread) => match Earlier::observe(api, &node).await {
+                Ok(read) => {
+                    earlier = read;
+                    // The object may have been absent before.
+                    last = Last::Never;
+                    continue;
+                }
+                Err(source) => Err(WriteError::Earlier {
+                    node: node.clone(),
+                    source,
+                }),
+            },
+            (Destination::Api(_) | Destination::File(_), _) => {
+                let carried_on = earlier.carry_on(&current);
+                write(&destination, &node, &board, &carried_on, renewed_since).await
+            }
+        };
         let at = Deadline::now();
         last = match outcome {
             Ok(()) => Last::Written {
@@ -424,7 +450,12 @@ fn write_file(file: &Path, document: &NodeProxy) -> std::io::Result<()> {
 
 /// Returns whether the operator has not created the object yet, or its CRD is not installed.
 fn is_absent(error: &WriteError) -> bool {
-    matches!(error, WriteError::Api { source: kube::Error::Api(status), .. } if status.code == 404)
+    match error {
+        WriteError::Api { source, .. } | WriteError::Earlier { source, .. } => {
+            matches!(source, kube::Error::Api(status) if status.code == 404)
+        }
+        WriteError::File { .. } => false,
+    }
 }
 
 /// Returns the longest pause after a failed attempt that followed `failures` failures in a row.

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::client::Body;
 use runtime::Health;
+use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tower::service_fn;
 
@@ -89,17 +90,25 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
     assert_eq!(due(250), 310);
 }
 
-/// Without its NodeProxy an agent asks once, and again when the watch delivers one.
+/// Without its NodeProxy an agent asks once, and writes when the watch delivers one.
 #[tokio::test(start_paused = true)]
 async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothing() {
     let requests = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&requests);
     let server = service_fn(move |_: Request<Body>| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        let absent = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}"#;
+        let (code, answer) = match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => (
+                404,
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}),
+            ),
+            _ => (
+                200,
+                json!(NodeProxy::new("node-1", crds::NodeProxySpec::default())),
+            ),
+        };
         let answer = Response::builder()
-            .status(404)
-            .body(Body::from(absent.as_bytes().to_vec()));
+            .status(code)
+            .body(Body::from(answer.to_string().into_bytes()));
         async { answer }
     });
     let api = Api::all(Client::new(server, "default"));
@@ -123,9 +132,109 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
     engine.apply(assigned(), Instant::now());
     board.post_view(engine.view());
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(requests.load(Ordering::Relaxed), 2);
+    // It reads the object, and writes its status.
+    assert_eq!(requests.load(Ordering::Relaxed), 3);
     stop.cancel();
     reporting.await.expect("it ends when it is stopped");
+}
+
+/// A status with one condition, Ready, since `second` of the epoch.
+fn ready(status: &str, reason: &str, second: i64) -> NodeProxyStatus {
+    let at = Timestamp::from_second(second).expect("a time of this century");
+    NodeProxyStatus {
+        conditions: vec![k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
+            type_: condition::READY.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            observed_generation: None,
+            last_transition_time: Time(at),
+        }],
+        ..NodeProxyStatus::default()
+    }
+}
+
+/// Runs the reporter of an agent whose node has `earlier` in its NodeProxy; `reports` are posted at
+/// these seconds. Returns the second, status and transition of condition Ready in each write.
+async fn write_after(
+    earlier: NodeProxyStatus,
+    reports: Vec<(u64, NodeProxyStatus)>,
+) -> Vec<(u64, String, i64)> {
+    let mut object = NodeProxy::new("node-1", crds::NodeProxySpec::default());
+    object.status = Some(earlier);
+    let object = Arc::new(serde_json::to_vec(&object).expect("it is JSON"));
+    let start = Deadline::now();
+    let (written, mut writes) = tokio::sync::mpsc::unbounded_channel();
+    let server = service_fn(move |request: Request<Body>| {
+        let (object, written) = (Arc::clone(&object), written.clone());
+        async move {
+            if request.method() == http::Method::PATCH {
+                let body = request.into_body().collect_bytes().await?;
+                let patch: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+                let status = serde_json::from_value(patch["status"].clone());
+                let status: NodeProxyStatus = status.expect("a status");
+                let condition = status.conditions.first().expect("a condition");
+                let second = condition.last_transition_time.0.as_second();
+                let at = (Deadline::now() - start).as_secs();
+                let said = (at, condition.status.clone(), second);
+                written.send(said).expect("the test listens");
+            }
+            Ok::<_, kube::Error>(Response::new(Body::from(object.to_vec())))
+        }
+    });
+    let api = Api::all(Client::new(server, "default"));
+    let board = Arc::new(Board::new());
+    let stop = CancellationToken::new();
+    let reporting = tokio::spawn(report(
+        Destination::Api(Box::new(api)),
+        "node-1".to_owned(),
+        Arc::clone(&board),
+        stop.clone(),
+    ));
+    for (second, status) in reports {
+        tokio::time::sleep_until(start + Duration::from_secs(second)).await;
+        board.post_status(Arc::new(status));
+    }
+    tokio::time::sleep_until(start + Duration::from_secs(120)).await;
+    stop.cancel();
+    reporting.await.expect("it ends when it is stopped");
+    let mut all = Vec::new();
+    while let Ok(write) = writes.try_recv() {
+        all.push(write);
+    }
+    all
+}
+
+/// Every restart said Ready=False for a second, and so did 5,000 nodes in an upgrade of agents.
+#[tokio::test(start_paused = true)]
+async fn a_restart_on_a_ready_node_is_no_event_and_keeps_the_time_of_transition() {
+    let writes = write_after(
+        ready("True", "Programmed", 1000),
+        vec![
+            (1, ready("False", "Starting", 5000)),
+            (5, ready("True", "Programmed", 5005)),
+            (20, ready("False", "CommitFailed", 5020)),
+            (40, ready("True", "Programmed", 5040)),
+        ],
+    )
+    .await;
+    let expected = [(5, "True", 1000), (20, "False", 5020), (40, "True", 5040)];
+    let expected = expected.map(|(at, status, since)| (at, status.to_owned(), since));
+    assert_eq!(writes, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_does_not_get_ready_says_so_after_half_a_minute_and_a_failure_at_once() {
+    let stuck = write_after(
+        ready("True", "Programmed", 1000),
+        vec![(1, ready("False", "Starting", 5000))],
+    );
+    assert_eq!(stuck.await, [(30, "False".to_owned(), 5000)]);
+    let failing = write_after(
+        ready("True", "Programmed", 1000),
+        vec![(2, ready("False", "CommitFailed", 5000))],
+    );
+    assert_eq!(failing.await, [(2, "False".to_owned(), 5000)]);
 }
 
 /// At a hundred changes a second, the status is composed ten times a second, and finally contains

@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::NodeProxy;
 use crds::condition::reason::AGENT_SILENT;
 use crds::condition::{READY, Status};
 use crds::node_proxy::{Heartbeat, LEASE_PREFIX};
+use crds::{NodeProxy, NodeProxyStatus};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -31,6 +31,8 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
     let clients = cluster.start_clients(Duration::from_millis(10))?;
     let mut monitor = Monitor::start(&node)?;
+    let name = format!("node-{NODE}");
+    let before = status_of(&cluster.observe_node_proxies()?[&name]);
 
     cluster.take_agent(NODE)?.kill()?;
     flows.go_on()?;
@@ -54,6 +56,23 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
         wrote.is_none(),
         "a sync after the restart was not of nothing:\n{syncs}"
     );
+    // Its report carries on that of the agent before: a restart is no transition.
+    let proxies =
+        cluster.wait_for_node_proxies("a report of the new agent", DEADLINE, |proxies| {
+            status_of(&proxies[&name]).last_sync_time != before.last_sync_time
+        })?;
+    let after = status_of(&proxies[&name]);
+    let ready = |status: &NodeProxyStatus| {
+        let conditions = status.conditions.iter();
+        conditions
+            .filter(|c| c.type_ == READY)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    ensure!(
+        ready(&after) == ready(&before),
+        "{after:?} after {before:?}"
+    );
     cluster.wait_until_ready(DEADLINE)?;
     let seen = monitor.finish()?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
@@ -62,6 +81,10 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
     clients.finish_unharmed()
+}
+
+fn status_of(proxy: &NodeProxy) -> NodeProxyStatus {
+    proxy.status.clone().unwrap_or_default()
 }
 
 /// Restarts the agent only after its silence is reported.
