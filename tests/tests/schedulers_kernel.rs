@@ -23,6 +23,25 @@ use xtables::Variant;
 
 /// The host numbers of the outside clients.
 const CLIENTS: std::ops::RangeInclusive<u8> = 2..=41;
+/// The schedulers of IPVS in Linux 6.1 (net/netfilter/ipvs/Kconfig), each with how many of four idle
+/// endpoints eight clients reach with one connection each, one after another. Those that count
+/// connections take turns; `dh` hashes the address of the Service, `fo` takes the heaviest endpoint
+/// and `ovf` fills one before the next. The others depend on addresses, or on time.
+const OF_IPVS: [(&str, std::ops::RangeInclusive<usize>); 13] = [
+    ("rr", 4..=4),
+    ("wrr", 4..=4),
+    ("lc", 4..=4),
+    ("wlc", 4..=4),
+    ("fo", 1..=1),
+    ("ovf", 1..=1),
+    ("lblc", 1..=4),
+    ("lblcr", 1..=4),
+    ("dh", 1..=1),
+    ("sh", 2..=4),
+    ("mh", 2..=4),
+    ("sed", 1..=4),
+    ("nq", 1..=4),
+];
 /// The number of connections of a client.
 const TIMES: u32 = 3;
 
@@ -57,6 +76,10 @@ fn main() -> Result<()> {
     for scheduler in ["sourceHash", "maglev"] {
         let name = format!("ipvs/t67_t106_{scheduler}_places_clients_alike_whatever_came_before");
         of_ipvs.push(trial(&name, move || clients_of_ipvs(scheduler)));
+    }
+    for (scheduler, reached) in OF_IPVS {
+        let name = format!("ipvs/t183_every_scheduler_of_the_kernel_serves::{scheduler}");
+        of_ipvs.push(trial(&name, move || serves(scheduler, &reached)));
     }
     if let Some(why) = &missing {
         println!("SKIPPED: every test of mode ipvs: {why}");
@@ -248,6 +271,33 @@ fn clients(scheduler: &'static str) -> Result<()> {
             );
         }
         before = placed;
+    }
+    Ok(())
+}
+
+/// A Service may ask for any scheduler that the kernel has: it chooses among the endpoints as its
+/// documentation says, for both families and protocols.
+fn serves(scheduler: &str, reached: &std::ops::RangeInclusive<usize>) -> Result<()> {
+    let all = "configure mode-ipvs\napply a a-all b b-all";
+    if let Some(why) = find_ipvs(&[scheduler])? {
+        anyhow::bail!("{why}");
+    }
+    let mut kernel = build_ipvs(&script(all, scheduler)?)?;
+    tell(&mut kernel, all, scheduler)?;
+    for (family, protocol) in Family::ALL
+        .into_iter()
+        .flat_map(|family| [(family, Protocol::Tcp), (family, Protocol::Udp)])
+    {
+        let mut targets = Vec::new();
+        for client in CLIENTS.take(8) {
+            let packet = packet(family, protocol, client, 10);
+            targets.extend(connect(&mut kernel, &packet, 1)?);
+        }
+        let distinct: BTreeSet<&Target> = targets.iter().collect();
+        ensure!(
+            reached.contains(&distinct.len()),
+            "{family} {protocol}: {targets:?}"
+        );
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Masquerade, Node,
+    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Masquerade, Mechanism, Node,
     NodePortAddresses, Scheduler,
 };
 use ipnet::IpNet;
@@ -154,6 +154,13 @@ impl ConfigBuilder {
     #[must_use]
     pub fn scheduler(mut self, scheduler: Scheduler) -> ConfigBuilder {
         self.0.scheduler = scheduler;
+        self
+    }
+
+    /// Sets the kernel mechanism.
+    #[must_use]
+    pub fn mechanism(mut self, mechanism: Mechanism) -> ConfigBuilder {
+        self.0.mechanism = mechanism;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use dataplane::{Family, Scheduler};
+use dataplane::{Family, Mechanism, Scheduler};
 use testkit::{ConfigBuilder, address_plan};
 
 /// One difference from the configuration of an empty profile, which has node ports on the node's
@@ -29,6 +29,8 @@ pub enum Setting {
     ExternalIpsIgnored,
     /// `round-robin`: endpoints take turns.
     RoundRobin,
+    /// `mode-ipvs`: Services may ask for the schedulers that only IPVS has.
+    ModeIpvs,
 }
 
 impl Setting {
@@ -49,6 +51,7 @@ impl Setting {
             Setting::ServiceCidrsUnknown => config.without_service_cidrs(),
             Setting::ExternalIpsIgnored => config.ignore_external_ips(),
             Setting::RoundRobin => config.scheduler(Scheduler::RoundRobin),
+            Setting::ModeIpvs => config.mechanism(Mechanism::Ipvs),
         }
     }
 }
@@ -68,10 +71,11 @@ impl FromStr for Setting {
             "service-cidrs-unknown" => Setting::ServiceCidrsUnknown,
             "external-ips-ignored" => Setting::ExternalIpsIgnored,
             "round-robin" => Setting::RoundRobin,
+            "mode-ipvs" => Setting::ModeIpvs,
             _ => {
                 return Err(format!(
                     "{word:?} is not a setting: masquerade-all, node-ports-anywhere, node-ports-link-local, \
-                     no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored or round-robin"
+                     no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored, round-robin or mode-ipvs"
                 ));
             }
         })

@@ -79,7 +79,7 @@ fn what_is_wrong_is_reported_with_its_line() {
         (
             "configure masquerade-some\n",
             "line 1: \"masquerade-some\" is not a setting: masquerade-all, node-ports-anywhere, node-ports-link-local, \
-             no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored or round-robin",
+             no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored, round-robin or mode-ipvs",
         ),
         (
             "packet pod 10.0.1.9 -> 10.96.0.10:80/tcp\n",
