@@ -43,7 +43,10 @@ impl Server {
             };
         }
         let scan = self.observe_proxies().await;
-        let points = check_handback(&scan, self.signpost()).await;
+        let mut points = check_handback(&scan, self.signpost()).await;
+        let connections = self.board.modes().into_values();
+        let connections = connections.filter_map(|state| state.connections);
+        points.extend(ending(connections.map(|counted| counted.active).sum()));
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
@@ -126,6 +129,17 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     );
     caller.say(text).await;
     false
+}
+
+/// Names the connections that end with Signpost's virtual servers.
+fn ending(connections: u64) -> Option<Point> {
+    (connections > 0).then(|| {
+        Point::note(format!(
+            "mode ipvs: {connections} established connections end, because the kernel cannot move them to rules of \
+             kube-proxy: to keep them, change to mode nftables first, and hand back once the kernel has no table \
+             signpost-ipvs-ending any more"
+        ))
+    })
 }
 
 async fn check_handback(scan: &ForeignProxyScan, signpost: SignpostSide) -> Vec<Point> {
