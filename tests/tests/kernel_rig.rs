@@ -21,7 +21,9 @@ use tests::trial::trial;
 
 /// Far more than needed on two idle processors: the machine is emulated, and other tests run
 /// concurrently.
-const DEADLINE: Duration = Duration::from_secs(1200);
+const OF_SELECTION: Duration = Duration::from_secs(1200);
+/// The same for whole targets.
+const OF_ALL: Duration = Duration::from_secs(3600);
 /// Long enough for the machine to boot, but not for the command.
 const TOO_SHORT: Duration = Duration::from_secs(15);
 
@@ -48,6 +50,9 @@ const NOT_ABOUT_THE_KERNEL: [&str; 10] = [
     "slices",
     "zones",
 ];
+
+/// The target whose tests start a control plane.
+const WITH_CONTROL_PLANE: &str = "takeover_kernel";
 
 /// Tests of other targets that limit the processor time, which an emulated machine exceeds.
 const ABOUT_SPEED: [&str; 1] = ["t38_a_program_that_does_not_stop_is_not_answered_every_time"];
@@ -165,8 +170,9 @@ impl Kernel {
             trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
             for target in others()? {
                 let name = target.clone();
-                trials.push(self.trial(&name, move |kernel| {
-                    kernel.run(&target, &ABOUT_SPEED).map(drop)
+                trials.push(self.trial(&name, move |kernel| match &*target {
+                    WITH_CONTROL_PLANE => kernel.run_with_control_plane(&target, &[]).map(drop),
+                    _ => kernel.run(&target, &ABOUT_SPEED).map(drop),
                 }));
             }
         }
@@ -182,6 +188,13 @@ impl Kernel {
         trial(&format!("{}_{name}", self.in_names()), move || {
             test(&kernel)
         })
+    }
+
+    fn deadline(&self) -> Duration {
+        match self.extent {
+            Extent::Selection => OF_SELECTION,
+            Extent::All => OF_ALL,
+        }
     }
 
     fn command<A: AsRef<OsStr>>(
@@ -205,7 +218,7 @@ impl Kernel {
     /// Runs the tests of a test target whose names contain `part`.
     fn run_named(&self, target: &str, part: &str) -> Result<Ended> {
         let command = [test_program(target)?.into_os_string(), part.into()];
-        self.command(target, DEADLINE, command)
+        self.command(target, self.deadline(), command)
     }
 
     /// The same; exactly `count` must pass, and none fail.
@@ -217,15 +230,21 @@ impl Kernel {
 
     /// The same for tests that start a control plane: theirs runs here.
     fn expect_with_control_plane(&self, target: &str, part: &str, count: u32) -> Result<()> {
+        let passed = self.run_with_control_plane(target, &[part])?;
+        ensure!(passed == count, "{passed} tests of {count} ran");
+        Ok(())
+    }
+
+    /// Runs a test target with these arguments, and a control plane here; returns how many passed.
+    fn run_with_control_plane(&self, target: &str, arguments: &[&str]) -> Result<u32> {
         let control_plane = HostControlPlane::start()?;
         let machine = Machine {
             control_plane: Some(&control_plane),
             ..self.machine()
         };
-        let command = [test_program(target)?.into_os_string(), part.into()];
-        let passed = run_in_rig(machine, target, DEADLINE, command)?.expect_passed()?;
-        ensure!(passed == count, "{passed} tests of {count} ran");
-        Ok(())
+        let mut command = vec![test_program(target)?.into_os_string()];
+        command.extend(arguments.iter().map(Into::into));
+        run_in_rig(machine, target, self.deadline(), command)?.expect_passed()
     }
 
     /// Runs a test target of this package without the tests in `skipped`; at least one must pass.
@@ -234,7 +253,7 @@ impl Kernel {
         for name in skipped {
             command.extend(["--skip".into(), name.into()]);
         }
-        let ended = self.command(target, DEADLINE, command)?;
+        let ended = self.command(target, self.deadline(), command)?;
         ensure!(ended.expect_passed()? > 0, "nothing was tested");
         Ok(ended)
     }
@@ -259,7 +278,7 @@ impl Kernel {
         let script = r#"echo /bin/false >/proc/sys/kernel/modprobe && busybox rmmod nft_hash &&
             SIGNPOST_TESTS_WITHOUT_NFT_HASH=1 exec "$1""#;
         let command = ["sh", "-c", script, "sh", &test];
-        let ended = self.command("without nft_hash", DEADLINE, command)?;
+        let ended = self.command("without nft_hash", self.deadline(), command)?;
         ensure!(ended.expect_passed()? == 1, "nothing was tested");
         Ok(())
     }
@@ -271,7 +290,7 @@ impl Kernel {
             boot: "ipv6.disable=1",
             ..self.machine()
         };
-        let ended = run_in_rig(machine, "without IPv6", DEADLINE, command)?;
+        let ended = run_in_rig(machine, "without IPv6", self.deadline(), command)?;
         ensure!(ended.expect_passed()? == 1, "nothing was tested");
         Ok(())
     }
@@ -282,7 +301,7 @@ impl Kernel {
         let written = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let path = written.display().to_string();
         let failing = r#"uname -r; touch "$1" && ls "$1"; exit 3"#;
-        let ended = self.command("rig", DEADLINE, ["sh", "-c", failing, "sh", &path])?;
+        let ended = self.command("rig", self.deadline(), ["sh", "-c", failing, "sh", &path])?;
         ensure!(ended.status == Some(3), "{ended:?}");
         let version = format!("{}.", self.series);
         ensure!(
