@@ -69,6 +69,8 @@ types! {
         "Another program keeps changing the rules, so that they are repaired only every few seconds.";
     FOREIGN_PROXY_DETECTED = "ForeignProxyDetected" of [NODE]:
         "Rules of another service proxy, such as kube-proxy, are on the node. Rules in nf_tables are detected within ten seconds, legacy tables and devices within thirty.";
+    API_SERVICE_REACHABLE = "APIServiceReachable" of [NODE]:
+        "A new connection to the API server's Service, default/kubernetes, was accepted through the programmed rules: after each configuration, and every five minutes. Absent without an API server.";
     IPTABLES_SPLIT = "IptablesSplit" of [NODE]:
         "In mode iptables: both variants of iptables, legacy and nf_tables, hold rules on the node.";
 }

@@ -185,7 +185,8 @@ pub struct NodeProxyStatus {
     pub drift: Vec<Drift>,
 
     /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed,
-    /// ConntrackPressure, ConntrackConfigured, RulesContested, ForeignProxyDetected and IptablesSplit, as far as they apply.
+    /// ConntrackPressure, ConntrackConfigured, RulesContested, ForeignProxyDetected, APIServiceReachable and IptablesSplit, as far as
+    /// they apply.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

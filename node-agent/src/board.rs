@@ -13,6 +13,7 @@ use reconciler::{Report, RunningSync};
 use tokio::sync::watch;
 use tokio::time::Instant as Moment;
 
+use crate::api_service::ApiServiceState;
 use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
 use crate::latency::Latencies;
@@ -34,6 +35,7 @@ pub(crate) struct Board {
     full_affinity_maps: watch::Sender<BTreeSet<FrontendKey>>,
     serving_state: watch::Sender<ServingState>,
     handover_refusal: watch::Sender<Option<String>>,
+    api_service: watch::Sender<ApiServiceState>,
     scan: watch::Sender<ForeignProxyScan>,
     others: watch::Sender<()>,
     latencies: Mutex<Latencies>,
@@ -66,6 +68,7 @@ impl Board {
             full_affinity_maps: watch::Sender::new(BTreeSet::new()),
             serving_state: watch::Sender::new(ServingState::default()),
             handover_refusal: watch::Sender::new(None),
+            api_service: watch::Sender::new(ApiServiceState::default()),
             scan: watch::Sender::new(ForeignProxyScan::default()),
             others: watch::Sender::new(()),
             latencies: Mutex::default(),
@@ -196,6 +199,15 @@ impl Board {
     /// What prevents the handover that the profile asks for, as of the last attempt.
     pub(crate) fn handover_refusal(&self) -> watch::Receiver<Option<String>> {
         self.handover_refusal.subscribe()
+    }
+
+    /// Whether new connections reach the API server through its Service.
+    pub(crate) fn api_service(&self) -> watch::Receiver<ApiServiceState> {
+        self.api_service.subscribe()
+    }
+
+    pub(crate) fn post_api_service(&self, state: ApiServiceState) {
+        post(&self.api_service, state);
     }
 
     pub(crate) fn post_handover_refusal(&self, refusal: Option<String>) {

@@ -10,6 +10,7 @@
 //! ```
 
 mod affinity;
+mod api_service;
 mod board;
 mod cleanup;
 mod configz;

@@ -98,6 +98,7 @@ pub(crate) async fn compose(
     let (mut serving_state, mut scan) = (board.serving_state(), board.scan());
     let mut variants = board.variants();
     let mut handover_refusal = board.handover_refusal();
+    let mut api_service = board.api_service();
     let mut status_now = Arc::<NodeProxyStatus>::default();
     let mut not_served = NotServed::default();
     let mut earliest = Deadline::now();
@@ -116,6 +117,7 @@ pub(crate) async fn compose(
             changed = scan.changed() => if changed.is_err() { return },
             changed = variants.changed() => if changed.is_err() { return },
             changed = handover_refusal.changed() => if changed.is_err() { return },
+            changed = api_service.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOKED_AT) => {}
         }
         // Cancel safe: neither arm consumes anything, and changes in the meantime are read below.
@@ -134,6 +136,7 @@ pub(crate) async fn compose(
         );
         let variants = variants.borrow_and_update().clone();
         let handover_refusal = handover_refusal.borrow_and_update().clone();
+        let api_service = api_service.borrow_and_update().clone();
         let Some(view) = view else { continue };
         let families = report
             .iter()
@@ -155,6 +158,7 @@ pub(crate) async fn compose(
             serving_state,
             scan: &scan,
             handover_refusal: handover_refusal.as_deref(),
+            api_service: &api_service,
             kernel: &kernel,
         };
         status_now = Arc::new(status(&facts, &status_now, Timestamp::now()));

@@ -34,8 +34,8 @@ use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::serving_state::{HandbackMark, ServingState};
 use crate::{
-    affinity, conntrack, debug, drift, foreign_proxy_watch, heartbeat, relay, reporter,
-    variant_scan,
+    affinity, api_service, conntrack, debug, drift, foreign_proxy_watch, heartbeat, relay,
+    reporter, variant_scan,
 };
 use source::Delivery;
 use syncs::{SyncSubscribers, reconcile};
@@ -253,6 +253,10 @@ pub(crate) async fn start(
         relay::serve(Arc::clone(&board), counts, supervisor.stop()),
     );
 
+    supervisor.spawn(
+        "check of the API server's Service",
+        api_service::check(Arc::clone(&board), supervisor.stop()),
+    );
     let kernel = observe_kernel();
     supervisor.spawn(
         "status",

@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use modes::VariantScan;
 use reconciler::{FamilyStatus, RepairBackoff, Report, RunningSync};
 
+use crate::api_service::ApiServiceState;
 use crate::conntrack;
 use crate::engine::View;
 use crate::handover;
@@ -57,6 +58,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) scan: &'a ForeignProxyScan,
     /// What prevents the handover that the profile asks for.
     pub(crate) handover_refusal: Option<&'a str>,
+    /// Whether new connections reach the API server through its Service.
+    pub(crate) api_service: &'a ApiServiceState,
     pub(crate) kernel: &'a str,
 }
 

@@ -1,9 +1,9 @@
 //! The reasons of conditions, each with advice for the operator of the cluster.
 
 use super::{
-    ACCEPTED, AVAILABLE, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED,
-    FEATURES_HONOURED, FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT, IPV4_PROGRAMMED, IPV6_PROGRAMMED,
-    MANIFESTS_PARSED, PROGRESSING, READY, RULES_CONTESTED, SOURCE_SYNCED,
+    ACCEPTED, API_SERVICE_REACHABLE, AVAILABLE, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE,
+    DEGRADED, FEATURES_HONOURED, FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT, IPV4_PROGRAMMED,
+    IPV6_PROGRAMMED, MANIFESTS_PARSED, PROGRESSING, READY, RULES_CONTESTED, SOURCE_SYNCED,
 };
 
 /// Why a condition has its status.
@@ -163,6 +163,14 @@ reasons! {
          or set the fields to 0.";
     STALE_FLOWS_LEFT = "StaleFlowsLeft" for [DEGRADED]:
         "Clients that keep their source port may still reach removed endpoints: read the message for what the kernel refused; the agent tries again.";
+
+    // A node and new connections.
+    CONNECTED = "Connected" for [API_SERVICE_REACHABLE]:
+        "Nothing to do: new connections reach the API server through its Service.";
+    CONNECTION_FAILED = "ConnectionFailed" for [API_SERVICE_REACHABLE, DEGRADED]:
+        "The rules are programmed, but new connections through them fail, while the agent reaches the API server: look for other rules that drop the packets (nft list ruleset), run signpost-agent explain default/kubernetes on the node, and return to the previous configuration if this one caused it.";
+    NOT_CHECKED = "NotChecked" for [API_SERVICE_REACHABLE]:
+        "Nothing to do: the node is not ready yet, the API server does not answer, another proxy serves the node, or Service default/kubernetes has no endpoints.";
 
     // A change that is being applied.
     APPLYING = "Applying" for [PROGRESSING]:

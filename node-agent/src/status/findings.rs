@@ -46,7 +46,18 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
     findings.extend(conntrack::findings(facts.connections));
+    // A directory of manifests has no API server.
+    if facts.view.source.unreadable.is_none() {
+        findings.push(facts.api_service.finding(can_check_api_service(facts)));
+    }
     findings
+}
+
+/// Whether a connection through the API server's Service shows something about Signpost's rules.
+fn can_check_api_service(facts: &Facts<'_>) -> bool {
+    let source = &facts.view.source;
+    let has_api_server = source.unreadable.is_none();
+    has_api_server && source.stale.is_none() && facts.serving_state != ServingState::HandedBack
 }
 
 /// Returns whether the node serves every Service: the source has answered recently, everything is
@@ -219,6 +230,11 @@ fn degraded(facts: &Facts<'_>) -> Finding {
     }
     if let Some((reason, message)) = conntrack::degradation(facts.connections) {
         return say(Status::True, reason, message);
+    }
+    if let Some(problem) = facts.api_service.problem()
+        && can_check_api_service(facts)
+    {
+        return say(Status::True, reason::CONNECTION_FAILED, problem);
     }
     // Last, because a takeover checks whether there is any other problem.
     if let Some(refusal) = facts.handover_refusal.filter(|_| !is_handed_over(facts)) {

@@ -5,6 +5,7 @@
 //! can also run alone.
 
 mod changes;
+mod foreign_rules;
 mod nodes;
 mod outages;
 mod profiles;
@@ -28,7 +29,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The tests depend on their order.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 22] = [
+    let tests: [(&str, Test); 23] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -72,6 +73,10 @@ fn main() -> Result<()> {
         (
             "t136_a_killed_agent_is_noticed_within_two_minutes",
             restarts::silent_agent,
+        ),
+        (
+            "t184_programmed_rules_that_forward_nothing_degrade_their_node",
+            foreign_rules::drop_all,
         ),
         (
             "an_agent_that_is_stopped_leaves_its_rules",

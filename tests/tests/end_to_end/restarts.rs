@@ -83,7 +83,7 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     clients.finish_unharmed()
 }
 
-fn status_of(proxy: &NodeProxy) -> NodeProxyStatus {
+pub(crate) fn status_of(proxy: &NodeProxy) -> NodeProxyStatus {
     proxy.status.clone().unwrap_or_default()
 }
 

@@ -50,6 +50,27 @@ fn t108_nodes_lost_after_a_change_keep_their_places_and_take_it_back() {
     }
 }
 
+/// Failure story T184.
+#[test]
+fn t184_a_change_after_which_new_connections_fail_is_taken_back() {
+    let mut cluster = Cluster::with_nodes(50);
+    cluster.put_profile("default", iptables(json!({"minReady": "1m"})));
+    for _ in 0..200 {
+        cluster.advance(1);
+        let changed = cluster.nodes_with_mode("iptables");
+        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        for node in changed {
+            let conditions = json!({"Ready": "True", "Degraded": "True"});
+            cluster.say_because(&node, "ConnectionFailed", conditions);
+        }
+    }
+    let tried: BTreeSet<&String> = cluster.stamped.iter().collect();
+    assert_eq!(tried.len(), 1, "{tried:?}");
+    let message = cluster.message("default", "Progressing");
+    assert!(message.contains("ConnectionFailed"), "{message}");
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+}
+
 #[test]
 fn a_node_lost_after_its_wave_still_takes_up_a_place() {
     let mut cluster = Cluster::with_nodes(9);
