@@ -3,10 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tests::scenario::Update;
 
 use crate::helm::{Cluster, Helm, chart, fixtures};
+use crate::manifests::{find, parse};
 
 /// The keywords of a definition's schema that a schema of values repeats unchanged.
 const SHARED: [&str; 10] = [
@@ -59,6 +60,51 @@ fn bad_values_are_refused_by_their_names() -> Result<()> {
         found += 1;
     }
     ensure!(found > 0, "there are no bad values");
+    Ok(())
+}
+
+#[test]
+fn what_a_cluster_wants_of_pods_reaches_them() -> Result<()> {
+    let helm = Helm::new(Cluster::None)?;
+    let zone = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}],
+    }}});
+    let (volume, mount) = (
+        json!({"name": "more", "emptyDir": {}}),
+        json!({"name": "more", "mountPath": "/more"}),
+    );
+    let labels = json!({"type": "spc_t", "level": "s0"});
+    let mut values = json!({
+        "affinity": zone,
+        "priorityClassName": "important",
+        "extraVolumes": [volume],
+        "extraVolumeMounts": [mount],
+    });
+    let operator = format!("--set-json=operator={values}");
+    values["seLinuxOptions"] = labels.clone();
+    let agent = format!("--set-json=agent={values}");
+    let objects = parse(&helm.render(&[operator, agent])?)?;
+    for (kind, name) in [
+        ("DaemonSet", "signpost-agent"),
+        ("Deployment", "signpost-operator"),
+    ] {
+        let pod = &find(&objects, kind, name)?["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        ensure!(pod["affinity"] == zone, "{name}: {}", pod["affinity"]);
+        ensure!(pod["priorityClassName"] == "important", "{name}");
+        let has = |list: &Value, entry: &Value| {
+            let mut list = list.as_array().into_iter().flatten();
+            list.any(|other| other == entry)
+        };
+        ensure!(has(&pod["volumes"], &volume), "{name}: {}", pod["volumes"]);
+        ensure!(has(&container["volumeMounts"], &mount), "{name}");
+        let given = &container["securityContext"]["seLinuxOptions"];
+        let expected = match kind {
+            "DaemonSet" => &labels,
+            _ => &Value::Null,
+        };
+        ensure!(given == expected, "{name}: {given}");
+    }
     Ok(())
 }
 
