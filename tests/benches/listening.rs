@@ -24,7 +24,7 @@ const CHANGES: u32 = 300;
 /// Whether a process listens for changes.
 #[derive(Debug, Clone, Copy)]
 enum Audience {
-    Nobody,
+    NoListener,
     Listener,
 }
 
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let dataplane = cluster();
     println!("| heard by | elements | load | one endpoint replaced, p50 | removal of all |");
     println!("|---|---|---|---|---|");
-    for audience in [Audience::Nobody, Audience::Listener] {
+    for audience in [Audience::NoListener, Audience::Listener] {
         let mut runs = (0..RUNS)
             .map(|_| measure(&dataplane, audience))
             .collect::<Result<Vec<_>>>()?;
@@ -73,7 +73,7 @@ fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
         let heard = listener.join().ok().context("the listener panicked")?;
         anyhow::ensure!(
             heard? == 0,
-            "our own commits were taken for somebody else's"
+            "own commits were taken for those of another program"
         );
         figures
     })

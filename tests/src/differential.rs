@@ -83,7 +83,7 @@ pub enum Rival {
 
 /// The two worlds and their common API server.
 #[derive(Debug)]
-pub struct RepairBackoff {
+pub struct BothProxies {
     // Fields are dropped in this order: users before what they use.
     programs: Option<[Program; 2]>,
     ground: Ground,
@@ -106,11 +106,11 @@ enum Zone {
     Notified,
 }
 
-// === impl RepairBackoff ===
+// === impl BothProxies ===
 
-impl RepairBackoff {
+impl BothProxies {
     /// Starts the control plane and builds both worlds. No proxy programs the nodes yet.
-    pub fn start() -> Result<RepairBackoff> {
+    pub fn start() -> Result<BothProxies> {
         binaries::find("signpost-agent")?;
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
@@ -122,10 +122,8 @@ impl RepairBackoff {
             users: vec![User::named(KUBE_PROXY)],
             ..Options::default()
         })?;
-        let files = tempfile::Builder::new()
-            .prefix("signpost-contest-")
-            .tempdir();
-        let contest = RepairBackoff {
+        let files = tempfile::Builder::new().prefix("signpost-both-").tempdir();
+        let proxies = BothProxies {
             programs: None,
             ground,
             control_plane,
@@ -136,8 +134,8 @@ impl RepairBackoff {
             zone: Zone::PerhapsMissed,
             next_client: *CLIENTS.start(),
         };
-        contest.install()?;
-        Ok(contest)
+        proxies.install()?;
+        Ok(proxies)
     }
 
     /// Installs Signpost's CustomResourceDefinition and the objects of every round.

@@ -183,17 +183,14 @@ fn hear() -> Result<()> {
         })
     };
     let first = received(element)?;
-    ensure!(
-        listener.received(rule).is_none(),
-        "nobody has made a rule yet"
-    );
+    ensure!(listener.received(rule).is_none(), "there is no rule yet");
     node.nft(&[&format!(
         "add chain ip t c; add rule ip t c ip daddr {rule} drop; add rule ip t c ip daddr {other} drop"
     )])?;
     ensure!(received(rule)? > first, "the rule came after the element");
     ensure!(
         listener.received(other).is_none(),
-        "nobody waits for {other}"
+        "{other} was not listened for"
     );
     Ok(())
 }

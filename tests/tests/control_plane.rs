@@ -197,9 +197,7 @@ fn a_user_may_do_what_a_binding_allows_and_nothing_else() -> Result<()> {
         "{refusal}"
     );
 
-    let unknown = control_plane
-        .kubeconfig("bob")
-        .expect_err("bob is nobody's user");
+    let unknown = control_plane.kubeconfig("bob").expect_err("bob is no user");
     assert!(unknown.to_string().contains("bob"), "{unknown}");
     Ok(())
 }
@@ -253,7 +251,7 @@ fn an_api_server_that_was_away_has_everything_and_the_controllers_go_on() -> Res
     control_plane.apply(NODE)?;
     control_plane.stop_api_server();
     let away = control_plane.kubectl(&["get", "nodes"]);
-    let away = format!("{:#}", away.expect_err("nobody listens"));
+    let away = format!("{:#}", away.expect_err("no server listens"));
     assert!(away.contains("refused"), "{away}");
 
     control_plane.start_api_server()?;

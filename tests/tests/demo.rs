@@ -67,7 +67,7 @@ fn expect_promises(summary: &Summary, printed: &str) -> Result<()> {
         "0 failed",
         "make test",
     ] {
-        ensure!(printed.contains(words), "nobody reads {words:?}");
+        ensure!(printed.contains(words), "{words:?} is not printed");
     }
     Ok(())
 }

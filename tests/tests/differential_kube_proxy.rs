@@ -18,8 +18,8 @@ use testkit::Seeded;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::{
-    Answer, Case, Configuration, Difference, EXPECTED_DIFFERENCES, Front, Mode, NodeFate, Origin,
-    Population, RepairBackoff, Rival, Service,
+    Answer, BothProxies, Case, Configuration, Difference, EXPECTED_DIFFERENCES, Front, Mode,
+    NodeFate, Origin, Population, Rival, Service,
 };
 use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         "every_expected_difference_is_a_row_of_the_parity_page",
         expectations_are_documented,
     )];
-    let shared = Shared::new("contest", RepairBackoff::start);
+    let shared = Shared::new("comparison", BothProxies::start);
     let assets = env::var_os("KUBEBUILDER_ASSETS");
     if assets.is_some_and(|folder| !Path::new(&folder).join("kube-proxy").exists()) {
         let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
@@ -69,16 +69,16 @@ fn main() -> Result<()> {
             }
             for seed in seeds {
                 let name = format!("{mode}_seed_{seed}_no_packet_tells_one_from_the_other");
-                let test = move |contest: &mut RepairBackoff| compare_seed(contest, mode, seed);
-                trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
+                let test = move |proxies: &mut BothProxies| compare_seed(proxies, mode, seed);
+                trials.push(shared.trial(&name, move |proxies| run_cleared(proxies, test)));
             }
             let name = format!("{mode}_health_checks_read_alike");
-            let test = move |contest: &mut RepairBackoff| compare_probes(contest, mode);
-            trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
+            let test = move |proxies: &mut BothProxies| compare_probes(proxies, mode);
+            trials.push(shared.trial(&name, move |proxies| run_cleared(proxies, test)));
             if mode == Mode::Nftables {
                 let name = "a_difference_is_noticed";
-                let test = move |contest: &mut RepairBackoff| notice(contest, mode);
-                trials.push(shared.trial(name, move |contest| run_cleared(contest, test)));
+                let test = move |proxies: &mut BothProxies| notice(proxies, mode);
+                trials.push(shared.trial(name, move |proxies| run_cleared(proxies, test)));
             }
         }
     }
@@ -115,12 +115,12 @@ fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
 }
 
 /// Runs several rounds with one seed.
-fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()> {
+fn compare_seed(proxies: &mut BothProxies, mode: Mode, seed: u64) -> Result<()> {
     let begun = Instant::now();
     let mut seeded = Seeded::new(seed);
     let configuration = Configuration::of_seed(mode, seed);
     println!("    seed {seed}: {configuration:?}");
-    contest.configure(configuration)?;
+    proxies.configure(configuration)?;
     let mut population = Population::generate(&mut seeded, SERVICES);
     let mut found = Vec::new();
     // In mode ipvs the machine is emulated.
@@ -134,10 +134,10 @@ fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()
             done = population.mutate(&mut seeded, CHANGES);
         }
         let started = Instant::now();
-        contest.settle(&population)?;
+        proxies.settle(&population)?;
         let settled = started.elapsed();
         let cases = Case::sample(&mut seeded, &population, configuration, cases);
-        let comparison = contest.compare(&cases)?;
+        let comparison = proxies.compare(&cases)?;
         println!(
             "    round {round}: both settled in {settled:.1?}, {} cases asked in {:.1?}: {:?}",
             cases.len(),
@@ -146,7 +146,7 @@ fn compare_seed(contest: &mut RepairBackoff, mode: Mode, seed: u64) -> Result<()
         );
         let results = [
             judge(&comparison.differences, &population, configuration),
-            compare_health_checks(contest, &population),
+            compare_health_checks(proxies, &population),
         ];
         for error in results.into_iter().filter_map(Result::err) {
             let finding = format!("round {round}, after {done:?}: {error:#}");
@@ -183,7 +183,7 @@ fn judge(
     }
     ensure!(
         found.is_empty(),
-        "{} differences that nobody wants:\n{}",
+        "{} unexpected differences:\n{}",
         found.len(),
         found.join("\n")
     );
@@ -197,7 +197,7 @@ fn service_of<'a>(population: &'a Population, case: &Case) -> Result<&'a Service
 }
 
 /// Compares the health-check servers for load balancers.
-fn compare_health_checks(contest: &RepairBackoff, population: &Population) -> Result<()> {
+fn compare_health_checks(proxies: &BothProxies, population: &Population) -> Result<()> {
     let services = population.services.iter();
     let ports = services.filter_map(|service| Some((service, service.health_check_port()?)));
     let urls = ports.flat_map(|(service, port)| {
@@ -209,14 +209,14 @@ fn compare_health_checks(contest: &RepairBackoff, population: &Population) -> Re
         };
         ["192.168.0.1", "172.20.0.1", "[fd00:192:168::1]"].map(url)
     });
-    compare_answers(contest, urls.collect(), |answer| Ok(format!("{answer:?}")))
+    compare_answers(proxies, urls.collect(), |answer| Ok(format!("{answer:?}")))
 }
 
 /// Compares `/healthz`, `/livez` and `/proxyMode`: status code, headers and form of the body, for a
 /// node that stays and for one that will be deleted.
-fn compare_probes(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
-    contest.configure(Configuration::of_seed(mode, 0))?;
-    contest.settle(&Population::empty())?;
+fn compare_probes(proxies: &mut BothProxies, mode: Mode) -> Result<()> {
+    proxies.configure(Configuration::of_seed(mode, 0))?;
+    proxies.settle(&Population::empty())?;
     // Times differ between responses.
     let form = |answer: &Answer| {
         let fields = answer.fields()?;
@@ -228,12 +228,12 @@ fn compare_probes(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
     });
     let mode = [("http://127.0.0.1:10249/proxyMode".to_owned(), String::new())];
     let mut results = vec![
-        compare_answers(contest, urls.concat(), form),
-        compare_answers(contest, mode.into(), |answer| Ok(format!("{answer:?}"))),
+        compare_answers(proxies, urls.concat(), form),
+        compare_answers(proxies, mode.into(), |answer| Ok(format!("{answer:?}"))),
     ];
-    contest.announce(NodeFate::Leaves)?;
-    results.push(compare_answers(contest, urls.concat(), form).context("a node that leaves"));
-    contest.announce(NodeFate::Stays)?;
+    proxies.announce(NodeFate::Leaves)?;
+    results.push(compare_answers(proxies, urls.concat(), form).context("a node that leaves"));
+    proxies.announce(NodeFate::Stays)?;
     let failures = results.into_iter().filter_map(Result::err);
     let failures: Vec<String> = failures.map(|error| format!("{error:#}")).collect();
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
@@ -243,11 +243,11 @@ fn compare_probes(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
 /// Requests each of `urls`, paired with a description for errors, from both until `form` returns
 /// the same for both responses.
 fn compare_answers(
-    contest: &RepairBackoff,
+    proxies: &BothProxies,
     mut urls: Vec<(String, String)>,
     form: impl Fn(&Answer) -> Result<String>,
 ) -> Result<()> {
-    let read = |rival, url: &str| match contest.ask(rival, url) {
+    let read = |rival, url: &str| match proxies.ask(rival, url) {
         Ok(answer) => form(&answer).unwrap_or_else(|error| format!("{error:#}: {answer:?}")),
         Err(_) => "no answer".to_owned(),
     };
@@ -271,11 +271,11 @@ fn compare_answers(
 
 /// Tests the test: a Service is deleted without Signpost running, and clients must observe a
 /// difference.
-fn notice(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
+fn notice(proxies: &mut BothProxies, mode: Mode) -> Result<()> {
     let configuration = Configuration::of_seed(mode, 0);
-    contest.configure(configuration)?;
+    proxies.configure(configuration)?;
     let mut population = Population::generate(&mut Seeded::new(0), SERVICES);
-    contest.settle(&population)?;
+    proxies.settle(&population)?;
     let served = |service: &Service| {
         let case = |case: &Case| {
             case.service == service.number
@@ -289,10 +289,10 @@ fn notice(contest: &mut RepairBackoff, mode: Mode) -> Result<()> {
     let ready = population.services.iter().position(Service::is_served);
     let ready = ready.context("seed 0 has a Service with a ready endpoint")?;
     population.deleted.push(population.services.remove(ready));
-    contest.settle_without_us(&population)?;
+    proxies.settle_without_us(&population)?;
     for (index, cases) in cases.iter().enumerate() {
         let own: Vec<&Case> = cases.iter().collect();
-        let differences = contest.compare(cases)?.differences;
+        let differences = proxies.compare(cases)?.differences;
         let seen = !differences.is_empty();
         ensure!(
             seen == (index == ready),
@@ -320,13 +320,13 @@ fn expectations_are_documented() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test on a contest without Services.
+/// Runs a test with both proxies, and removes its Services afterwards.
 fn run_cleared(
-    contest: &mut RepairBackoff,
-    test: impl FnOnce(&mut RepairBackoff) -> Result<()>,
+    proxies: &mut BothProxies,
+    test: impl FnOnce(&mut BothProxies) -> Result<()>,
 ) -> Result<()> {
-    let outcome = test(contest);
-    let cleared = contest.clear();
-    outcome.map_err(|error| anyhow!("{error:#}\n{}", contest.describe_logs()))?;
+    let outcome = test(proxies);
+    let cleared = proxies.clear();
+    outcome.map_err(|error| anyhow!("{error:#}\n{}", proxies.describe_logs()))?;
     cleared
 }

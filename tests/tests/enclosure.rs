@@ -117,7 +117,7 @@ fn first_process_killed() -> Result<()> {
     let mut cluster = Cluster::start(Course::Stays)?;
     kill(cluster.first, Signal::KILL)?;
     let status = cluster.maker.wait_for_end(DEADLINE)?;
-    ensure!(!status.success(), "nobody is told that it has failed");
+    ensure!(!status.success(), "the failure is not reported");
     cluster.traces.expect_gone()
 }
 

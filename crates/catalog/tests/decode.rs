@@ -136,7 +136,10 @@ fn metadata_holds_what_a_watch_needs() {
     );
     assert_eq!(slice.key(), ObjectKey::namespaced("shop", "cart-x7k2p"));
     let service: Service = decoded(SERVICE);
-    assert!(service.metadata.annotations.is_empty(), "nobody reads them");
+    assert!(
+        service.metadata.annotations.is_empty(),
+        "no reader needs them"
+    );
 }
 
 #[test]

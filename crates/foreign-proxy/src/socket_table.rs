@@ -80,7 +80,7 @@ mod tests {
         let (server, _) = listener.accept().expect("the connection");
         drop(listener);
         assert!(is_counted());
-        // The side that closes first keeps the address until nobody can send to it any more.
+        // The side that closes first keeps the address until no packet to it can arrive any more.
         drop(server);
         drop(client);
         let deadline = Instant::now() + Duration::from_secs(10);

@@ -99,7 +99,7 @@ fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
     let fallen_back = modes(nftables, Some(iptables));
     assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
     assert_eq!(findings::iptables(&fallen_back), None);
-    let replaced = findings::replaced(iptables, &fallen_back).expect("it is told");
+    let replaced = findings::replaced(iptables, &fallen_back).expect("it is reported");
     let expected = "mode iptables cannot be used on this node: nftables is used for IPv4 instead: no such thing";
     assert_eq!(replaced.message, expected);
     // An unusable mode is reported only if it is the desired one.
@@ -149,7 +149,7 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
     };
     let modes = modes(Mechanism::Iptables, None);
     let reported = |sighting: &VariantScan| {
-        let finding = findings::split(sighting, &modes).expect("it is told");
+        let finding = findings::split(sighting, &modes).expect("it is reported");
         (finding.reason, finding.message)
     };
     let (reason, message) = reported(&seen(12, 3));

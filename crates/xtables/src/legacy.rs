@@ -118,7 +118,7 @@ impl Legacy {
         Ok(held)
     }
 
-    /// Returns which of `among` occur anywhere in `table`, whoever wrote them. Compares its words instead of
+    /// Returns which of `among` occur anywhere in `table`, regardless of the program that wrote them. Compares its words instead of
     /// decoding its rules, so that it takes little longer than the kernel's copy of the table. Creates a
     /// table that does not exist.
     pub fn observe_addresses(

@@ -121,7 +121,7 @@ impl Look {
                     let given = value.strip_prefix('$').map(|variable| {
                         let mut variables = variables.iter();
                         let found = variables.find(|(name, _)| *name == variable);
-                        found.map_or("nobody gives it", |(_, value)| *value)
+                        found.map_or("no instruction gives it", |(_, value)| *value)
                     });
                     let value = given.unwrap_or(value).to_owned();
                     stage.labels.insert(name.to_owned(), value);

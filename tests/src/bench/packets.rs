@@ -128,7 +128,7 @@ fn open(to: SocketAddr) -> Result<(Socket, Duration)> {
     let started = Instant::now();
     let connected = socket.connect(&to.into());
     let took = started.elapsed();
-    connected.with_context(|| format!("nobody takes connections at {to}"))?;
+    connected.with_context(|| format!("no server takes connections at {to}"))?;
     Ok((socket, took))
 }
 
@@ -167,7 +167,7 @@ fn ask_from(socket: &UdpSocket, at: SocketAddr) -> Result<Duration> {
     socket.send(b"?")?;
     let answered = socket.recv(&mut [0; 8]);
     let took = started.elapsed();
-    let length = answered.with_context(|| format!("nobody answers at {at}"))?;
+    let length = answered.with_context(|| format!("no server answers at {at}"))?;
     ensure!(length == 1, "{at} answers something else");
     Ok(took)
 }

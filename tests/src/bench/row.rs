@@ -212,7 +212,7 @@ impl Measure {
             Measure::IdleProcessor => "idle, processor",
             Measure::IdleWakeups => "idle, wakeups",
             Measure::IdleProcesses => "idle, processes started",
-            Measure::NeighbourAlone => "`nft` in another table with nobody else, longest",
+            Measure::NeighbourAlone => "`nft` in another table without another writer, longest",
             Measure::NeighbourP50 => "`nft` in another table during a cold start, p50",
             Measure::NeighbourMost => "`nft` in another table during a cold start, longest",
             Measure::DecodeRate => "EndpointSlices decoded and kept",

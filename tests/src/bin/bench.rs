@@ -130,7 +130,7 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     ensure!(
         programs.join("kube-proxy").exists(),
-        "{} has no kube-proxy, without which there is nobody to compare with",
+        "{} has no kube-proxy, without which there is nothing to compare with",
         programs.display()
     );
     ensure!(

@@ -120,7 +120,7 @@ impl Configuration {
             "masquerade": {"all": self.masquerade == Masquerade::All},
             "nodePorts": {"addresses": self.node_port_addresses()},
         });
-        stamped::node_proxy("contest", profile)
+        stamped::node_proxy("differential", profile)
     }
 
     fn detection_mode(self) -> &'static str {

@@ -89,7 +89,7 @@ impl Ground {
     /// Returns the prepared mode, and the iptables programs for it.
     pub(super) fn setting(&self) -> Result<(Mode, Option<&Programs>)> {
         let setting = self.setting.as_ref();
-        let setting = setting.context("nobody was told what to do in this network yet")?;
+        let setting = setting.context("no mode was prepared in this network yet")?;
         Ok((setting.mode, setting.programs.as_ref()))
     }
 }

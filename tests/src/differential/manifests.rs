@@ -12,7 +12,7 @@ use super::population::{
 };
 
 /// The namespace of all Services.
-pub(super) const NAMESPACE: &str = "contest";
+pub(super) const NAMESPACE: &str = "differential";
 /// The host number of the canary's addresses, below those of all other Services.
 const CANARY_NUMBER: u8 = 11;
 /// The port of the canary in round 0.
@@ -241,7 +241,7 @@ fn slice_object(
             "labels": {
                 "kubernetes.io/service-name": service,
                 // The EndpointSlice controller would delete slices that it considers its own.
-                "endpointslice.kubernetes.io/managed-by": "contest",
+                "endpointslice.kubernetes.io/managed-by": "differential",
             },
         },
         "addressType": family_name(family),

@@ -7,7 +7,7 @@ use std::fmt;
 
 use dataplane::{Family, Protocol};
 
-/// The Services of a contest at one moment.
+/// The Services of a comparison at one moment.
 #[derive(Debug, Clone)]
 pub struct Population {
     /// The existing Services.
@@ -91,7 +91,7 @@ pub enum Policy {
 pub enum Affinity {
     /// `None`.
     None,
-    /// `ClientIP`, with a timeout longer than a contest.
+    /// `ClientIP`, with a timeout longer than a comparison.
     ClientIp,
 }
 

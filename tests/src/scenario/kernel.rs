@@ -207,7 +207,9 @@ impl<B: Backend> RealKernel<B> {
             .find(|o| matches!(o, Outcome::Answered { .. } | Outcome::Refused));
         Ok(match answer {
             Some(answer) => Judgement::Otherwise(answer.to_string()),
-            None => Judgement::NotAsked("nobody has this address, and silence may be a drop too"),
+            None => {
+                Judgement::NotAsked("no interface has this address, and silence may be a drop too")
+            }
         })
     }
 

@@ -90,7 +90,7 @@ pub fn remember_for_a_second<D: Depth>(
         _ => None,
     };
     let packet = script.steps.into_iter().find_map(connects);
-    Ok((kernel, packet.context("somebody connects")?))
+    Ok((kernel, packet.context("the script has a packet")?))
 }
 
 /// Returns a skipped test for the packets that cannot be sent on a kernel without SCTP sockets. The

@@ -54,7 +54,7 @@ pub(crate) fn flushed_rulesets_are_repaired(variant: Variant) -> Result<()> {
         Variant::Legacy => ensure!((2.0..=4.0).contains(&counted), "{counted} repairs"),
     }
     let log = node.agent.log();
-    ensure!(log.contains("RulesDrifted"), "nobody was told:\n{log}");
+    ensure!(log.contains("RulesDrifted"), "it was not reported:\n{log}");
     Ok(())
 }
 

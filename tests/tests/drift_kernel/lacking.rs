@@ -121,7 +121,7 @@ impl Owner {
         let stdin = owner.0.stdin.as_mut().context("it was piped")?;
         stdin.write_all(OWNED.as_bytes())?;
         stdin.flush()?;
-        wait_for("the table of somebody else", PROMPTLY, || {
+        wait_for("the table of another program", PROMPTLY, || {
             let tables = node.nft(&["list", "tables"])?;
             Ok(tables.contains("table ip6 signpost").then_some(()))
         })?;

@@ -83,7 +83,7 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     ensure!(ipv4.reason == XTABLES_LOCK_HELD.name, "{ipv4:?}");
     let (status, message) = node.condition(IPV6_PROGRAMMED)?;
     ensure!(status == "True", "{message}");
-    ensure!(!node.agent.is_ready(), "it is ready for nobody");
+    ensure!(!node.agent.is_ready(), "it is ready while the lock is held");
     wait_for("it to be tried again and again", A_WHILE, || {
         Ok((node.agent.metric(FAILURES)? >= ATTEMPTS).then_some(()))
     })?;
@@ -121,7 +121,7 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
 pub(crate) fn one_commit_that_fails() -> Result<()> {
     let node = Node::start(Place::Iptables(Variant::Legacy))?;
     let client = open_client(node.asking()?)?;
-    let first = ask(&client).context("somebody answers")?;
+    let first = ask(&client).context("a server answers")?;
     let pod = SERVING.into_iter().find(|pod| server(*pod) == first);
     let pod = pod.with_context(|| format!("{first:?} is a server"))?;
     let deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total";
@@ -171,13 +171,16 @@ pub(crate) fn a_release_is_noticed() -> Result<()> {
     ensure!(heard.is_none(), "it is still held: {heard:?}");
     holder.release()?;
     let heard = notification_listener.receive()?;
-    let heard = heard.context("nobody has noticed")?;
+    let heard = heard.context("no notification was received")?;
     ensure!(heard.families == [Family::Ipv4].into(), "{heard:?}");
     let again = notification_listener.receive()?;
     ensure!(again.is_none(), "it was told before: {again:?}");
     let _ = backend.commit(change)?;
     let nothing = notification_listener.receive()?;
-    ensure!(nothing.is_none(), "nobody waits: {nothing:?}");
+    ensure!(
+        nothing.is_none(),
+        "there was nothing to receive: {nothing:?}"
+    );
     Ok(())
 }
 

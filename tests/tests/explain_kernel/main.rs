@@ -208,7 +208,7 @@ fn another_programs_answer(stage: &Stage) -> Result<()> {
     ensure!(text.starts_with("Service demo/web\n"), "{text}");
     let arguments = [&arguments[..], &["--state", "/nonexistent"]].concat();
     let error = stage.agent.ask(&arguments).err();
-    let error = error.context("it took an answer of somebody else's")?;
+    let error = error.context("it took the answer of another program")?;
     let text = format!("{error:#}");
     ensure!(text.contains("another program"), "{text}");
     Ok(())
@@ -241,6 +241,6 @@ fn everything_is_shown(stage: &Stage) -> Result<()> {
     let error = stage
         .agent
         .ask(&["show", "rules", "--state", "/nonexistent"]);
-    let error = error.err().context("nobody answers there")?;
+    let error = error.err().context("no server answers there")?;
     contains_all(&format!("{error:#}"), &["no agent answers in /nonexistent"])
 }

@@ -111,7 +111,7 @@ pub(crate) const CAUSES: &[Cause] = &[
         moves: &["signpost_affinity_exhausted_services"],
     },
     Cause {
-        what: "somebody deletes a table",
+        what: "another program deletes a table",
         happens: |stage| {
             // The next periodic check would find that the kernel agrees again. It must come later
             // than all requests here.
@@ -131,7 +131,7 @@ pub(crate) const CAUSES: &[Cause] = &[
         ],
     },
     Cause {
-        what: "somebody owns a table of the name of ours",
+        what: "another program owns a table of the name of Signpost's",
         happens: |stage| {
             let mut command = stage.node()?.command("nft");
             command.arg("-i");
@@ -203,7 +203,7 @@ pub(crate) const CAUSES: &[Cause] = &[
         ],
     },
     Cause {
-        what: "a relayed connection finds nobody",
+        what: "a relayed connection finds no server",
         happens: |stage| {
             let dead = SocketAddr::from((Ipv4Addr::LOCALHOST, DEAD_NODE_PORT));
             stage.wait_until("the port to be relayed", || {
@@ -249,7 +249,7 @@ pub(crate) const CAUSES: &[Cause] = &[
         ],
     },
     Cause {
-        what: "somebody holds the lock of iptables when endpoints go",
+        what: "another program holds the lock of iptables when endpoints go",
         happens: |stage| {
             let lock = File::open(stage.xtables_lock()?).context("the agent has made it")?;
             flock(&lock, FlockOperation::LockExclusive)?;

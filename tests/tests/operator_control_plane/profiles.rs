@@ -89,7 +89,7 @@ fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
         .control_plane
         .kubectl(&["delete", "proxyprofile", "default"])?;
     wait_for(
-        "the configuration of nodes nobody decides for to go",
+        "the configuration of nodes without a profile to go",
         DEADLINE,
         || Ok(cluster.get("nodeproxy", "n1")?.is_none().then_some(())),
     )

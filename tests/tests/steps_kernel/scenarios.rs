@@ -164,7 +164,7 @@ impl Scenario<'_> {
     /// Fails unless all checks succeeded and the rules equal those of an agent that started without
     /// rules: another start has nothing to write.
     fn finish(&self, mut script: Script) -> Result<usize> {
-        let witness = script.witness.take().context("somebody looked")?;
+        let witness = script.witness.take().context("the witness is there")?;
         let looks = witness.finish()?;
         let steps = self.run(Script::new(Grain::Transactions, None))?.steps;
         ensure!(steps == 0, "another agent would still take {steps} steps");

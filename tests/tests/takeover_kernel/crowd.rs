@@ -45,7 +45,7 @@ impl Crowd {
             let node_port = SocketAddr::new(addresses::node_address(1, family), NODE_PORT);
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 crowd.add("a pod", pod, protocol, cluster_ip)?;
-                crowd.add("somebody outside", outside, protocol, node_port)?;
+                crowd.add("a client outside", outside, protocol, node_port)?;
             }
             crowd.add("the node itself", node, Protocol::Tcp, cluster_ip)?;
         }

@@ -37,7 +37,7 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
         let named = log.lines().any(|line| {
             line.contains(&format!(":{port}")) && line.contains("kube-proxy (process ")
         });
-        ensure!(named, "nobody is said to have port {port}:\n{log}");
+        ensure!(named, "no process is said to have port {port}:\n{log}");
     }
     ensure!(stage.has_our_tables()?);
     for family in Family::ALL {
@@ -59,7 +59,7 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     let rules = stage.agent()?.condition("RulesContested")?;
     ensure!(
         rules.is_some_and(|rules| rules.message.is_empty()),
-        "somebody repaired something"
+        "a program repaired something"
     );
 
     // Signpost's rules come first and kube-proxy's are then not reached, independent of which

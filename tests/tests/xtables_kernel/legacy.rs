@@ -322,7 +322,7 @@ pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Resu
     let mut patient = ground.open_with(patience(Duration::from_secs(60)))?;
     let step = [chains(nat, &[("SIGNPOST-A", &[])])];
     hasty.commit(&[chains(nat, &[("SIGNPOST-B", &[])])])?;
-    ensure!(hasty.waited() < wait, "nobody held the lock");
+    ensure!(hasty.waited() < wait, "no process held the lock");
 
     let mut holder = ground.namespace.command("flock");
     holder.arg("--no-fork").arg(ground.lock());
@@ -383,7 +383,10 @@ pub(crate) fn a_look_makes_no_table(ground: &Ground) -> Result<()> {
     tables.commit(&[TableChange::new(TableName::Nat)])?;
     ensure!(names()?.is_empty(), "there is a table: {}", names()?);
     ground.iptables(TableName::Filter, "-A INPUT -j ACCEPT")?;
-    ensure!(tables.observe_drift()?, "somebody's table does not show");
+    ensure!(
+        tables.observe_drift()?,
+        "another program's table does not show"
+    );
     ensure!(names()?.trim() == "filter", "{}", names()?);
     Ok(())
 }

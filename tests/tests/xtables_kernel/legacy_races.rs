@@ -55,7 +55,10 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
     // check afterwards: a replaced rule of the same length would show in no other way.
     ground.iptables(nat, "-A PREROUTING -p udp -j ACCEPT")?;
     tables.commit(&leaf(82))?;
-    ensure!(tables.observe_drift()?, "what somebody did is hidden");
+    ensure!(
+        tables.observe_drift()?,
+        "the change of another program is hidden"
+    );
     tables.commit(&leaf(83))?;
     ensure!(tables.observe_drift()?, "another change hides it");
     tables.observe(nat)?;

@@ -139,7 +139,7 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
     tables.commit(&[chains(TABLE, &[("SIGNPOST-B", &[])])])?;
     ensure!(
         !tables.observe_drift()?,
-        "its transaction is told from others"
+        "its transaction is distinguished from others"
     );
     let held = ground.observe(TABLE)?;
     ensure!(

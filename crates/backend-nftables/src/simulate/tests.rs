@@ -207,6 +207,6 @@ fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
     assert_eq!(
         reported,
         [&lobby],
-        "the one that had no room for all is told"
+        "the frontend that had no room for all is named"
     );
 }

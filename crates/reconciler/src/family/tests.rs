@@ -516,7 +516,7 @@ fn what_a_backend_cannot_do_is_reported_of_the_service_that_has_the_address() {
     assert_eq!(
         reported(&desired),
         ["shop/b"],
-        "nobody has it before it any more"
+        "no other Service precedes it any more"
     );
 }
 

@@ -462,18 +462,21 @@ fn looks_that_find_nothing_take_a_quarter_of_the_time_at_most() {
 #[test]
 fn a_streak_of_repairs_names_only_whom_it_is_about() {
     let (mut schedule, clock) = started();
-    let (firewalld, nobody) = (repaired_drift(Some("firewalld")), repaired_drift(None));
+    let (firewalld, unnamed) = (repaired_drift(Some("firewalld")), repaired_drift(None));
     looks(&mut schedule, &clock, 200, 100, 200, &[&firewalld]);
     repairs(&mut schedule, &clock, 200, 60_000, 65_000);
     let streak = schedule.held_back().expect("they are held back");
-    assert_eq!(streak.actor, None, "it was somebody else's turn long ago");
+    assert_eq!(
+        streak.actor, None,
+        "the change of another program was long ago"
+    );
     looks(
         &mut schedule,
         &clock,
         200,
         65_000,
         70_000,
-        &[&firewalld, &nobody],
+        &[&firewalld, &unnamed],
     );
     repairs(&mut schedule, &clock, 200, 70_000, 75_000);
     let streak = schedule.held_back().expect("they are held back");

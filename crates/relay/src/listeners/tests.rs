@@ -110,7 +110,7 @@ fn a_port_that_is_refused_is_named_and_tried_again_with_its_newest_endpoints() {
     assert_eq!(refused.service_port.to_string(), "shop/web:http");
 
     let steps = listeners.follow(Family::Ipv4, Some(&web(&["10.0.2.8:8080"])));
-    assert_eq!(described(&steps), [""; 0], "nobody listens on it");
+    assert_eq!(described(&steps), [""; 0], "no process listens on it");
     assert_eq!(
         described(&listeners.retry(usize::MAX)),
         ["open 127.0.0.1:30080/tcp: 10.0.2.8:8080"]

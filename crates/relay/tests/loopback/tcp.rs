@@ -153,7 +153,9 @@ async fn without_an_endpoint_that_takes_it_a_connection_is_reset_and_counted() {
     let mut stage = stage(limits()).await;
     let dead = SocketAddr::from(([127, 0, 0, 1], free_port(Transport::Tcp).await));
     stage.endpoints(&[dead]).await;
-    let error = connect(stage.address()).await.expect_err("nobody is there");
+    let error = connect(stage.address())
+        .await
+        .expect_err("no server listens");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     stage.wait_for_rejected(1).await;
 }

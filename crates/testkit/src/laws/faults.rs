@@ -37,7 +37,7 @@ pub fn converges_under_faults<S: Subject>(subject: &S, history: &[Dataplane], se
         assert_eq!(
             subject.canonical(&held),
             subject.canonical(&anew),
-            "left is what the kernel came to hold, right what is wanted"
+            "left is what the kernel came to hold, right the desired state"
         );
         before = desired.clone();
     }

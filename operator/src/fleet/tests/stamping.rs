@@ -92,7 +92,7 @@ fn a_relabelled_node_changes_its_profile() {
     let mut cluster = Cluster::with_nodes(2);
     cluster.put_profile("edge", json!({"priority": 10, "mode": "iptables", "nodeSelector": {"matchLabels": {"role": "edge"}}}));
     cluster.run();
-    assert_eq!(cluster.stamped, [""; 0], "it selects nobody yet");
+    assert_eq!(cluster.stamped, [""; 0], "it selects no node yet");
     assert_eq!(
         cluster.condition("edge", "Ready"),
         "Unknown/NoMatchingNodes"

@@ -39,7 +39,7 @@ fn repaired_drift_is_reported_with_its_actor_and_its_size() {
 
     let syncs = families.sync(&web_and_cart(), Reason::Drift, &clock);
 
-    assert_eq!(syncs.len(), 1, "nobody touched IPv6");
+    assert_eq!(syncs.len(), 1, "no program touched IPv6");
     let repaired_drift = syncs[0].repaired_drift.as_ref().expect("there was damage");
     assert_eq!(repaired_drift.actor, Some(nft()));
     assert_eq!(

@@ -134,7 +134,7 @@ impl ApiServer {
             }
         };
         let asked = timeout(DEADLINE, next).await;
-        asked.unwrap_or_else(|_| panic!("nobody asks for {path}"))
+        asked.unwrap_or_else(|_| panic!("no request for {path} arrived"))
     }
 
     /// Answers with these objects in the requested form, and opens the watch that follows.

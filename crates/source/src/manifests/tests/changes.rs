@@ -217,7 +217,7 @@ async fn a_profile_that_becomes_invalid_leaves_the_node_as_it_is() {
         .await;
     fs::remove_file(directory.path().join("p.yaml")).expect("it was there");
     watched
-        .until("nobody says", |seen| seen.assignment == Some(None))
+        .until("no NodeProxy", |seen| seen.assignment == Some(None))
         .await;
 }
 
