@@ -1,8 +1,10 @@
-//! Checks what was programmed with a new connection to the API server's Service, as a Pod opens it.
+//! Checks what was programmed with a new connection to the API server's Service, as a process of the
+//! node opens it.
 //!
 //! The rules of a mode may be in the kernel as rendered and still forward nothing: another
 //! program's rule drops the packets, a module or a sysctl is missing. Only a packet shows that.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,28 +12,34 @@ use std::time::Duration;
 use crds::NodeProxyStatus;
 use crds::condition::{self, Finding, READY, Status, reason};
 use dataplane::{Dataplane, FrontendKey, FrontendKind, Protocol, ServiceKey};
+use kube::Client;
 use runtime::CancellationToken;
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::debug;
 
 use crate::board::Board;
 use crate::jitter::jittered;
+use crate::support::has_address;
 
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
 /// The time until a check that failed, or was not possible, is repeated.
 const REPEATED_AFTER: Duration = Duration::from_secs(10);
-/// The number of attempts of one check, each to an endpoint of its own choice, and how long each may
-/// take. One API server of three that is down makes one check in 240 fail.
+/// The number of attempts of one check, each to an endpoint of its own choice, and how long each
+/// takes if it fails. One API server of three that is down makes one check in 240 fail.
 const ATTEMPTS: u32 = 5;
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long the API server may take to answer a request.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// The number of failed checks in a row that are reported.
 const REPORTED: u32 = 2;
 
 /// Whether new connections reach the API server through its Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ApiServiceState {
-    /// The Service has no cluster IP or no endpoint, or the node has not been ready yet.
+    /// The Service has no cluster IP or no endpoint, the API server does not answer, or the node has
+    /// not been ready yet.
     #[default]
     Unchecked,
     /// The last check succeeded.
@@ -41,36 +49,54 @@ pub(crate) enum ApiServiceState {
 }
 
 /// Checks once the node is ready, after each applied configuration, and from time to time, until
-/// `stop` is cancelled. A node that is not ready says why itself.
-pub(crate) async fn check(board: Arc<Board>, stop: CancellationToken) {
+/// `stop` is cancelled. A node that is not ready says why itself. A failure counts only if the API
+/// server answers `client` at that time; without a client, it always does.
+pub(crate) async fn check(board: Arc<Board>, client: Option<Client>, stop: CancellationToken) {
+    let checking = check_for_ever(&board, client.as_ref());
+    // Cancel safe: the process ends.
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = checking => {}
+    }
+}
+
+/// Returns when the board is gone.
+async fn check_for_ever(board: &Board, client: Option<&Client>) {
     let mut status = board.status();
     let mut failures = 0;
+    let mut last_hash = None;
     loop {
         let current = status.borrow_and_update().clone();
-        let view = board.view().borrow().clone();
-        let view = view.filter(|view| {
-            // A directory of manifests has no API server.
-            let has_api_server = view.source.unreadable.is_none();
-            has_api_server && view.source.stale.is_none() && is_ready(&current)
-        });
-        let desired = view.as_deref().and_then(|view| view.desired.as_ref());
+        if last_hash != current.applied_hash {
+            last_hash.clone_from(&current.applied_hash);
+            failures = 0;
+        }
         let mut pause = REPEATED_AFTER;
-        match desired.map(address_of) {
-            // What is known stays: the node says itself why it is not ready.
-            None => {}
-            Some(None) => {
+        match destination(board, &current) {
+            Destination::Unknown => failures = 0,
+            Destination::None => {
                 failures = 0;
                 board.post_api_service(ApiServiceState::Unchecked);
             }
-            Some(Some(address)) => match connect(address).await {
+            Destination::ClusterIp(address) => match connect(address).await {
                 Ok(()) => {
                     failures = 0;
                     pause = jittered(EVERY);
                     board.post_api_service(ApiServiceState::Reachable(address));
                 }
+                // The node has no route there, and the kernel looks for one before it sees rules.
+                Err(error) if error.kind() == ErrorKind::NetworkUnreachable => {
+                    failures = 0;
+                    board.post_api_service(ApiServiceState::Unchecked);
+                }
+                Err(error) if !answers(client).await => {
+                    debug!(%address, %error, "neither Service nor API server answer");
+                    failures = 0;
+                }
                 Err(error) => {
                     failures += 1;
                     if failures >= REPORTED {
+                        let error = error.to_string();
                         board.post_api_service(ApiServiceState::Unreachable(address, error));
                     }
                 }
@@ -81,7 +107,6 @@ pub(crate) async fn check(board: Arc<Board>, stop: CancellationToken) {
         };
         // Cancel safe: the status is read again above.
         tokio::select! {
-            () = stop.cancelled() => return,
             changed = async { status.wait_for(is_another).await.map(drop) } => {
                 if changed.is_err() { return }
             }
@@ -90,8 +115,30 @@ pub(crate) async fn check(board: Arc<Board>, stop: CancellationToken) {
     }
 }
 
-/// Returns the cluster IP and port of the API server's Service, if it has endpoints. Its name is
-/// fixed.
+/// The destination of a check.
+enum Destination {
+    /// The node is not ready, or does not follow the API server: what is known stays.
+    Unknown,
+    /// The Service has no cluster IP of a family that the node has, or no endpoint.
+    None,
+    /// This cluster IP and port.
+    ClusterIp(SocketAddr),
+}
+
+fn destination(board: &Board, status: &NodeProxyStatus) -> Destination {
+    let view = board.view().borrow().clone();
+    let Some(view) = view.filter(|_| is_ready(status)) else {
+        return Destination::Unknown;
+    };
+    if view.source.stale.is_some() {
+        return Destination::None;
+    }
+    let address = view.desired.as_ref().and_then(address_of);
+    address.map_or(Destination::None, Destination::ClusterIp)
+}
+
+/// Returns the cluster IP and port of the API server's Service, if it has endpoints and the node an
+/// address of this family. The Service's name is fixed.
 fn address_of(desired: &Dataplane) -> Option<SocketAddr> {
     let key = ServiceKey {
         namespace: "default".into(),
@@ -106,7 +153,10 @@ fn address_of(desired: &Dataplane) -> Option<SocketAddr> {
                 address,
                 protocol: Protocol::Tcp,
                 port,
-            } if frontend.kind == FrontendKind::ClusterIp && !frontend.cluster.is_empty() => {
+            } if frontend.kind == FrontendKind::ClusterIp
+                && !frontend.cluster.is_empty()
+                && has_address(desired, key.family()) =>
+            {
                 Some(SocketAddr::new(*address, port.get()))
             }
             FrontendKey::Address { .. } | FrontendKey::NodePort { .. } => None,
@@ -118,16 +168,30 @@ fn is_ready(status: &NodeProxyStatus) -> bool {
 }
 
 /// Opens a connection and closes it. The error is that of the last attempt.
-async fn connect(address: SocketAddr) -> Result<(), String> {
-    let mut last = String::new();
+async fn connect(address: SocketAddr) -> io::Result<()> {
+    let mut last = io::Error::from(ErrorKind::TimedOut);
     for _ in 0..ATTEMPTS {
+        let next = Instant::now() + ATTEMPT;
         match timeout(ATTEMPT, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => last = error.to_string(),
-            Err(_) => last = format!("no answer within {} s", ATTEMPT.as_secs()),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::Error::from(ErrorKind::TimedOut),
         }
+        sleep_until(next).await;
     }
     Err(last)
+}
+
+/// Whether the API server answers a request.
+async fn answers(client: Option<&Client>) -> bool {
+    match client {
+        None => true,
+        Some(client) => {
+            let answered = timeout(ANSWERED_WITHIN, client.apiserver_version()).await;
+            // An answer that refuses is one, too.
+            matches!(answered, Ok(Ok(_) | Err(kube::Error::Api(_))))
+        }
+    }
 }
 
 // === impl ApiServiceState ===

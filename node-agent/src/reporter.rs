@@ -189,13 +189,14 @@ pub(crate) async fn report(
     let (mut status, mut applied_config) = (board.status(), board.applied_config());
     let mut heartbeat = board.heartbeat();
     let mut last = Last::Never;
-    let start = Deadline::now();
     let mut earlier = Earlier::Unread;
     loop {
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
         let due = last.due(&current, renewed_since, &destination, Deadline::now());
-        let due = due.max(earlier.stands_until(&current, start));
+        let due = earlier
+            .stands_until(&current)
+            .map_or(due, |until| due.max(until));
         // Cancel safe: the due time is computed again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,

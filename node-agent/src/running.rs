@@ -116,6 +116,11 @@ pub(crate) async fn start(
                 supervisor.stop(),
             );
             supervisor.spawn("heartbeat", heartbeat);
+            let board = Arc::clone(&board);
+            supervisor.spawn(
+                "check of the API server's Service",
+                api_service::check(board, Some(client.clone()), supervisor.stop()),
+            );
             journal = Journal::cluster(client.clone(), &node);
             Source::Kubernetes(client)
         }
@@ -253,10 +258,6 @@ pub(crate) async fn start(
         relay::serve(Arc::clone(&board), counts, supervisor.stop()),
     );
 
-    supervisor.spawn(
-        "check of the API server's Service",
-        api_service::check(Arc::clone(&board), supervisor.stop()),
-    );
     let kernel = observe_kernel();
     supervisor.spawn(
         "status",

@@ -166,12 +166,20 @@ impl Kernel {
             self.trial("says_outside_what_goes_wrong_inside", Kernel::rig_itself),
         ];
         if self.extent == Extent::All {
+            let health_checks = "compares_health_checks_of_mode_ipvs";
+            trials.push(self.trial(health_checks, |kernel| {
+                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs_health", 1)
+            }));
             let without_ipv6 = "serves_a_node_without_ipv6";
             trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
             for target in others()? {
                 let name = target.clone();
                 trials.push(self.trial(&name, move |kernel| match &*target {
-                    WITH_CONTROL_PLANE => kernel.run_with_control_plane(&target, &[]).map(drop),
+                    WITH_CONTROL_PLANE => {
+                        let passed = kernel.run_with_control_plane(&target, &[])?;
+                        ensure!(passed > 0, "nothing was tested");
+                        Ok(())
+                    }
                     _ => kernel.run(&target, &ABOUT_SPEED).map(drop),
                 }));
             }

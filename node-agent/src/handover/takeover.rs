@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crds::condition::{self, Status, status_of};
+use crds::condition::{self, Status, reason, status_of};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
@@ -282,11 +282,13 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
     }
 }
 
-/// Returns whether there is another problem than a refused earlier attempt.
+/// Returns whether there is another problem than a refused earlier attempt, and than new connections
+/// that fail: the other proxy's rules may be what they fail for.
 fn is_degraded(conditions: &[Condition]) -> bool {
+    let others = [reason::HANDOVER_REFUSED, reason::CONNECTION_FAILED];
     conditions.iter().any(|condition| {
         condition.type_ == condition::DEGRADED
             && condition.status == "True"
-            && condition.reason != condition::reason::HANDOVER_REFUSED.name
+            && others.iter().all(|other| other.name != condition.reason)
     })
 }

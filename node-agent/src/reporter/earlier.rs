@@ -1,17 +1,22 @@
 //! The report of the agent that ran on this node before, which this one carries on: a restart is no
 //! event on a node whose kernel goes on forwarding.
 
+use std::fs;
 use std::time::Duration;
 
-use crds::condition::{self, READY, reason};
+use crds::condition::{self, READY, Status, reason};
 use crds::{NodeProxy, NodeProxyStatus};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Api;
 use tokio::time::Instant as Deadline;
 
-/// How long a report of readiness stands while this agent reads Services and programs them. That
-/// takes a second or two, and longer while the API server is busy.
+/// How long an earlier report may stand in for what this agent does not know yet. To read Services
+/// and to program them takes a second or two, and longer while the API server is busy.
 const START: Duration = Duration::from_secs(30);
+/// The age up to which a report of readiness stands. An agent writes at least every five minutes and
+/// a half, so an older one says that agents have ended before they could write.
+const RECENT: Duration = Duration::from_secs(360);
 
 /// What is known of the earlier report.
 #[derive(Debug)]
@@ -19,59 +24,96 @@ pub(super) enum Earlier {
     /// It was not read yet.
     Unread,
     /// What of it still holds.
-    Read(Box<NodeProxyStatus>),
+    Read(Box<Report>),
+}
+
+/// An earlier report.
+#[derive(Debug)]
+pub(super) struct Report {
+    status: NodeProxyStatus,
+    /// Until when it stands in for what this agent does not know yet.
+    until: Deadline,
+    /// Whether the node was ready, and its kernel has not restarted since.
+    was_ready: bool,
 }
 
 // === impl Earlier ===
 
 impl Earlier {
-    /// Reads the report from the node's NodeProxy.
+    /// Reads the report from the node's NodeProxy. One that cannot be read is none: a newer agent
+    /// may have written values that this one does not know. Errors that may pass are returned, and
+    /// that there is no NodeProxy.
     pub(super) async fn observe(api: &Api<NodeProxy>, node: &str) -> Result<Earlier, kube::Error> {
-        let status = api.get(node).await?.status.unwrap_or_default();
-        Ok(Earlier::Read(Box::new(status)))
+        let status = match api.get(node).await {
+            Ok(object) => object.status.unwrap_or_default(),
+            Err(kube::Error::SerdeError(_)) => NodeProxyStatus::default(),
+            Err(kube::Error::Api(error)) if error.code == 403 => NodeProxyStatus::default(),
+            Err(error) => return Err(error),
+        };
+        Ok(Earlier::of(status, observe_boot(), Timestamp::now()))
     }
 
-    /// Returns the earliest time to write `current`, by an agent that was started at `start`.
-    pub(super) fn stands_until(&self, current: &NodeProxyStatus, start: Deadline) -> Deadline {
-        match self {
-            Earlier::Read(earlier) if was_ready(earlier) && is_starting(current) => start + START,
-            Earlier::Unread | Earlier::Read(_) => start,
-        }
+    /// The report `status`, read at `now` on a kernel that runs since `boot`.
+    pub(super) fn of(status: NodeProxyStatus, boot: Option<Timestamp>, now: Timestamp) -> Earlier {
+        let last = status.last_sync_time.as_ref().map(|time| time.0);
+        let is_recent = |last: Timestamp| {
+            let age = Duration::try_from(now.duration_since(last));
+            boot.is_some_and(|boot| last > boot) && age.unwrap_or_default() < RECENT
+        };
+        let is_true = condition::status_of(&status.conditions, READY) == Status::True;
+        Earlier::Read(Box::new(Report {
+            was_ready: is_true && last.is_some_and(is_recent),
+            until: Deadline::now() + START,
+            status,
+        }))
+    }
+
+    /// Returns the earliest time to write `current`, if there is one.
+    pub(super) fn stands_until(&self, current: &NodeProxyStatus) -> Option<Deadline> {
+        let Earlier::Read(earlier) = self else {
+            return None;
+        };
+        // Without conditions, nothing was composed yet.
+        let stands = current.conditions.is_empty() || earlier.was_ready && is_starting(current);
+        stands.then_some(earlier.until)
     }
 
     /// Returns `current` for a write: conditions that have not changed since the earlier report keep
-    /// its transition times, and what this agent does not know yet keeps its values.
+    /// its transition times, and for a while it stands in for what this agent does not know yet.
     pub(super) fn carry_on(&mut self, current: &NodeProxyStatus) -> NodeProxyStatus {
         let mut status = current.clone();
         let Earlier::Read(earlier) = self else {
             return status;
         };
-        // What changes now has times of its own from now on.
-        earlier.conditions.retain(|before| {
-            let now = find(&status.conditions, &before.type_);
-            now.is_none_or(|now| now.status == before.status)
+        let stands_in = earlier.was_ready && Deadline::now() < earlier.until;
+        let before = &mut earlier.status;
+        status.sync_latency = status.sync_latency.or_else(|| before.sync_latency.clone());
+        let is_unknown = |kind: &str| {
+            let now = find(&current.conditions, kind);
+            now.is_none_or(|now| now.status == "Unknown")
+        };
+        // What changes now, or is gone, has times of its own from now on.
+        before.conditions.retain(|before| {
+            let is_same = find(&current.conditions, &before.type_)
+                .is_some_and(|now| now.status == before.status);
+            is_same || stands_in && is_unknown(&before.type_)
         });
-        for condition in &mut status.conditions {
-            if let Some(before) = find(&earlier.conditions, &condition.type_) {
-                condition.last_transition_time = before.last_transition_time.clone();
+        for before in &before.conditions {
+            let mut now = status.conditions.iter_mut();
+            match now.find(|now| now.type_ == before.type_) {
+                Some(now) if now.status == before.status => {
+                    now.last_transition_time = before.last_transition_time.clone();
+                }
+                Some(now) => *now = before.clone(),
+                None => status.conditions.push(before.clone()),
             }
         }
-        // The kernel holds what the earlier agent applied.
-        status.applied_hash = status.applied_hash.or_else(|| earlier.applied_hash.clone());
-        status.last_sync_time = status
-            .last_sync_time
-            .or_else(|| earlier.last_sync_time.clone());
-        status.sync_latency = status.sync_latency.or_else(|| earlier.sync_latency.clone());
         status
     }
 }
 
 fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
-}
-
-fn was_ready(earlier: &NodeProxyStatus) -> bool {
-    condition::status_of(&earlier.conditions, READY) == condition::Status::True
 }
 
 /// Whether the agent knows too little yet to say whether the node is ready.
@@ -83,4 +125,11 @@ fn is_starting(current: &NodeProxyStatus) -> bool {
     ];
     find(&current.conditions, READY)
         .is_none_or(|ready| pending.iter().any(|pending| pending.name == ready.reason))
+}
+
+/// Returns since when the kernel runs: `btime` in /proc/stat, in seconds since the epoch (proc(5)).
+fn observe_boot() -> Option<Timestamp> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Timestamp::from_second(line.trim().parse().ok()?).ok()
 }

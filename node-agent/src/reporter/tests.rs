@@ -3,6 +3,7 @@
 use super::*;
 use crate::board::tests::assigned;
 use crate::engine::{Engine, MissingAssignment, View};
+use crds::condition::Status;
 use crds::node_proxy::drift::Drift;
 use crds::node_proxy::{ConntrackFill, Counts};
 use http::{Request, Response};
@@ -154,21 +155,32 @@ fn ready(status: &str, reason: &str, second: i64) -> NodeProxyStatus {
     }
 }
 
+/// The report of an agent that was ready since second 1000, and has ended that long ago.
+fn ready_before(ended: Duration) -> NodeProxyStatus {
+    NodeProxyStatus {
+        last_sync_time: Some(Time(Timestamp::now() - ended)),
+        ..ready("True", "Programmed", 1000)
+    }
+}
+
 /// Runs the reporter of an agent whose node has `earlier` in its NodeProxy; `reports` are posted at
 /// these seconds. Returns the second, status and transition of condition Ready in each write.
 async fn write_after(
-    earlier: NodeProxyStatus,
+    earlier: impl serde::Serialize,
     reports: Vec<(u64, NodeProxyStatus)>,
 ) -> Vec<(u64, String, i64)> {
-    let mut object = NodeProxy::new("node-1", crds::NodeProxySpec::default());
-    object.status = Some(earlier);
+    let mut object = json!(NodeProxy::new("node-1", crds::NodeProxySpec::default()));
+    object["status"] = json!(earlier);
     let object = Arc::new(serde_json::to_vec(&object).expect("it is JSON"));
     let start = Deadline::now();
     let (written, mut writes) = tokio::sync::mpsc::unbounded_channel();
     let server = service_fn(move |request: Request<Body>| {
         let (object, written) = (Arc::clone(&object), written.clone());
         async move {
+            let mut answer = object.to_vec();
             if request.method() == http::Method::PATCH {
+                let replaced = json!(NodeProxy::new("node-1", crds::NodeProxySpec::default()));
+                answer = replaced.to_string().into_bytes();
                 let body = request.into_body().collect_bytes().await?;
                 let patch: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
                 let status = serde_json::from_value(patch["status"].clone());
@@ -179,7 +191,7 @@ async fn write_after(
                 let said = (at, condition.status.clone(), second);
                 written.send(said).expect("the test listens");
             }
-            Ok::<_, kube::Error>(Response::new(Body::from(object.to_vec())))
+            Ok::<_, kube::Error>(Response::new(Body::from(answer)))
         }
     });
     let api = Api::all(Client::new(server, "default"));
@@ -209,7 +221,7 @@ async fn write_after(
 #[tokio::test(start_paused = true)]
 async fn a_restart_on_a_ready_node_is_no_event_and_keeps_the_time_of_transition() {
     let writes = write_after(
-        ready("True", "Programmed", 1000),
+        ready_before(Duration::from_secs(9)),
         vec![
             (1, ready("False", "Starting", 5000)),
             (5, ready("True", "Programmed", 5005)),
@@ -225,16 +237,74 @@ async fn a_restart_on_a_ready_node_is_no_event_and_keeps_the_time_of_transition(
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_not_get_ready_says_so_after_half_a_minute_and_a_failure_at_once() {
-    let stuck = write_after(
-        ready("True", "Programmed", 1000),
-        vec![(1, ready("False", "Starting", 5000))],
-    );
+    let starting = || vec![(1, ready("False", "Starting", 5000))];
+    let stuck = write_after(ready_before(Duration::from_secs(9)), starting());
     assert_eq!(stuck.await, [(30, "False".to_owned(), 5000)]);
+    // Agents that end again and again before they write.
+    let crashing = write_after(ready_before(Duration::from_secs(600)), starting());
+    assert_eq!(crashing.await, [(1, "False".to_owned(), 5000)]);
     let failing = write_after(
-        ready("True", "Programmed", 1000),
+        ready_before(Duration::from_secs(9)),
         vec![(2, ready("False", "CommitFailed", 5000))],
     );
     assert_eq!(failing.await, [(2, "False".to_owned(), 5000)]);
+}
+
+/// After an upgrade is taken back, the newer agent's report has values that this one does not know.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_cannot_be_read_is_replaced() {
+    let writes = write_after(
+        json!({"mode": "teleport"}),
+        vec![(1, ready("False", "Starting", 5000))],
+    );
+    assert_eq!(writes.await, [(1, "False".to_owned(), 5000)]);
+}
+
+/// The kernel of a node that was rebooted has no rules.
+#[tokio::test(start_paused = true)]
+async fn a_report_from_before_a_reboot_does_not_stand_in() {
+    let (now, starting) = (Timestamp::now(), ready("False", "Starting", 5000));
+    let earlier = || ready_before(Duration::from_secs(60));
+    let boot = now - Duration::from_secs(3600);
+    let before = Earlier::of(earlier(), Some(boot), now);
+    assert!(before.stands_until(&starting).is_some());
+    let rebooted = Earlier::of(earlier(), Some(now), now);
+    assert_eq!(rebooted.stands_until(&starting), None);
+    let unknown = Earlier::of(earlier(), None, now);
+    assert_eq!(unknown.stands_until(&starting), None);
+}
+
+/// What an agent cannot know at once keeps its last value for a while, and its time when it is known.
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_does_not_know_yet_is_as_before() {
+    let kind = condition::API_SERVICE_REACHABLE;
+    let with = |status: NodeProxyStatus, of_kind: Status, second| {
+        let mut status = status;
+        let finding =
+            condition::Finding::new(kind, of_kind, condition::reason::CONNECTED, String::new());
+        let at = Timestamp::from_second(second).expect("a time of this century");
+        condition::set_condition(&mut status.conditions, finding, at);
+        status
+    };
+    let before = with(ready_before(Duration::from_secs(9)), Status::True, 1001);
+    let mut earlier = Earlier::of(before, Some(Timestamp::UNIX_EPOCH), Timestamp::now());
+    let said = |status: &NodeProxyStatus| {
+        let mut conditions = status.conditions.iter();
+        let condition = conditions.find(|c| c.type_ == kind).cloned();
+        condition.map(|c| (c.status, c.last_transition_time.0.as_second()))
+    };
+    let ready = || ready("True", "Programmed", 5000);
+    let unchecked = with(ready(), Status::Unknown, 5000);
+    let as_before = Some(("True".to_owned(), 1001));
+    assert_eq!(said(&earlier.carry_on(&unchecked)), as_before);
+    assert_eq!(said(&earlier.carry_on(&ready())), as_before);
+    let checked = with(ready(), Status::True, 5001);
+    assert_eq!(said(&earlier.carry_on(&checked)), as_before);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let expected = Some(("Unknown".to_owned(), 5000));
+    assert_eq!(said(&earlier.carry_on(&unchecked)), expected);
+    let expected = Some(("True".to_owned(), 5001));
+    assert_eq!(said(&earlier.carry_on(&checked)), expected);
 }
 
 /// At a hundred changes a second, the status is composed ten times a second, and finally contains

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::condition::reason::AGENT_SILENT;
-use crds::condition::{READY, Status};
+use crds::condition::{self, API_SERVICE_REACHABLE, READY, Status};
 use crds::node_proxy::{Heartbeat, LEASE_PREFIX};
 use crds::{NodeProxy, NodeProxyStatus};
 use dataplane::Family;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 use tests::cluster::resources::{is_node_ready, says};
 use tests::cluster::shop::{Readiness, WEB, cluster_address};
@@ -32,7 +32,11 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     let clients = cluster.start_clients(Duration::from_millis(10))?;
     let mut monitor = Monitor::start(&node)?;
     let name = format!("node-{NODE}");
-    let before = status_of(&cluster.observe_node_proxies()?[&name]);
+    let proxies = cluster.wait_for_node_proxies("all checks", DEADLINE, |proxies| {
+        let conditions = status_of(&proxies[&name]).conditions;
+        condition::status_of(&conditions, API_SERVICE_REACHABLE) == Status::True
+    })?;
+    let before = status_of(&proxies[&name]);
 
     cluster.take_agent(NODE)?.kill()?;
     flows.go_on()?;
@@ -62,17 +66,13 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
             status_of(&proxies[&name]).last_sync_time != before.last_sync_time
         })?;
     let after = status_of(&proxies[&name]);
-    let ready = |status: &NodeProxyStatus| {
-        let conditions = status.conditions.iter();
+    let said = |status: &NodeProxyStatus| -> BTreeMap<String, (String, Time)> {
+        let conditions = status.conditions.iter().cloned();
         conditions
-            .filter(|c| c.type_ == READY)
-            .cloned()
-            .collect::<Vec<_>>()
+            .map(|c| (c.type_, (c.status, c.last_transition_time)))
+            .collect()
     };
-    ensure!(
-        ready(&after) == ready(&before),
-        "{after:?} after {before:?}"
-    );
+    ensure!(said(&after) == said(&before), "{after:?} after {before:?}");
     cluster.wait_until_ready(DEADLINE)?;
     let seen = monitor.finish()?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
