@@ -83,7 +83,8 @@ fn what_a_cluster_wants_of_pods_reaches_them() -> Result<()> {
     let operator = format!("--set-json=operator={values}");
     values["seLinuxOptions"] = labels.clone();
     let agent = format!("--set-json=agent={values}");
-    let objects = parse(&helm.render(&[operator, agent])?)?;
+    let host = "--set=apiServer.host=api.example".to_owned();
+    let objects = parse(&helm.render(&[operator, agent, host])?)?;
     for (kind, name) in [
         ("DaemonSet", "signpost-agent"),
         ("Deployment", "signpost-operator"),
