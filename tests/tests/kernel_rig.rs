@@ -156,9 +156,6 @@ impl Kernel {
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
                 kernel.expect_with_control_plane("takeover_kernel", "t177", 1)
             }),
-            self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
-                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs_seed", 1)
-            }),
             self.trial(
                 "t26_without_hashes_loses_affinity_alone",
                 Kernel::without_hashes,
@@ -166,9 +163,9 @@ impl Kernel {
             self.trial("says_outside_what_goes_wrong_inside", Kernel::rig_itself),
         ];
         if self.extent == Extent::All {
-            let health_checks = "compares_health_checks_of_mode_ipvs";
-            trials.push(self.trial(health_checks, |kernel| {
-                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs_health", 1)
+            let both = "compares_mode_ipvs_with_that_of_kube_proxy";
+            trials.push(self.trial(both, |kernel| {
+                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
             }));
             let without_ipv6 = "serves_a_node_without_ipv6";
             trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
