@@ -1,5 +1,6 @@
 //! The status of a node, derived from the state of its parts.
 
+mod api_service;
 mod handover;
 mod unsupported;
 
@@ -280,54 +281,6 @@ fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
         assert_eq!(first.message, expected);
         assert_eq!(status.applied_hash, Some(view.hash.clone()));
     }
-}
-
-/// Failure story T184.
-#[test]
-fn t184_connections_that_fail_through_programmed_rules_degrade_a_ready_node() {
-    let mut view = view();
-    let report = report(Family::ALL.map(|family| programmed(family, &view)));
-    let failing = ApiServiceState::Unreachable(
-        ([10, 96, 0, 1], 443).into(),
-        "no answer within 1 s".to_owned(),
-    );
-    let say = |view: &View, serving_state| {
-        let facts = Facts {
-            api_service: &failing,
-            serving_state,
-            ..facts(view, Some(&report))
-        };
-        let before = NodeProxyStatus::default();
-        let status = status(&facts, &before, Timestamp::UNIX_EPOCH);
-        let of = |kind| {
-            let (status, reason, _) = reported(&status, kind);
-            format!("{status}/{reason}")
-        };
-        [
-            condition::READY,
-            condition::DEGRADED,
-            condition::API_SERVICE_REACHABLE,
-        ]
-        .map(of)
-    };
-    assert_eq!(
-        say(&view, ServingState::Serving),
-        [
-            "True/Programmed",
-            "True/ConnectionFailed",
-            "False/ConnectionFailed"
-        ]
-    );
-    // Neither tells anything about Signpost's rules.
-    assert_eq!(
-        say(&view, ServingState::HandedBack)[2],
-        "Unknown/NotChecked"
-    );
-    view.source.stale = Some((SystemTime::UNIX_EPOCH, "refused".to_owned()));
-    assert_eq!(
-        say(&view, ServingState::Serving)[1..],
-        ["True/SourceStale", "Unknown/NotChecked"]
-    );
 }
 
 #[test]
