@@ -50,9 +50,9 @@ pub(crate) enum ApiServiceState {
 
 /// Checks once the node is ready, after each applied configuration, and from time to time, until
 /// `stop` is cancelled. A node that is not ready says why itself. A failure counts only if the API
-/// server answers `client` at that time; without a client, it always does.
-pub(crate) async fn check(board: Arc<Board>, client: Option<Client>, stop: CancellationToken) {
-    let checking = check_for_ever(&board, client.as_ref());
+/// server answers `client` at that time.
+pub(crate) async fn check(board: Arc<Board>, client: Client, stop: CancellationToken) {
+    let checking = check_for_ever(&board, &client);
     // Cancel safe: the process ends.
     tokio::select! {
         () = stop.cancelled() => {}
@@ -61,7 +61,7 @@ pub(crate) async fn check(board: Arc<Board>, client: Option<Client>, stop: Cance
 }
 
 /// Returns when the board is gone.
-async fn check_for_ever(board: &Board, client: Option<&Client>) {
+async fn check_for_ever(board: &Board, client: &Client) {
     let mut status = board.status();
     let mut failures = 0;
     let mut last_hash = None;
@@ -138,13 +138,9 @@ fn destination(board: &Board, status: &NodeProxyStatus) -> Destination {
 }
 
 /// Returns the cluster IP and port of the API server's Service, if it has endpoints and the node an
-/// address of this family. The Service's name is fixed.
+/// address of this family.
 fn address_of(desired: &Dataplane) -> Option<SocketAddr> {
-    let key = ServiceKey {
-        namespace: "default".into(),
-        name: "kubernetes".into(),
-    };
-    let rules = desired.services().get(&key)?;
+    let rules = desired.services().get(&ServiceKey::api_server())?;
     rules
         .frontends
         .iter()
@@ -183,15 +179,10 @@ async fn connect(address: SocketAddr) -> io::Result<()> {
 }
 
 /// Whether the API server answers a request.
-async fn answers(client: Option<&Client>) -> bool {
-    match client {
-        None => true,
-        Some(client) => {
-            let answered = timeout(ANSWERED_WITHIN, client.apiserver_version()).await;
-            // An answer that refuses is one, too.
-            matches!(answered, Ok(Ok(_) | Err(kube::Error::Api(_))))
-        }
-    }
+async fn answers(client: &Client) -> bool {
+    let answered = timeout(ANSWERED_WITHIN, client.apiserver_version()).await;
+    // An answer that refuses is one, too.
+    matches!(answered, Ok(Ok(_) | Err(kube::Error::Api(_))))
 }
 
 // === impl ApiServiceState ===

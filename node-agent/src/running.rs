@@ -119,7 +119,7 @@ pub(crate) async fn start(
             let board = Arc::clone(&board);
             supervisor.spawn(
                 "check of the API server's Service",
-                api_service::check(board, Some(client.clone()), supervisor.stop()),
+                api_service::check(board, client.clone(), supervisor.stop()),
             );
             journal = Journal::cluster(client.clone(), &node);
             Source::Kubernetes(client)

@@ -10,6 +10,9 @@ use ipnet::IpNet;
 
 use crate::{Endpoint, Family, Port, Protocol, Scheduler};
 
+/// The namespace and name of the API server's Service.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
 /// The name of a Service object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
@@ -139,6 +142,22 @@ pub struct Node {
 }
 
 // === impl ServiceKey ===
+
+impl ServiceKey {
+    /// The Service through which pods reach the API server. Its name is fixed.
+    pub fn api_server() -> ServiceKey {
+        let (namespace, name) = API_SERVER;
+        ServiceKey {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// Whether this is [`ServiceKey::api_server`].
+    pub fn is_api_server(&self) -> bool {
+        (&*self.namespace, &*self.name) == API_SERVER
+    }
+}
 
 impl ServiceKey {
     /// The key of the Service `namespace/name`.

@@ -1,12 +1,18 @@
 //! Checks with real connections on loopback, at the pace of a paused clock.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig};
+use http::{Request, Response};
 use jiff::Timestamp;
+use kube::client::Body;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tower::service_fn;
 
 use super::*;
 use crate::engine::{Engine, MissingAssignment, View};
@@ -39,43 +45,113 @@ fn ready(mode: Mode) -> Arc<NodeProxyStatus> {
     })
 }
 
+/// A node whose check runs, with a server behind the Service's address.
+struct Checked {
+    board: Arc<Board>,
+    state: watch::Receiver<ApiServiceState>,
+    address: SocketAddr,
+    server: Option<TcpListener>,
+    /// Whether the API server answers requests.
+    answers: Arc<AtomicBool>,
+    stop: CancellationToken,
+    checking: JoinHandle<()>,
+}
+
+impl Checked {
+    /// Starts, and waits until the Service is reachable.
+    async fn start() -> Checked {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let server = server.expect("loopback has free ports");
+        let address = server.local_addr().expect("it listens");
+        let answers = Arc::new(AtomicBool::new(true));
+        let is_there = Arc::clone(&answers);
+        let api_server = service_fn(move |_: Request<Body>| {
+            let refused = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":403}"#;
+            let response = Response::builder().status(403);
+            let answer = match is_there.load(Ordering::Relaxed) {
+                true => Ok(response
+                    .body(Body::from(refused.as_bytes().to_vec()))
+                    .expect("valid")),
+                false => Err(io::Error::from(ErrorKind::ConnectionRefused)),
+            };
+            async { answer }
+        });
+        let (board, stop) = (Arc::new(Board::new()), CancellationToken::new());
+        let client = Client::new(api_server, "default");
+        let checking = tokio::spawn(check(Arc::clone(&board), client, stop.clone()));
+        let view = Engine::new("node-1", None, MissingAssignment::MayEnd).view();
+        board.post_view(View {
+            desired: Some(desired(address)),
+            ..view
+        });
+        board.post_status(ready(Mode::Nftables));
+        let mut checked = Checked {
+            state: board.api_service(),
+            board,
+            address,
+            server: Some(server),
+            answers,
+            stop,
+            checking,
+        };
+        checked.wait_until_reachable().await;
+        checked
+    }
+
+    /// Closes the server; the next configuration is checked at once.
+    fn lose_server(&mut self) {
+        self.server = None;
+        self.board.post_status(ready(Mode::Iptables));
+    }
+
+    async fn wait_until_reachable(&mut self) {
+        let reachable = ApiServiceState::Reachable(self.address);
+        let met = self.state.wait_for(|state| *state == reachable).await;
+        drop(met.expect("the board is there"));
+    }
+
+    async fn wait_until_unreachable(&mut self) {
+        let met = self.state.wait_for(|state| state.problem().is_some()).await;
+        drop(met.expect("the board is there"));
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.checking.await.expect("it ends when it is stopped");
+    }
+}
+
 /// Failure story T184: rules were in the kernel as rendered, another program's rule dropped every
 /// packet to Services, and the node was Ready.
 #[tokio::test(start_paused = true)]
 async fn t184_rules_that_forward_nothing_are_reported_after_two_checks_and_so_is_their_repair() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-    let listener = listener.expect("loopback has free ports");
-    let address = listener.local_addr().expect("it listens");
-    let board = Arc::new(Board::new());
-    let mut state = board.api_service();
-    let stop = CancellationToken::new();
-    let checking = tokio::spawn(check(Arc::clone(&board), None, stop.clone()));
-    let view = Engine::new("node-1", None, MissingAssignment::MayEnd).view();
-    board.post_view(View {
-        desired: Some(desired(address)),
-        ..view
-    });
-    board.post_status(ready(Mode::Nftables));
-    let reachable = ApiServiceState::Reachable(address);
-    let met = state.wait_for(|state| *state == reachable).await;
-    drop(met.expect("the board is there"));
-
-    drop(listener);
+    let mut checked = Checked::start().await;
+    checked.lose_server();
     let before = Instant::now();
-    // The next configuration is checked at once.
-    board.post_status(ready(Mode::Iptables));
-    let met = state.wait_for(|state| state.problem().is_some()).await;
-    drop(met.expect("the board is there"));
+    checked.wait_until_unreachable().await;
     // Two checks of five attempts, a second each.
     assert_eq!(before.elapsed().as_secs(), 5 + 10 + 5);
-
-    let listener = TcpListener::bind(address).await.expect("it was free");
-    let met = state.wait_for(|state| *state == reachable).await;
-    drop(met.expect("the board is there"));
+    let server = TcpListener::bind(checked.address).await;
+    checked.server = Some(server.expect("it was free"));
+    checked.wait_until_reachable().await;
     assert_eq!(before.elapsed().as_secs(), 20 + 10);
-    drop(listener);
-    stop.cancel();
-    checking.await.expect("it ends when it is stopped");
+    checked.stop().await;
+}
+
+/// An API server that is away says nothing about the rules, however long it is away.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_api_server_is_no_fault_of_the_rules() {
+    let mut checked = Checked::start().await;
+    checked.answers.store(false, Ordering::Relaxed);
+    checked.lose_server();
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(checked.state.borrow().problem(), None);
+    checked.answers.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    checked.wait_until_unreachable().await;
+    // Failures during the outage do not count.
+    assert!(before.elapsed().as_secs() >= 15, "{:?}", before.elapsed());
+    checked.stop().await;
 }
 
 #[test]

@@ -219,3 +219,17 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
     }
     points
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::preflight::Severity;
+    use super::*;
+
+    #[test]
+    fn connections_that_end_are_counted_and_prevent_nothing() {
+        assert_eq!(ending(0), None);
+        let point = ending(3).expect("three end");
+        assert_eq!(point.weight, Severity::Note);
+        assert!(point.text.contains("3 established connections"), "{point}");
+    }
+}

@@ -91,6 +91,18 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
     assert_eq!(due(250), 310);
 }
 
+/// Starts the reporter of node-1.
+fn start_reporter(client: Client) -> (Arc<Board>, tokio::task::JoinHandle<()>, CancellationToken) {
+    let (board, stop) = (Arc::new(Board::new()), CancellationToken::new());
+    let reporting = tokio::spawn(report(
+        Destination::Api(Box::new(Api::all(client))),
+        "node-1".to_owned(),
+        Arc::clone(&board),
+        stop.clone(),
+    ));
+    (board, reporting, stop)
+}
+
 /// Without its NodeProxy an agent asks once, and writes when the watch delivers one.
 #[tokio::test(start_paused = true)]
 async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothing() {
@@ -112,15 +124,7 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
             .body(Body::from(answer.to_string().into_bytes()));
         async { answer }
     });
-    let api = Api::all(Client::new(server, "default"));
-    let board = Arc::new(Board::new());
-    let stop = CancellationToken::new();
-    let reporting = tokio::spawn(report(
-        Destination::Api(Box::new(api)),
-        "node-1".to_owned(),
-        Arc::clone(&board),
-        stop.clone(),
-    ));
+    let (board, reporting, stop) = start_reporter(Client::new(server, "default"));
     for minute in 0..30 {
         tokio::time::sleep(Duration::from_secs(60)).await;
         board.post_status(Arc::new(NodeProxyStatus {
@@ -194,15 +198,7 @@ async fn write_after(
             Ok::<_, kube::Error>(Response::new(Body::from(answer)))
         }
     });
-    let api = Api::all(Client::new(server, "default"));
-    let board = Arc::new(Board::new());
-    let stop = CancellationToken::new();
-    let reporting = tokio::spawn(report(
-        Destination::Api(Box::new(api)),
-        "node-1".to_owned(),
-        Arc::clone(&board),
-        stop.clone(),
-    ));
+    let (board, reporting, stop) = start_reporter(Client::new(server, "default"));
     for (second, status) in reports {
         tokio::time::sleep_until(start + Duration::from_secs(second)).await;
         board.post_status(Arc::new(status));

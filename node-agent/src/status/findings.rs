@@ -55,9 +55,7 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
 
 /// Whether a connection through the API server's Service shows something about Signpost's rules.
 fn can_check_api_service(facts: &Facts<'_>) -> bool {
-    let source = &facts.view.source;
-    let has_api_server = source.unreadable.is_none();
-    has_api_server && source.stale.is_none() && facts.serving_state != ServingState::HandedBack
+    facts.view.source.stale.is_none() && facts.serving_state != ServingState::HandedBack
 }
 
 /// Returns whether the node serves every Service: the source has answered recently, everything is

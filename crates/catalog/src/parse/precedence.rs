@@ -17,12 +17,11 @@ pub(super) fn precedence(
     metadata: &Metadata,
     ports: &[ServicePort],
 ) -> Precedence {
-    let is_api_server = (&*key.namespace, &*key.name) == ("default", "kubernetes");
     let (label, value) = CLUSTER_DNS;
     let is_labelled = metadata.labels.get(label).is_some_and(|v| v == value);
     let answers_names = ports.iter().any(|port| port.port.get() == DNS_PORT);
     let is_dns = is_labelled || (&*key.namespace == ADD_ONS && answers_names);
-    if is_api_server || is_dns {
+    if key.is_api_server() || is_dns {
         Precedence::First
     } else {
         Precedence::Ordinary

@@ -108,7 +108,7 @@ impl Dataplane {
         let (old_says, new_says) = (decides(before, &old), decides(after, &new));
         let mut decided: BTreeSet<IpAddr> =
             old_says.symmetric_difference(&new_says).copied().collect();
-        if is_api_server(service) {
+        if service.is_api_server() {
             let endpoints = Arc::new(after.map(endpoint_addresses).unwrap_or_default());
             let before = std::mem::replace(&mut self.api_servers, Arc::clone(&endpoints));
             decided.extend(before.symmetric_difference(&endpoints));
@@ -201,7 +201,7 @@ impl Dataplane {
     /// Load-balancer IPs are set by cluster administrators, and may be the node's: k3s gives
     /// Services the addresses of nodes.
     fn decide_external(&self, service: &ServiceKey, address: IpAddr) -> Option<Reserved> {
-        if self.api_servers.contains(&address) && !is_api_server(service) {
+        if self.api_servers.contains(&address) && !service.is_api_server() {
             return Some(Reserved::ApiServer);
         }
         if self.node.local_addresses.contains(&address) {
@@ -223,11 +223,6 @@ impl Dataplane {
         let shares = owners.any(|owner| owner.namespace == service.namespace);
         (!shares).then(|| Reserved::LoadBalancerIp(first.clone()))
     }
-}
-
-/// Whether this is the Service through which pods reach the API server. Its name is fixed.
-fn is_api_server(service: &ServiceKey) -> bool {
-    (&*service.namespace, &*service.name) == ("default", "kubernetes")
 }
 
 /// The addresses that a Service claims other than as cluster IPs, sorted and distinct. The rules
