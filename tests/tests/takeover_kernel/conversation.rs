@@ -15,7 +15,7 @@ use tests::network::Namespace;
 /// The timeout of an answer. A lost UDP answer is not sent again in this time, and a TCP connection
 /// that lost its translation never recovers.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The interval between two requests.
+/// The shortest interval between two requests.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A client that continuously makes requests over one connection.
@@ -28,23 +28,26 @@ pub(crate) struct Conversation {
 // === impl Conversation ===
 
 impl Conversation {
-    /// Connects and makes requests until [`Conversation::end`].
+    /// Connects and makes a request every `every`, but not more often than every 10 ms, until
+    /// [`Conversation::end`].
     pub(crate) fn begin(
         inside: &Namespace,
         protocol: Protocol,
         with: SocketAddr,
+        every: Duration,
     ) -> Result<Conversation> {
+        let pause = every.max(PAUSE);
         let over = Arc::new(AtomicBool::new(false));
         let end = Arc::clone(&over);
         let thread = match protocol {
             Protocol::Udp => {
                 let socket = inside.enter(|| connect_udp(with))??;
-                thread::spawn(move || ask_over_udp(&socket, &end))
+                thread::spawn(move || ask_over_udp(&socket, pause, &end))
             }
             Protocol::Tcp | Protocol::Sctp => {
                 let stream = inside.enter(|| TcpStream::connect(with))??;
                 stream.set_read_timeout(Some(patience(PATIENCE)))?;
-                thread::spawn(move || ask_over_tcp(stream, &end))
+                thread::spawn(move || ask_over_tcp(stream, pause, &end))
             }
         };
         Ok(Conversation { over, thread })
@@ -69,7 +72,7 @@ fn connect_udp(with: SocketAddr) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn ask_over_tcp(stream: TcpStream, over: &AtomicBool) -> Result<u64> {
+fn ask_over_tcp(stream: TcpStream, pause: Duration, over: &AtomicBool) -> Result<u64> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     stream.read_line(&mut line)?;
@@ -82,12 +85,12 @@ fn ask_over_tcp(stream: TcpStream, over: &AtomicBool) -> Result<u64> {
         answered.with_context(|| format!("established TCP, after {answers} answers"))?;
         ensure!(line == question, "{line:?} came back of {question:?}");
         answers += 1;
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
     }
     Ok(answers)
 }
 
-fn ask_over_udp(socket: &UdpSocket, over: &AtomicBool) -> Result<u64> {
+fn ask_over_udp(socket: &UdpSocket, pause: Duration, over: &AtomicBool) -> Result<u64> {
     let mut buffer = [0; 2048];
     let mut first = None;
     let mut answers = 0;
@@ -104,7 +107,7 @@ fn ask_over_udp(socket: &UdpSocket, over: &AtomicBool) -> Result<u64> {
         let first = first.get_or_insert_with(|| answer.clone());
         ensure!(*first == answer, "{first:?} became {answer:?}");
         answers += 1;
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
     }
     Ok(answers)
 }

@@ -30,8 +30,8 @@ impl Crowd {
         Crowd::gather_for(topology, EVERY)
     }
 
-    /// Like [`Crowd::gather`], with another interval between new connections: many clients leave an
-    /// emulated machine no time for its proxies.
+    /// Like [`Crowd::gather`], with another interval between new connections and between requests:
+    /// many clients leave an emulated machine no time for its proxies.
     pub(crate) fn gather_for(topology: &Topology, every: Duration) -> Result<Crowd> {
         let mut crowd = Crowd {
             new: Vec::new(),
@@ -68,7 +68,7 @@ impl Crowd {
         };
         let new = start_traffic(inside, &probe, self.every).with_context(|| name.clone())?;
         self.new.push((name.clone(), new));
-        let old = Conversation::begin(inside, protocol, destination);
+        let old = Conversation::begin(inside, protocol, destination, self.every);
         let old = old.with_context(|| name.clone())?;
         self.established.push((name, old));
         Ok(())
