@@ -26,7 +26,7 @@ fn main() -> Result<ExitCode> {
     print_times(&outcomes)?;
     let failed: Vec<&Outcome> = outcomes.iter().filter(|o| !o.status.success()).collect();
     for outcome in &failed {
-        println!("failed: {}", outcome.program);
+        println!("failed: {}\n{}", outcome.program, outcome.failures());
     }
     if failed.is_empty() && documentation_passed {
         Ok(ExitCode::SUCCESS)

@@ -102,9 +102,36 @@ fn read_again(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
+/// The longest excerpt of a failed program's output.
+const EXCERPT: usize = 40;
+
+/// Returns what the output of a failed program says about the tests that failed: the list of
+/// libtest, or the last lines if the program ended without it.
+fn excerpt(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let is_heading = |line: &&str| **line == *"failures:";
+    let Some(first) = lines.iter().position(is_heading) else {
+        return lines[lines.len().saturating_sub(EXCERPT)..].to_vec();
+    };
+    // The second heading begins the list of names alone.
+    let said = lines[first + 1..].split(is_heading).next();
+    let said = said.unwrap_or_default();
+    said[..said.len().min(EXCERPT)].to_vec()
+}
+
 // === impl Outcome ===
 
 impl Outcome {
+    /// Returns what a failed program printed about its failed tests, in at most 40 lines without
+    /// the closing lines that `tools/tally` counts.
+    pub fn failures(&self) -> String {
+        let output = String::from_utf8_lossy(&self.output);
+        let counted = |line: &&&str| line.starts_with("test result: ");
+        let said = excerpt(&output);
+        let said = said.iter().filter(|line| !counted(line));
+        said.map(|line| format!("  {line}\n")).collect()
+    }
+
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
@@ -140,7 +167,7 @@ mod tests {
 
     use anyhow::{Context, Result, ensure};
 
-    use super::run_all;
+    use super::{excerpt, run_all};
     use crate::test_run::{Program, Queue};
 
     /// A script that waits until the other script runs too.
@@ -185,6 +212,15 @@ mod tests {
             .write_all(printed)?;
         let output = String::from_utf8(child.wait_with_output()?.stdout)?;
         Ok(output.lines().last().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn the_end_of_a_run_repeats_what_failed_and_why() {
+        let listed = "test it ... FAILED\n\nfailures:\n\n---- it ----\nno answer\n\n\nfailures:\n    it\n\ntest result: FAILED.";
+        assert_eq!(excerpt(listed), ["", "---- it ----", "no answer", "", ""]);
+        assert_eq!(excerpt("Segmentation fault"), ["Segmentation fault"]);
+        let long: String = (0..99).map(|number| format!("{number}\n")).collect();
+        assert_eq!(excerpt(&long)[..1], ["59"]);
     }
 
     #[test]
