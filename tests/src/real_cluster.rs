@@ -399,8 +399,8 @@ pub fn missing_for_ours() -> Result<Option<String>> {
     if let Some(problem) = missing() {
         return Ok(Some(problem));
     }
-    Ok(match images::observe_ours()? {
-        images::OwnChains::Made(_) => None,
-        images::OwnChains::Missing => Some("there are no images to install: make image".to_owned()),
+    Ok(match images::observe()? {
+        images::OwnImages::Made(_) => None,
+        images::OwnImages::Missing => Some("there are no images to install: make image".to_owned()),
     })
 }

@@ -12,7 +12,7 @@ use tests::conformance::suite::{Order, Suite};
 use tests::conformance::{Group, Outcome, Proxy, proxies};
 use tests::control_plane::build_programs;
 use tests::real_cluster::enclosure::{self, Place};
-use tests::real_cluster::images::{self, OwnChains};
+use tests::real_cluster::images::{self, OwnImages};
 use tests::real_cluster::{Built, Plan, RealCluster, helm, missing_for_ours};
 use tests::shared::Shared;
 
@@ -97,7 +97,7 @@ fn run_all() -> Result<Report> {
     let Place::Inside(enclosure) = enclosure::enter()? else {
         bail!("a cluster starts in an enclosure");
     };
-    let OwnChains::Made(ours) = images::observe_ours()? else {
+    let OwnImages::Made(ours) = images::observe()? else {
         bail!("there are no images: make image");
     };
     let say = |event: &str| println!("    {event}");

@@ -20,7 +20,7 @@ use tests::conformance::suite::{Order, Suite};
 use tests::conformance::{Proxy, Run, api_server_restart, document, proxies};
 use tests::control_plane::build_programs;
 use tests::real_cluster::enclosure::{self, Enclosure, Place};
-use tests::real_cluster::images::{self, OwnChains};
+use tests::real_cluster::images::{self, OwnImages};
 use tests::real_cluster::{self, Built, Plan, RealCluster, helm};
 
 /// Kubernetes' own end-to-end tests of Services, on a real cluster on this machine.
@@ -110,7 +110,7 @@ fn run_all(arguments: &Arguments, enclosure: &Enclosure) -> Result<()> {
     let suite = Suite::build()?;
     let mut archives = suite.images();
     if proxy == Proxy::Signpost {
-        let OwnChains::Made(ours) = images::observe_ours()? else {
+        let OwnImages::Made(ours) = images::observe()? else {
             bail!("there are no images of Signpost: make image");
         };
         archives.extend(ours);

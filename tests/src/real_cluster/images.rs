@@ -16,7 +16,7 @@ const PROGRAMS: [&str; 2] = ["signpost-agent", "signpost-operator"];
 
 /// Signpost's images, if they have been built.
 #[derive(Debug, Clone)]
-pub enum OwnChains {
+pub enum OwnImages {
     /// The archives of both.
     Made(Vec<PathBuf>),
     /// The images have not been built.
@@ -26,7 +26,7 @@ pub enum OwnChains {
 /// Finds the archives of this version: in the folder named by the environment variable
 /// `SIGNPOST_IMAGES`, where a missing archive is an error, or otherwise in `dist`, where
 /// `make image` writes them.
-pub fn observe_ours() -> Result<OwnChains> {
+pub fn observe() -> Result<OwnImages> {
     let named = env::var_os(FOLDER).map(PathBuf::from);
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
     let folder = named.as_ref().unwrap_or(&usual);
@@ -42,9 +42,9 @@ pub fn observe_ours() -> Result<OwnChains> {
         env!("CARGO_PKG_VERSION")
     );
     Ok(if all {
-        OwnChains::Made(archives)
+        OwnImages::Made(archives)
     } else {
-        OwnChains::Missing
+        OwnImages::Missing
     })
 }
 

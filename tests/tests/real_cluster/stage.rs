@@ -65,7 +65,7 @@ impl Stage {
         let Place::Inside(enclosure) = enclosure::enter()? else {
             bail!("a cluster starts in an enclosure");
         };
-        let images::OwnChains::Made(mut archives) = images::observe_ours()? else {
+        let images::OwnImages::Made(mut archives) = images::observe()? else {
             bail!("there are no images: make image");
         };
         let servers = enclosure.folder().join("echo-server.tar");
