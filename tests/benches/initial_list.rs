@@ -217,7 +217,7 @@ impl PacketPath {
         let (sender, mut deliveries) = mpsc::channel(64);
         let stop = CancellationToken::new();
         let this = std::process::id();
-        let (began, theirs, own) = (
+        let (began, of_api_server, own) = (
             Instant::now(),
             processor_time(api_server)?,
             processor_time(this)?,
@@ -238,7 +238,7 @@ impl PacketPath {
         }
         let figures = Figures {
             time: began.elapsed(),
-            of_api_server: processor_time(api_server)?.saturating_sub(theirs),
+            of_api_server: processor_time(api_server)?.saturating_sub(of_api_server),
             own: processor_time(this)?.saturating_sub(own),
             bytes: bytes.load(Ordering::Relaxed),
             connections: connections_to(this, address)?,

@@ -231,7 +231,7 @@ impl Cluster {
     pub fn describe_logs(&self) -> String {
         let agents = (1..=NEWCOMER).map(|number| format!("agent-node-{number}"));
         let programs = agents.chain(["operator".to_owned()]);
-        let ours = programs.map(|program| {
+        let own = programs.map(|program| {
             let log = program::describe_log(&self.files.log(&program));
             format!("--- the end of the log of {program}:\n{log}")
         });
@@ -241,8 +241,8 @@ impl Cluster {
             .unwrap_or_default();
         let lines: Vec<&str> = api_server.lines().collect();
         let end = lines[lines.len().saturating_sub(10)..].join("\n");
-        let theirs = format!("--- the end of the log of the API server:\n{end}");
-        ours.chain([theirs]).collect::<Vec<_>>().join("\n")
+        let of_api_server = format!("--- the end of the log of the API server:\n{end}");
+        own.chain([of_api_server]).collect::<Vec<_>>().join("\n")
     }
 }
 

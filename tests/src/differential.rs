@@ -161,21 +161,23 @@ impl BothProxies {
         let (_, iptables) = self.ground.setting()?;
         self.writer()
             .apply_objects(&[configuration.of_signpost()?], &[])?;
-        let [theirs, ours] = &self.ground.worlds;
+        let [by_kube_proxy, by_signpost] = &self.ground.worlds;
 
         let file = self.files.path().join("kube-proxy.yaml");
         let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY)?;
         fs::write(&file, configuration.of_kube_proxy(&kubeconfig).to_string())
             .context("failed to write the configuration of kube-proxy")?;
         let program = self.control_plane.programs().join("kube-proxy");
-        let mut kube_proxy = theirs.node()?.command(program);
+        let mut kube_proxy = by_kube_proxy.node()?.command(program);
         kube_proxy.arg("--config").arg(&file);
         if let Some(programs) = iptables {
             programs.show_to(&mut kube_proxy)?;
         }
         let kube_proxy = Program::start("kube-proxy", kube_proxy, &self.log(Rival::KubeProxy))?;
 
-        let mut agent = ours.node()?.command(binaries::find("signpost-agent")?);
+        let mut agent = by_signpost
+            .node()?
+            .command(binaries::find("signpost-agent")?);
         agent.args(["run", "--node", addresses::NODE, "--kubeconfig"]);
         agent.arg(self.control_plane.kubeconfig(ADMINISTRATOR)?);
         agent.arg("--state").arg(self.files.path().join("state"));
@@ -376,10 +378,10 @@ impl BothProxies {
     }
 
     fn world(&self, rival: Rival) -> &World {
-        let [theirs, ours] = &self.ground.worlds;
+        let [by_kube_proxy, by_signpost] = &self.ground.worlds;
         match rival {
-            Rival::KubeProxy => theirs,
-            Rival::Signpost => ours,
+            Rival::KubeProxy => by_kube_proxy,
+            Rival::Signpost => by_signpost,
         }
     }
 

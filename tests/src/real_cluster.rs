@@ -395,7 +395,7 @@ pub fn missing() -> Option<String> {
 
 /// Returns what is missing to start a cluster here and install Signpost on it, in one line; `None`
 /// if nothing is.
-pub fn missing_for_ours() -> Result<Option<String>> {
+pub fn missing_for_signpost() -> Result<Option<String>> {
     if let Some(problem) = missing() {
         return Ok(Some(problem));
     }

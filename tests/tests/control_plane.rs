@@ -91,9 +91,12 @@ fn open_shop(control_plane: &ControlPlane) -> Result<()> {
 
 /// Waits for the ready endpoint in the Service's slice of this family, and returns the slice.
 fn wait_for_endpoint(control_plane: &ControlPlane, family: &str) -> Result<Value> {
-    let ours = "--selector=kubernetes.io/service-name=web";
+    let selector = "--selector=kubernetes.io/service-name=web";
     wait_for("a ready endpoint", DEADLINE, || {
-        let slices = get(control_plane, &["endpointslices", "--namespace=shop", ours])?;
+        let slices = get(
+            control_plane,
+            &["endpointslices", "--namespace=shop", selector],
+        )?;
         let slices = slices["items"]
             .as_array()
             .context("a list has items")?
@@ -309,9 +312,9 @@ fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
     wait_for("its API server to end", DEADLINE, || {
         Ok(TcpStream::connect(address).err().map(drop))
     })?;
-    let of_ours = files.path().display().to_string();
+    let folder = files.path().display().to_string();
     wait_for("its other programs to end", DEADLINE, || {
-        Ok((!runs_with(&of_ours)?).then_some(()))
+        Ok((!runs_with(&folder)?).then_some(()))
     })
 }
 

@@ -55,11 +55,11 @@ fn serves_nodes() -> Result<()> {
     );
 
     // The address to which clients of the Service `kubernetes` are forwarded.
-    let ours = "--selector=kubernetes.io/service-name=kubernetes";
+    let selector = "--selector=kubernetes.io/service-name=kubernetes";
     let slices = [
         "get",
         "endpointslices",
-        ours,
+        selector,
         "--output=jsonpath={..addresses}{..port}",
     ];
     wait_for("the endpoint of the Service kubernetes", DEADLINE, || {

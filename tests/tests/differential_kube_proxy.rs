@@ -255,11 +255,11 @@ fn compare_answers(
     wait_for("the same answers", FOLLOWS_WITHIN, || {
         last.clear();
         urls.retain(|(url, about)| {
-            let (theirs, ours) = (read(Rival::KubeProxy, url), read(Rival::Signpost, url));
-            let differ = theirs != ours;
+            let (kube_proxy, signpost) = (read(Rival::KubeProxy, url), read(Rival::Signpost, url));
+            let differ = kube_proxy != signpost;
             if differ {
                 last += &format!(
-                    "\n{url}\n    kube-proxy: {theirs}\n    Signpost:   {ours}\n  {about}"
+                    "\n{url}\n    kube-proxy: {kube_proxy}\n    Signpost:   {signpost}\n  {about}"
                 );
             }
             differ

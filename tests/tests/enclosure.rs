@@ -284,8 +284,8 @@ impl Traces {
     /// Returns the mounts below the folder in this process's mount namespace.
     fn observe_mounts(&self) -> Result<Vec<String>> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("failed to list mounts")?;
-        let ours = mounts.lines().filter(|line| line.contains(&self.0));
-        Ok(ours.map(str::to_owned).collect())
+        let below = mounts.lines().filter(|line| line.contains(&self.0));
+        Ok(below.map(str::to_owned).collect())
     }
 }
 

@@ -222,11 +222,11 @@ fn committed(namespace: &Namespace) -> Result<()> {
 
 fn others(namespace: &Namespace) -> Result<()> {
     let mut socket = open(namespace)?;
-    let mut theirs = namespace.enter(|| IpvsSocket::open(ELSEWHERE))??;
+    let mut other_socket = namespace.enter(|| IpvsSocket::open(ELSEWHERE))??;
     let mark = ELSEWHERE.mark(5).context("beyond the range")?;
     for family in FAMILIES {
         let their_key = VirtualServerKey { family, mark };
-        theirs.commit(&[
+        other_socket.commit(&[
             add_server(their_key, "sh")?,
             add_destination(their_key, 9, 1),
         ])?;
@@ -253,13 +253,13 @@ fn others(namespace: &Namespace) -> Result<()> {
             matches!(outcome, Err(CommitError::Unreserved(_))),
             "{outcome:?}"
         );
-        let found = theirs.observe_destinations(their_key)?;
+        let found = other_socket.observe_destinations(their_key)?;
         ensure!(
             behind(&found) == [(address(family, 9), destination(1))],
             "{found:?}"
         );
     }
-    let left = theirs.observe_virtual_servers()?;
+    let left = other_socket.observe_virtual_servers()?;
     ensure!(left.own.len() == 2 && left.foreign.is_empty(), "{left:?}");
     Ok(())
 }

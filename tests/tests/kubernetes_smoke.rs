@@ -13,7 +13,7 @@ use tests::conformance::{Group, Outcome, Proxy, proxies};
 use tests::control_plane::build_programs;
 use tests::real_cluster::enclosure::{self, Place};
 use tests::real_cluster::images::{self, OwnImages};
-use tests::real_cluster::{Built, Plan, RealCluster, helm, missing_for_ours};
+use tests::real_cluster::{Built, Plan, RealCluster, helm, missing_for_signpost};
 use tests::shared::Shared;
 
 /// The number of concurrent tests: they mostly wait.
@@ -67,7 +67,7 @@ fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
     // The first test waits for all others.
     arguments.test_threads = Some(1);
-    if let Some(problem) = missing_for_ours()? {
+    if let Some(problem) = missing_for_signpost()? {
         println!("SKIPPED: Kubernetes' own tests: {problem}");
         let skipped = Trial::test("SKIPPED_ten_tests_of_Kubernetes", || Ok(()));
         let skipped = skipped.with_ignored_flag(true);

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     let tests: [(&str, Test); 13] = [
         (
-            "cleanup_removes_what_is_ours_and_nothing_else",
+            "cleanup_removes_signposts_rules_and_nothing_else",
             cleanup_command,
         ),
         (

@@ -21,7 +21,7 @@ const MAPS: [(&str, FrontendFields); 4] = [
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// What only kube-proxy's maps contain.
-    pub only_theirs: Vec<FrontendKey>,
+    pub only_foreign: Vec<FrontendKey>,
     /// What only Signpost serves.
     pub only_own: Vec<FrontendKey>,
 }
@@ -30,14 +30,14 @@ pub struct Difference {
 /// alike.
 pub fn observe_difference(desired: &Dataplane, family: Family) -> Result<Difference, ScanError> {
     let mut socket = open()?;
-    let mut theirs = BTreeSet::new();
+    let mut foreign = BTreeSet::new();
     for (map, fields) in MAPS {
-        theirs.extend(observe_frontends(&mut socket, family, map, fields)?);
+        foreign.extend(observe_frontends(&mut socket, family, map, fields)?);
     }
     let own: BTreeSet<FrontendKey> = frontends(desired, family).collect();
     Ok(Difference {
-        only_theirs: theirs.difference(&own).copied().collect(),
-        only_own: own.difference(&theirs).copied().collect(),
+        only_foreign: foreign.difference(&own).copied().collect(),
+        only_own: own.difference(&foreign).copied().collect(),
     })
 }
 

@@ -178,7 +178,7 @@ fn add_elements(elements: Vec<(Bytes, ElementData)>) -> Operation {
 }
 
 #[test]
-fn what_kernels_have_sent_of_our_tables_is_ours_and_of_others_is_not() {
+fn what_kernels_have_sent_of_signposts_tables_is_read_and_of_others_is_not() {
     for (path, input) in recorded() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let (objects, errors) = decode_all(&input.0);

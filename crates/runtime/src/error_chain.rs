@@ -76,19 +76,19 @@ pub(crate) mod tests {
     #[test]
     #[should_panic(expected = "repeats its source")]
     fn an_error_that_repeats_its_source_is_found() {
-        assert_no_doubling(&Theirs(io::Error::other("x")));
+        assert_no_doubling(&ParseError(io::Error::other("x")));
     }
 
     #[derive(Debug, Error)]
     #[error("failed to read {file}")]
-    struct OwnChains {
+    struct ReadError {
         file: &'static str,
-        source: Theirs,
+        source: ParseError,
     }
 
     #[derive(Debug, Error)]
     #[error("bad document: {0}")]
-    struct Theirs(#[source] io::Error);
+    struct ParseError(#[source] io::Error);
 
     #[derive(Debug, Error)]
     #[error("no such port 53")]
@@ -100,9 +100,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_source_repeated_by_its_parent_is_printed_once() {
-        let error = OwnChains {
+        let error = ReadError {
             file: "a.yaml",
-            source: Theirs(io::Error::other("line 3 ends early")),
+            source: ParseError(io::Error::other("line 3 ends early")),
         };
         assert_eq!(
             chain(&error).to_string(),
@@ -117,9 +117,9 @@ pub(crate) mod tests {
 
     #[test]
     fn an_error_behind_anyhow_prints_the_same() {
-        let error = anyhow::Error::from(OwnChains {
+        let error = anyhow::Error::from(ReadError {
             file: "a.yaml",
-            source: Theirs(io::Error::other("x")),
+            source: ParseError(io::Error::other("x")),
         })
         .context("outer");
         assert_eq!(

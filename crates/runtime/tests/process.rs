@@ -68,13 +68,13 @@ impl Supervised {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal)
-            .expect("the child is ours and still there");
+            .expect("the child is the test's and still there");
     }
 
     fn await_exit(&mut self) -> ExitStatus {
         let deadline = Instant::now() + DEADLINE;
         loop {
-            if let Some(status) = self.child.try_wait().expect("the child is ours") {
+            if let Some(status) = self.child.try_wait().expect("the child is the test's") {
                 return status;
             }
             assert!(

@@ -124,7 +124,7 @@ fn t41_a_look_that_found_nothing_puts_nothing_in_doubt() {
 
 /// After a handback, the agent leaves the other proxy's connections alone.
 #[test]
-fn where_nothing_of_ours_is_in_the_kernel_nothing_is_known() {
+fn where_the_kernel_has_no_rules_of_signpost_nothing_is_known() {
     let report = Report {
         activity: Activity::Withdrawn,
         families: Vec::new(),

@@ -113,12 +113,12 @@ fn observe_nftables(
         return Ok(Vec::new());
     }
     let Difference {
-        only_theirs,
+        only_foreign,
         only_own,
     } = observe_difference(desired, family)?;
     let mut points = Vec::new();
-    if !only_theirs.is_empty() {
-        let some = some_of(&only_theirs);
+    if !only_foreign.is_empty() {
+        let some = some_of(&only_foreign);
         let text = "either they were deleted, or another proxy is to serve them";
         points.push(Point::note(format!(
             "{family}: only kube-proxy's rules name {some}; {text}"

@@ -135,10 +135,10 @@ impl Arena {
     }
 
     pub(super) fn stand(&self, contender: Contender) -> &ContenderNode {
-        let [theirs, ours] = &self.stands;
+        let [kube_proxy, signpost] = &self.stands;
         match contender {
-            Contender::KubeProxy => theirs,
-            Contender::Signpost => ours,
+            Contender::KubeProxy => kube_proxy,
+            Contender::Signpost => signpost,
         }
     }
 

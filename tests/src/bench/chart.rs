@@ -30,8 +30,8 @@ pub(super) fn draw(title: &str, figures: &Figures) -> String {
 
 fn write_chart(svg: &mut String, title: &str, figures: &Figures) -> std::fmt::Result {
     let of = |measure| {
-        let [theirs, ours] = Contender::ALL.map(|c| figures.summary(measure, c));
-        Some((measure, [theirs?, ours?]))
+        let [kube_proxy, signpost] = Contender::ALL.map(|c| figures.summary(measure, c));
+        Some((measure, [kube_proxy?, signpost?]))
     };
     let all: Vec<(Measure, [Summary; 2])> = figures.measures().into_iter().filter_map(of).collect();
     let mut height = TOP;

@@ -101,8 +101,8 @@ fn allocator_settings() -> Result<Vec<(String, String)>> {
         fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
     let variables = text.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("ENV ")?.split_once('=')?;
-        let ours = name.starts_with("MALLOC_");
-        ours.then(|| (name.to_owned(), value.to_owned()))
+        let is_setting = name.starts_with("MALLOC_");
+        is_setting.then(|| (name.to_owned(), value.to_owned()))
     });
     let variables: Vec<(String, String)> = variables.collect();
     ensure!(

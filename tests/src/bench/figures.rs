@@ -177,16 +177,18 @@ impl Figures {
     /// them has no value, or one that cannot be a divisor.
     pub(super) fn ratio(&self, measure: Measure) -> Option<Summary> {
         let of = |contender| self.readings.get(&(measure, contender));
-        let (theirs, ours) = (of(Contender::KubeProxy)?, of(Contender::Signpost)?);
-        let ratios = theirs.iter().zip(ours).map(|(theirs, ours)| {
-            let (theirs, ours) = match measure.better() {
-                Better::Lower => (theirs, ours),
-                Better::Higher => (ours, theirs),
+        let (kube_proxy, signpost) = (of(Contender::KubeProxy)?, of(Contender::Signpost)?);
+        let rounds = kube_proxy.iter().zip(signpost);
+        let ratios = rounds.map(|(kube_proxy, signpost)| {
+            let (dividend, divisor) = match measure.better() {
+                Better::Lower => (kube_proxy, signpost),
+                Better::Higher => (signpost, kube_proxy),
             };
-            let divisible = theirs.value > 0.0 && ours.value > 0.0 && ours.bound == Bound::Exact;
+            let divisible =
+                dividend.value > 0.0 && divisor.value > 0.0 && divisor.bound == Bound::Exact;
             divisible.then(|| Reading {
-                value: theirs.value / ours.value,
-                bound: theirs.bound,
+                value: dividend.value / divisor.value,
+                bound: dividend.bound,
             })
         });
         Summary::of(&ratios.collect::<Option<Vec<Reading>>>()?)
@@ -274,10 +276,10 @@ mod tests {
     #[test]
     fn a_ratio_is_taken_round_by_round() {
         let mut figures = Figures::default();
-        for (theirs, ours) in [(100.0, 1.0), (300.0, 2.0), (90.0, 1.0)] {
+        for (kube_proxy, signpost) in [(100.0, 1.0), (300.0, 2.0), (90.0, 1.0)] {
             let measure = Measure::ColdStart;
-            figures.push(Contender::KubeProxy, measure, Reading::number(theirs));
-            figures.push(Contender::Signpost, measure, Reading::number(ours));
+            figures.push(Contender::KubeProxy, measure, Reading::number(kube_proxy));
+            figures.push(Contender::Signpost, measure, Reading::number(signpost));
         }
         let ratio = figures
             .ratio(Measure::ColdStart)
@@ -292,8 +294,8 @@ mod tests {
         let late = Reading::at_least(Measure::Repair, patience);
         figures.push(Contender::KubeProxy, Measure::Repair, late);
         figures.push(Contender::Signpost, Measure::Repair, Reading::number(9.0));
-        let theirs = figures.summary(Measure::Repair, Contender::KubeProxy);
-        assert_eq!(theirs.expect("it was measured").to_string(), "> 90,000");
+        let kube_proxy = figures.summary(Measure::Repair, Contender::KubeProxy);
+        assert_eq!(kube_proxy.expect("it was measured").to_string(), "> 90,000");
         let ratio = figures.ratio(Measure::Repair).expect("both were measured");
         assert_eq!(ratio.to_string(), "> 10,000");
     }

@@ -109,15 +109,15 @@ impl Report<'_> {
             "| | kube-proxy | Signpost | ratio |\n|---|---|---|---|"
         )?;
         for measure in self.figures.measures() {
-            let [theirs, ours] = Contender::ALL.map(|c| self.figures.summary(measure, c));
+            let [kube_proxy, signpost] = Contender::ALL.map(|c| self.figures.summary(measure, c));
             let ratio = self.figures.ratio(measure);
             let unit = measure.unit().to_string();
             writeln!(
                 page,
                 "| {} | {} | {} | {} |",
                 measure.title(),
-                cell(theirs, &unit),
-                cell(ours, &unit),
+                cell(kube_proxy, &unit),
+                cell(signpost, &unit),
                 cell(ratio, "x"),
             )?;
         }

@@ -72,13 +72,13 @@ impl Comparison {
     /// both.
     pub fn regressions(&self) -> Vec<Test<'_>> {
         let columns = [Proxy::Signpost, Proxy::KubeProxy].map(|proxy| self.column(proxy));
-        let [Some(ours), Some(theirs)] = columns else {
+        let [Some(signpost), Some(kube_proxy)] = columns else {
             return Vec::new();
         };
         let tests = self.tests().into_iter();
         tests
-            .filter(|test| theirs.verdict(*test) == Verdict::Passed)
-            .filter(|test| ours.verdict(*test) != Verdict::Passed)
+            .filter(|test| kube_proxy.verdict(*test) == Verdict::Passed)
+            .filter(|test| signpost.verdict(*test) != Verdict::Passed)
             .collect()
     }
 
@@ -202,8 +202,8 @@ pub(super) mod tests {
             group: &group,
             name: "a",
         };
-        let ours = comparison.column(Proxy::Signpost).expect("there are runs");
-        assert_eq!(ours.verdict(test), Verdict::Failed("closed"));
+        let signpost = comparison.column(Proxy::Signpost).expect("there are runs");
+        assert_eq!(signpost.verdict(test), Verdict::Failed("closed"));
         assert_eq!(names(&comparison.failures(Proxy::Signpost)), ["a"]);
     }
 
@@ -219,19 +219,19 @@ pub(super) mod tests {
             group: &group,
             name: "a",
         };
-        let ours = comparison.column(Proxy::Signpost).expect("there are runs");
-        assert_eq!(ours.verdict(test), Verdict::NotRun);
+        let signpost = comparison.column(Proxy::Signpost).expect("there are runs");
+        assert_eq!(signpost.verdict(test), Verdict::NotRun);
     }
 
     #[test]
     fn what_kube_proxy_passes_has_to_pass() {
-        let ours = [
+        let signpost = [
             ("a", passed()),
             ("b", skipped("no")),
             ("c", failed("closed")),
             ("d", failed("closed")),
         ];
-        let theirs = [
+        let kube_proxy = [
             ("a", passed()),
             ("b", passed()),
             ("c", failed("closed")),
@@ -239,8 +239,8 @@ pub(super) mod tests {
             ("e", passed()),
         ];
         let comparison = Comparison::of(vec![
-            run(Proxy::Signpost, &ours),
-            run(Proxy::KubeProxy, &theirs),
+            run(Proxy::Signpost, &signpost),
+            run(Proxy::KubeProxy, &kube_proxy),
         ]);
         assert_eq!(names(&comparison.regressions()), ["b", "d", "e"]);
         assert_eq!(names(&comparison.failures(Proxy::Signpost)), ["c", "d"]);

@@ -273,19 +273,19 @@ mod tests {
     use super::*;
 
     fn both() -> Comparison {
-        let ours = [
+        let signpost = [
             ("should serve [Conformance]", passed()),
             ("should stay", failed("a | b")),
             ("should wait", skipped("too few nodes")),
         ];
-        let theirs = [
+        let kube_proxy = [
             ("should serve [Conformance]", passed()),
             ("should stay", passed()),
         ];
         Comparison::of(vec![
-            run(Proxy::Signpost, &ours),
-            run(Proxy::Signpost, &ours),
-            run(Proxy::KubeProxy, &theirs),
+            run(Proxy::Signpost, &signpost),
+            run(Proxy::Signpost, &signpost),
+            run(Proxy::KubeProxy, &kube_proxy),
         ])
     }
 

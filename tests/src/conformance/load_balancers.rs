@@ -315,11 +315,11 @@ impl Router {
 impl Wish {
     fn of(service: &Service) -> Option<Wish> {
         let spec = service.spec.as_ref()?;
-        let ours = spec.type_.as_deref() == Some("LoadBalancer")
+        let is_served = spec.type_.as_deref() == Some("LoadBalancer")
             && spec.load_balancer_class.is_none()
             && service.metadata.deletion_timestamp.is_none();
         let port = spec.health_check_node_port.filter(|port| *port != 0);
-        ours.then_some(Wish {
+        is_served.then_some(Wish {
             health_check: port.and_then(|port| u16::try_from(port).ok()),
             spread: match spec.session_affinity.as_deref() {
                 Some("ClientIP") => Spread::OneNode,

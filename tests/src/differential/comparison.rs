@@ -27,9 +27,9 @@ pub struct Difference {
     /// The case.
     pub case: Case,
     /// What clients observed with kube-proxy.
-    pub theirs: Sight,
+    pub kube_proxy: Sight,
     /// What clients observed with Signpost.
-    pub ours: Sight,
+    pub signpost: Sight,
 }
 
 // === impl Difference ===
@@ -49,10 +49,14 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { case, theirs, ours } = self;
+        let Difference {
+            case,
+            kube_proxy,
+            signpost,
+        } = self;
         write!(
             f,
-            "{case}\n    kube-proxy: {theirs}\n    Signpost:   {ours}"
+            "{case}\n    kube-proxy: {kube_proxy}\n    Signpost:   {signpost}"
         )
     }
 }
@@ -66,14 +70,24 @@ pub(super) fn look(
 ) -> Result<(&'static str, Option<Difference>)> {
     let mut last = ("not asked", None);
     for effort in efforts {
-        let [theirs, ours] = worlds;
-        let (theirs, ours) = (theirs.observe(case, effort)?, ours.observe(case, effort)?);
-        let sort = theirs.sort();
-        if theirs == ours || theirs.is_as_unserved_as(&ours) {
+        let [kube_proxy, signpost] = worlds;
+        let (kube_proxy, signpost) = (
+            kube_proxy.observe(case, effort)?,
+            signpost.observe(case, effort)?,
+        );
+        let sort = kube_proxy.sort();
+        if kube_proxy == signpost || kube_proxy.is_as_unserved_as(&signpost) {
             return Ok((sort, None));
         }
         let case = case.clone();
-        last = (sort, Some(Difference { case, theirs, ours }));
+        last = (
+            sort,
+            Some(Difference {
+                case,
+                kube_proxy,
+                signpost,
+            }),
+        );
     }
     Ok(last)
 }

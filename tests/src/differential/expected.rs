@@ -25,7 +25,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
         shows: |difference, _, configuration| {
             configuration.mode == Mode::Nftables
                 && difference.case.front == Front::ClusterIpThenNodePort
-                && difference.ours.0.contains(&Seen::Unsteady)
+                && difference.signpost.0.contains(&Seen::Unsteady)
         },
     },
     // The differences of mode iptables, each with its cause in kube-proxy's
@@ -36,8 +36,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
         shows: |difference, _, configuration| {
             is_of_iptables(configuration)
                 && difference.case.front == Front::WrongPort
-                && is_ignored(&difference.theirs)
-                && is_only(&difference.ours, Seen::Refused)
+                && is_ignored(&difference.kube_proxy)
+                && is_only(&difference.signpost, Seen::Refused)
         },
     },
     ExpectedDifference {
@@ -53,8 +53,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
             );
             (is_of_iptables(configuration) || is_of_ipvs(configuration))
                 && asks_one
-                && !difference.ours.has_answer()
-                && silenced(&difference.theirs) == difference.ours
+                && !difference.signpost.has_answer()
+                && silenced(&difference.kube_proxy) == difference.signpost
         },
     },
     // Only INPUT and FORWARD jump to KUBE-EXTERNAL-SERVICES (iptablesJumpChains).
@@ -68,8 +68,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
             is_of_iptables(configuration)
                 && difference.case.origin == Origin::Node
                 && asks_one
-                && is_ignored(&difference.theirs)
-                && is_only(&difference.ours, Seen::Refused)
+                && is_ignored(&difference.kube_proxy)
+                && is_only(&difference.signpost, Seen::Refused)
         },
     },
     // kube-proxy's rule has `-m addrtype --dst-type LOCAL` for any value of nodePortAddresses.
@@ -85,8 +85,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && asks_one
                 && service.external == Policy::Local
                 && !configuration.node_ports.take(destination)
-                && is_only(&difference.theirs, Seen::Silence)
-                && is_only(&difference.ours, Seen::Refused)
+                && is_only(&difference.kube_proxy, Seen::Silence)
+                && is_only(&difference.signpost, Seen::Refused)
         },
     },
     // Without endpoints kube-proxy has no firewall chain (usesFWChain).
@@ -96,8 +96,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
             is_of_iptables(configuration)
                 && difference.case.front == Front::LoadBalancerIp
                 && !service.source_ranges.is_empty()
-                && is_only(&difference.theirs, Seen::Refused)
-                && is_only(&difference.ours, Seen::Silence)
+                && is_only(&difference.kube_proxy, Seen::Refused)
+                && is_only(&difference.signpost, Seen::Silence)
         },
     },
     // kube-proxy supports this for IPv4 only: route_localnet has no IPv6 counterpart.
@@ -108,8 +108,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && configuration.node_ports == NodePorts::Anywhere
                 && difference.case.front == Front::NodePortAtLoopback
                 && difference.case.destination.is_ipv6()
-                && !difference.theirs.has_answer()
-                && difference.ours.has_answer()
+                && !difference.kube_proxy.has_answer()
+                && difference.signpost.has_answer()
         },
     },
     // The differences of mode ipvs, each with its cause in kube-proxy's pkg/proxy/ipvs/proxier.go.
@@ -117,7 +117,11 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     ExpectedDifference {
         row: "policy Local: endpoints of this node for all clients, those of other nodes where there are none; no short-circuits",
         shows: |difference, service, configuration| {
-            let Difference { case, theirs, ours } = difference;
+            let Difference {
+                case,
+                kube_proxy,
+                signpost,
+            } = difference;
             let policy = match case.front {
                 Front::ClusterIp | Front::ClusterIpThenNodePort => service.internal,
                 _ => service.external,
@@ -128,8 +132,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
             );
             is_of_ipvs(configuration)
                 && policy == Policy::Local
-                && (is_only(ours, Seen::Silence)
-                    || on_node && ours.has_answer() && theirs.has_answer())
+                && (is_only(signpost, Seen::Silence)
+                    || on_node && signpost.has_answer() && kube_proxy.has_answer())
         },
     },
     // All addresses but those of node ports are on kube-ipvs0, whose ports KUBE-IPVS-FILTER rejects.
@@ -138,8 +142,8 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
         shows: |difference, _, configuration| {
             is_of_ipvs(configuration)
                 && difference.case.front == Front::WrongPortOfLoadBalancer
-                && is_only(&difference.theirs, Seen::Refused)
-                && is_ignored(&difference.ours)
+                && is_only(&difference.kube_proxy, Seen::Refused)
+                && is_ignored(&difference.signpost)
         },
     },
     ExpectedDifference {
@@ -148,7 +152,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
             is_of_ipvs(configuration)
                 && configuration.node_ports == NodePorts::Anywhere
                 && difference.case.front == Front::NodePortAtLoopback
-                && !difference.theirs.has_answer()
+                && !difference.kube_proxy.has_answer()
         },
     },
 ];

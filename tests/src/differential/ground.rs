@@ -49,7 +49,7 @@ impl Ground {
     fn build_number(number: u8, network: &Network, control: &Namespace) -> Result<Ground> {
         let worlds = [World::build()?, World::build()?];
         let servers = [worlds[0].start_servers()?, worlds[1].start_servers()?];
-        for (world, (name, last)) in worlds.iter().zip([("theirs", 1), ("ours", 2)]) {
+        for (world, (name, last)) in worlds.iter().zip([("kube-proxy", 1), ("signpost", 2)]) {
             let link = ControlLink {
                 control,
                 far_end: &format!("{name}-{number}"),

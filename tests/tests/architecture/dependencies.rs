@@ -119,7 +119,7 @@ const RULES: &[(&str, May)] = &[
 const DATAPLANE_USES: &[&str] = &["address", "ipnet", "smallvec"];
 
 fn violations(metadata: &Metadata) -> Vec<String> {
-    let ours: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
+    let members: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
     let mut violations = Vec::new();
     for package in &metadata.packages {
         let name = &package.name;
@@ -131,7 +131,7 @@ fn violations(metadata: &Metadata) -> Vec<String> {
         };
         for dependency in &package.dependencies {
             let other = dependency.name.as_str();
-            if ours.contains(other) && !allows(may, dependency) {
+            if members.contains(other) && !allows(may, dependency) {
                 let kind = dependency.kind.as_deref().unwrap_or("normal");
                 violations.push(format!(
                     "{name} must not depend on {other} ({kind} dependency)"

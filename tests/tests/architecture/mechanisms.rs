@@ -26,7 +26,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_iptables",
         "on_demand.rs",
-        "opens tables that others use, too, only while ours are in them",
+        "opens tables that others use, too, only while Signpost's rules are in them",
     ),
     (
         "backend_iptables",

@@ -140,7 +140,10 @@ pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
     );
     namespace.nft(&["add chain ip signpost strange"])?;
     ensure!(next(&mut notification_listener, PROMPTLY)?.is_some());
-    ensure!(backend.observe_drift()? == Drift::Possible, "that was ours");
+    ensure!(
+        backend.observe_drift()? == Drift::Possible,
+        "that was in Signpost's table"
+    );
     Ok(())
 }
 

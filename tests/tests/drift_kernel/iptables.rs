@@ -233,7 +233,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
         }
         node.shell(&format!("{changes} true"))?;
     }
-    let theirs = node.saved_of_others(variant, family)?;
+    let others = node.saved_of_others(variant, family)?;
     let quiet = node.agent.metric("signpost_drift_total")?;
     ensure!(quiet == drifts, "{} repairs of nothing", quiet - drifts);
     let commits = committed()? - before;
@@ -250,7 +250,7 @@ pub(crate) fn changes_of_others_cause_no_repair(variant: Variant) -> Result<()> 
     ensure!(commits == 1.0, "{commits} commits:\n{}", node.syncs()?);
     ensure!(node.answers()?, "no answer");
     let left = node.saved_of_others(variant, family)?;
-    ensure!(left == theirs, "{left:#?}\nwas\n{theirs:#?}");
+    ensure!(left == others, "{left:#?}\nwas\n{others:#?}");
     let ports = left.iter().filter(|line| line.contains("--dport 4"));
     ensure!(ports.count() == usize::from(CHANGES), "{left:#?}");
     Ok(())
@@ -289,15 +289,20 @@ pub(crate) fn rules_of_others_in_both_variants_are_reported(variant: Variant) ->
     ensure!(node.answers()?, "no answer");
     for family in Family::ALL {
         let strange = node.saved(other, family)?;
-        let ours = strange.iter().filter(|line| line.contains("SIGNPOST-"));
-        ensure!(ours.count() == 0, "ours are in both: {strange:#?}");
+        let own = strange.iter().filter(|line| line.contains("SIGNPOST-"));
+        ensure!(
+            own.count() == 0,
+            "Signpost's rules are in both: {strange:#?}"
+        );
     }
     node.iptables(other, Family::Ipv4, "-t filter -F")?;
     expect("False")?;
     ensure!(node.answers()?, "no answer");
-    wait_for("ours to be where they were", Duration::from_secs(5), || {
-        Ok(node.is_as_before()?.then_some(()))
-    })
+    wait_for(
+        "Signpost's rules to be where they were",
+        Duration::from_secs(5),
+        || Ok(node.is_as_before()?.then_some(())),
+    )
 }
 
 /// The mode leaves iptables and returns: the earlier listener must end, and a new one must start.

@@ -23,7 +23,7 @@ pub(crate) const SERVING: [u8; 3] = [5, 6, 7];
 const SERVED: [u16; 2] = [8080, 5353];
 const ASKING: u8 = 9;
 /// The prefix of the names of Signpost's iptables chains.
-const OURS: &str = "SIGNPOST-";
+const OWN_PREFIX: &str = "SIGNPOST-";
 /// The deadline for everything that is not about drift.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
 
@@ -186,7 +186,7 @@ impl Node {
     /// Returns the part of that output without Signpost's rules.
     pub(crate) fn saved_of_others(&self, variant: Variant, family: Family) -> Result<Vec<String>> {
         let mut lines = self.saved(variant, family)?;
-        lines.retain(|line| !line.contains(OURS));
+        lines.retain(|line| !line.contains(OWN_PREFIX));
         Ok(lines)
     }
 
@@ -285,7 +285,7 @@ impl Node {
         for family in Family::ALL {
             lines.extend(self.saved(variant, family)?);
         }
-        lines.retain(|line| line.contains(OURS));
+        lines.retain(|line| line.contains(OWN_PREFIX));
         // The order of chains has no meaning, the order of rules in a chain has.
         lines.sort_by_cached_key(|line| {
             let place = line.split(' ').take(4).map(str::to_owned);

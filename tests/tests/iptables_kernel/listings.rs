@@ -135,7 +135,7 @@ fn expect_same(
             .collect();
         ensure!(
             strange.is_empty(),
-            "{family} {table}: not ours: {strange:?}"
+            "{family} {table}: not rendered: {strange:?}"
         );
     }
     Ok(())

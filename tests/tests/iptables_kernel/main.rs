@@ -26,7 +26,7 @@ const TESTS: [(&str, Test); 12] = [
         listings::every_law_of_backends_holds,
     ),
     (
-        "iptables_lists_what_was_rendered_and_nothing_else_of_ours",
+        "iptables_lists_what_was_rendered_and_nothing_else_of_signposts",
         listings::iptables_lists_what_was_rendered,
     ),
     (
@@ -81,7 +81,7 @@ fn main() -> Result<()> {
         }
     }
     let run = || neighbours::what_others_do_elsewhere(&Ground::new(Variant::NfTables)?);
-    let name = "nf_tables/t34_what_others_do_in_other_tables_is_no_reason_to_list_ours";
+    let name = "nf_tables/t34_what_others_do_in_other_tables_is_no_reason_to_list_signposts_rules";
     trials.push(trial(name, run));
     let run = || lock::held_by_another_process(&Ground::new(Variant::Legacy)?);
     let name = "legacy/t37_a_lock_that_another_process_holds_is_waited_for_and_no_longer";

@@ -13,7 +13,7 @@ use crate::ground::Ground;
 
 /// Returns rules of other programs before and after the place of Signpost's, with counters, a
 /// policy, and matches that Signpost does not use.
-fn theirs(family: Family) -> String {
+fn rules_of_others(family: Family) -> String {
     let (target, range) = match family {
         Family::Ipv4 => ("198.51.100.9", "203.0.113.0/24"),
         Family::Ipv6 => ("2001:db8:51::9", "2001:db8:113::/64"),
@@ -45,7 +45,7 @@ fn theirs(family: Family) -> String {
 pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> {
     let mut before = Vec::new();
     for family in Family::ALL {
-        ground.restore(family, &theirs(family))?;
+        ground.restore(family, &rules_of_others(family))?;
         let saved = ground.save(family)?;
         // ip6tables-nft-restore 1.8.9 ignores the counters of rules.
         let counted = match (family, ground.variant) {
@@ -62,9 +62,12 @@ pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> 
         let family = backend.family();
         let saved = ground.save(family)?;
         ensure!(saved.contains("-j SIGNPOST-SERVICES"), "{saved}");
-        let left = theirs_of(&saved);
-        let alone = theirs_of(&before[usize::from(family == Family::Ipv6)]);
-        ensure!(left == alone, "while ours are there:\n{left}\nnot\n{alone}");
+        let left = of_others(&saved);
+        let alone = of_others(&before[usize::from(family == Family::Ipv6)]);
+        ensure!(
+            left == alone,
+            "while Signpost's rules are there:\n{left}\nnot\n{alone}"
+        );
         let _ = backend.commit_removal()?;
     }
     for (family, before) in Family::ALL.into_iter().zip(&before) {
@@ -75,7 +78,7 @@ pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> 
 }
 
 /// Returns a listing without Signpost's rules.
-fn theirs_of(saved: &str) -> String {
+fn of_others(saved: &str) -> String {
     let lines = saved.lines().filter(|line| !line.contains("SIGNPOST-"));
     lines.map(|line| format!("{line}\n")).collect()
 }

@@ -115,7 +115,7 @@ impl Stage {
     /// Adds a rule of another program in the legacy variant of iptables.
     pub(crate) fn use_legacy_iptables(&self) -> Result<()> {
         let lock = self.xtables_lock()?;
-        let (family, prefix) = (xtables::Family::Ipv4, "THEIRS-");
+        let (family, prefix) = (xtables::Family::Ipv4, "OTHER-");
         let open = || Tables::open(Variant::Legacy, family, prefix, &lock, PROMPTLY);
         let mut tables = self.node()?.enter(open)??;
         let chain: Arc<str> = format!("{prefix}RULES").into();

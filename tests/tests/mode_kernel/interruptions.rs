@@ -43,7 +43,7 @@ pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
             _ => Place::Nftables,
         })?;
     }
-    println!("    it was killed with ours in {seen:?}");
+    println!("    it was killed with Signpost's rules in {seen:?}");
     clients.finish_unharmed()
 }
 

@@ -238,11 +238,11 @@ fn killed_while_switching() -> Result<()> {
 
 /// Adds a virtual server of another program.
 fn add_foreign_server(stage: &Stage) -> Result<()> {
-    let theirs = netlink::ipvs::MarkRange::new(0x4000_0000, 4).context("it is a range")?;
-    let mut their_socket = stage.node()?.enter(|| IpvsSocket::open(theirs))??;
+    let marks = netlink::ipvs::MarkRange::new(0x4000_0000, 4).context("it is a range")?;
+    let mut their_socket = stage.node()?.enter(|| IpvsSocket::open(marks))??;
     let key = VirtualServerKey {
         family: Family::Ipv4,
-        mark: theirs.mark(1).context("it is one of them")?,
+        mark: marks.mark(1).context("it is one of them")?,
     };
     let server = VirtualServer {
         scheduler: SchedulerName::new("wrr").context("it is a name")?,

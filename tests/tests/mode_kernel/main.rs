@@ -45,7 +45,7 @@ const TESTS: [(&str, Test); 7] = [
         leftovers::handback,
     ),
     (
-        "what_is_ours_is_cleaned_up_from_every_mode",
+        "cleanup_removes_signposts_rules_of_every_mode",
         leftovers::cleanup,
     ),
 ];

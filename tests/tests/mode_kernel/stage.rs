@@ -31,9 +31,9 @@ const OUTSIDER: u8 = 2;
 /// The deadline of waits for the agent.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(60);
 /// The prefix of Signpost's chains.
-const OURS: &str = "SIGNPOST-";
+const OWN_PREFIX: &str = "SIGNPOST-";
 /// The prefix of another program's chains.
-const THEIRS: &str = "THEIRS-";
+const OTHER_PREFIX: &str = "OTHER-";
 
 /// The environment of a test. It ends on drop, the agent first.
 #[derive(Debug)]
@@ -194,10 +194,14 @@ impl Stage {
     /// Waits until Signpost has rules only in this place.
     pub(crate) fn expect_only(&self, place: Place) -> Result<()> {
         let mut last = BTreeSet::new();
-        wait_for(&format!("ours to be in {place:?} alone"), PROMPTLY, || {
-            last = self.places()?;
-            Ok((last == [place].into()).then_some(()))
-        })
+        wait_for(
+            &format!("Signpost's rules to be in {place:?} alone"),
+            PROMPTLY,
+            || {
+                last = self.places()?;
+                Ok((last == [place].into()).then_some(()))
+            },
+        )
         .with_context(|| format!("they are in {last:?}"))
     }
 
@@ -215,7 +219,9 @@ impl Stage {
         if is_there(" signpost-ipvs-ending") {
             places.insert(Place::IpvsEnding);
         }
-        let found: Found = self.node()?.enter(|| xtables::observe_variants(OURS))??;
+        let found: Found = self
+            .node()?
+            .enter(|| xtables::observe_variants(OWN_PREFIX))??;
         for variant in [Variant::NfTables, Variant::Legacy] {
             if found.of(variant).own_chains == OwnChains::Present {
                 places.insert(Place::Iptables(variant));
@@ -227,10 +233,16 @@ impl Stage {
     /// Adds or removes a rule of another program in `variant`.
     pub(crate) fn set_others(&self, variant: Variant, there: bool) -> Result<()> {
         let lock = self.folder.path().join("their.lock");
-        let mut tables = self
-            .node()?
-            .enter(|| Tables::open(variant, xtables::Family::Ipv4, THEIRS, &lock, PROMPTLY))??;
-        let chain: Arc<str> = format!("{THEIRS}RULES").into();
+        let mut tables = self.node()?.enter(|| {
+            Tables::open(
+                variant,
+                xtables::Family::Ipv4,
+                OTHER_PREFIX,
+                &lock,
+                PROMPTLY,
+            )
+        })??;
+        let chain: Arc<str> = format!("{OTHER_PREFIX}RULES").into();
         let mut change = TableChange::new(TableName::Filter);
         let entries = match there {
             true => {
@@ -254,10 +266,10 @@ impl Stage {
         let lock = self.lock()?;
         let mut tables = self
             .node()?
-            .enter(|| Tables::open(variant, family, OURS, &lock, PROMPTLY))??;
+            .enter(|| Tables::open(variant, family, OWN_PREFIX, &lock, PROMPTLY))??;
         let rules: Arc<[Rule]> = [Rule::always(Target::Return)].into();
         let mut change = TableChange::new(TableName::Nat);
-        let names = (0..chains).map(|number| format!("{OURS}LEFT-{number}").into());
+        let names = (0..chains).map(|number| format!("{OWN_PREFIX}LEFT-{number}").into());
         change.chains = names.map(|name| (name, Arc::clone(&rules))).collect();
         tables.commit(&[change])?;
         Ok(())

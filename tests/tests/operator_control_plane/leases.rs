@@ -92,7 +92,7 @@ fn an_operator_that_loses_the_lease_ends() -> Result<()> {
     assert_eq!(
         cluster.holder()?,
         "somebody",
-        "what is not ours is not given back"
+        "another holder's lease is not given back"
     );
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) fn on_an_empty_cluster(stage: &mut Stage) -> Result<()> {
     );
     ensure!(profile.metadata.name.as_deref() == Some("default"));
     for (component, count) in [("agent", usize::from(NODES)), ("operator", 2)] {
-        let pods = stage.observe_ours(component)?;
+        let pods = stage.observe_component(component)?;
         ensure!(pods.len() == count, "{component}: {pods:?}");
         ensure!(
             pods.iter().all(|pod| pod.restarts == 0),
@@ -91,7 +91,7 @@ pub(crate) fn everywhere(stage: &mut Stage) -> Result<()> {
 
 /// Reads the privileges from the kernel, independent of the Pods' specs.
 pub(crate) fn privileges(stage: &mut Stage) -> Result<()> {
-    for agent in stage.observe_ours("agent")? {
+    for agent in stage.observe_component("agent")? {
         let node = stage.cluster.nodes().find(|node| node.name() == agent.node);
         let node = node.with_context(|| format!("{agent:?} is on a node"))?;
         let process = node.observe_pod_process(&agent.name, Part::Container)?;
@@ -126,7 +126,7 @@ pub(crate) fn privileges(stage: &mut Stage) -> Result<()> {
 
 /// What an attacker can do with a stolen token of one node, which is the Pod's own.
 pub(crate) fn token(stage: &mut Stage) -> Result<()> {
-    let agents = stage.observe_ours("agent")?;
+    let agents = stage.observe_component("agent")?;
     let agent = agents
         .iter()
         .find(|pod| pod.node == "node-1")

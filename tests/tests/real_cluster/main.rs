@@ -25,7 +25,7 @@ use libtest_mimic::{Arguments, Trial};
 use tests::browser;
 use tests::control_plane::build_programs;
 use tests::real_cluster::enclosure::{self, Place};
-use tests::real_cluster::{Built, helm, missing_for_ours};
+use tests::real_cluster::{Built, helm, missing_for_signpost};
 use tests::shared::Shared;
 
 use crate::stage::Stage;
@@ -39,7 +39,7 @@ fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
     // The tests depend on their order.
     arguments.test_threads = Some(1);
-    if let Some(problem) = missing_for_ours()? {
+    if let Some(problem) = missing_for_signpost()? {
         println!("SKIPPED: life on a real cluster: {problem}");
         let skipped = Trial::test("SKIPPED_life_on_a_real_cluster", || Ok(()));
         let skipped = skipped.with_ignored_flag(true);

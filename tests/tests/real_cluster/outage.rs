@@ -15,7 +15,7 @@ const OUTAGE: Duration = Duration::from_secs(15);
 const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(240);
 
 pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
-    let before = stage.observe_ours("agent")?;
+    let before = stage.observe_component("agent")?;
     let servers = stage.observe_servers(SHIFTING)?;
     let connections = stage.connect()?;
     stage.cluster.control_plane_mut().stop_api_server();
@@ -39,7 +39,7 @@ pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     );
     stage.wait_until_served(SHIFTING, &servers, PROMPTLY)?;
     stage.wait_until_ready()?;
-    let after = stage.wait_for_ours("agent", "agents to be ready", |_| true)?;
+    let after = stage.wait_for_component("agent", "agents to be ready", |_| true)?;
     ensure!(after == before, "agents were {before:?} and are {after:?}");
     connections.finish_unharmed()
 }

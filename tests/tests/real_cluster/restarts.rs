@@ -30,7 +30,7 @@ pub(crate) fn agent_pod(stage: &mut Stage) -> Result<()> {
     ])?;
     let servers = stage.scale(SHIFTING, SERVERS - 1)?;
     let began = Instant::now();
-    stage.wait_for_ours("agent", "another agent on node-2", |pods| {
+    stage.wait_for_component("agent", "another agent on node-2", |pods| {
         pods.iter()
             .any(|pod| pod.node == old.node && pod.uid != old.uid)
     })?;
@@ -47,7 +47,7 @@ pub(crate) fn agent_pod(stage: &mut Stage) -> Result<()> {
 
 /// Nodes work without operators, and the new ones continue where the old ones stopped.
 pub(crate) fn operator_pods(stage: &mut Stage) -> Result<()> {
-    let old = stage.observe_ours("operator")?;
+    let old = stage.observe_component("operator")?;
     let names: Vec<&str> = old.iter().map(|pod| pod.name.as_str()).collect();
     ensure!(names.len() == 2, "{old:?}");
     let connections = stage.connect()?;
@@ -55,7 +55,7 @@ pub(crate) fn operator_pods(stage: &mut Stage) -> Result<()> {
     stage.kubectl(&[&delete, &names[..]].concat())?;
     let servers = stage.scale(SHIFTING, SERVERS + 2)?;
     stage.wait_until_served(SHIFTING, &servers, PROMPTLY)?;
-    stage.wait_for_ours("operator", "two other operators", |pods| {
+    stage.wait_for_component("operator", "two other operators", |pods| {
         let new = pods
             .iter()
             .filter(|pod| !names.contains(&pod.name.as_str()));
@@ -97,7 +97,7 @@ pub(crate) fn kubelet(stage: &mut Stage) -> Result<()> {
     stage.cluster.start_kubelet(NODE)?;
     let servers = changed?;
     let began = Instant::now();
-    stage.wait_for_ours("agent", "the agent on node-2 to be started again", |pods| {
+    stage.wait_for_component("agent", "the agent on node-2 to be started again", |pods| {
         pods.iter()
             .any(|pod| pod.uid == old.uid && pod.restarts == old.restarts + 1)
     })?;
@@ -108,7 +108,7 @@ pub(crate) fn kubelet(stage: &mut Stage) -> Result<()> {
 }
 
 fn agent_on(stage: &Stage, node: &str) -> Result<Running> {
-    let agents = stage.observe_ours("agent")?;
+    let agents = stage.observe_component("agent")?;
     let agent = agents.into_iter().find(|pod| pod.node == node);
     agent.with_context(|| format!("{node} has no agent"))
 }

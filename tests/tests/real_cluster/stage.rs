@@ -207,7 +207,7 @@ impl Stage {
 
     /// Returns Signpost's Pods of a component, `agent` or `operator`, except for those that are
     /// terminating or whose node is gone.
-    pub(crate) fn observe_ours(&self, component: &str) -> Result<Vec<Running>> {
+    pub(crate) fn observe_component(&self, component: &str) -> Result<Vec<Running>> {
         let selector = format!(
             "--selector=app.kubernetes.io/name=signpost,app.kubernetes.io/component={component}"
         );
@@ -228,14 +228,14 @@ impl Stage {
     }
 
     /// Waits until the Pods of a component are all ready and `expected` accepts them; returns them.
-    pub(crate) fn wait_for_ours(
+    pub(crate) fn wait_for_component(
         &self,
         component: &str,
         what: &str,
         expected: impl Fn(&[Running]) -> bool,
     ) -> Result<Vec<Running>> {
         wait_for(what, DEADLINE, || {
-            let pods = self.observe_ours(component)?;
+            let pods = self.observe_component(component)?;
             let seen = pods.iter().all(|pod| pod.ready) && expected(&pods);
             Ok(seen.then_some(pods))
         })

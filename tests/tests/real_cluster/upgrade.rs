@@ -15,7 +15,7 @@ pub(crate) fn every_pod(stage: &mut Stage) -> Result<()> {
     let began = Instant::now();
     stage.run_helm("upgrade", &["--reuse-values", "--set=log.format=text"])?;
     for (component, count) in [("agent", usize::from(NODES)), ("operator", 2)] {
-        stage.wait_for_ours(
+        stage.wait_for_component(
             component,
             &format!("a new {component} everywhere"),
             |pods| pods.len() == count && pods.iter().all(|pod| !old.contains(pod.uid.as_str())),
@@ -38,7 +38,7 @@ pub(crate) fn every_pod(stage: &mut Stage) -> Result<()> {
 
 /// Returns Signpost's Pods of both components.
 pub(crate) fn observe_all(stage: &Stage) -> Result<Vec<Running>> {
-    let mut pods = stage.observe_ours("agent")?;
-    pods.extend(stage.observe_ours("operator")?);
+    let mut pods = stage.observe_component("agent")?;
+    pods.extend(stage.observe_component("operator")?);
     Ok(pods)
 }

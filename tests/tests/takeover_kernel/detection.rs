@@ -41,9 +41,9 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     }
     ensure!(stage.has_our_tables()?);
     for family in Family::ALL {
-        let theirs = stage.list_kube_proxy(Mode::Nftables, family)?;
+        let kube_proxy = stage.list_kube_proxy(Mode::Nftables, family)?;
         ensure!(
-            !theirs.is_empty(),
+            !kube_proxy.is_empty(),
             "kube-proxy's rules for {family} have gone"
         );
     }
@@ -139,7 +139,7 @@ pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
 }
 
 /// kube-proxy rules in the legacy variant of iptables, and a device of mode ipvs.
-pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
+pub(crate) fn what_signpost_may_not_remove(stage: &mut Stage) -> Result<()> {
     let iptables = ["--table", "nat", "--list"];
     let legacy = stage
         .node()?

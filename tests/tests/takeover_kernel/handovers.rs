@@ -48,11 +48,11 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
         true,
         "nothing was changed",
     )?;
-    let theirs = list_all_but_ours(stage)?;
+    let others = list_all_but_signposts(stage)?;
     expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
     ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
     ensure!(
-        list_everything(stage)? == theirs,
+        list_everything(stage)? == others,
         "rules of others have changed"
     );
     stage.wait_for_condition(READY, is_handed_back)?;
@@ -357,14 +357,14 @@ pub(crate) fn list_everything(stage: &Stage) -> Result<String> {
 }
 
 /// Returns all rules without counters and without Signpost's tables.
-fn list_all_but_ours(stage: &Stage) -> Result<String> {
+fn list_all_but_signposts(stage: &Stage) -> Result<String> {
     let all = list_everything(stage)?;
-    let mut ours = false;
+    let mut own = false;
     let others = all.lines().filter(|line| {
         if line.starts_with("table ") {
-            ours = line.contains(" signpost {");
+            own = line.contains(" signpost {");
         }
-        !ours
+        !own
     });
     Ok(others.map(|line| format!("{line}\n")).collect())
 }

@@ -103,8 +103,8 @@ fn main() -> Result<()> {
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES, handovers::from_legacy_iptables),
         (
-            "what_is_not_ours_to_remove_is_named_with_what_removes_it",
-            detection::not_ours_to_remove,
+            "what_signpost_may_not_remove_is_named_with_what_removes_it",
+            detection::what_signpost_may_not_remove,
         ),
     ];
     let shared: Arc<Mutex<Option<Stage>>> = Arc::default();

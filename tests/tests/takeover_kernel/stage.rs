@@ -217,8 +217,8 @@ impl Stage {
     /// Whether the kernel has Signpost's tables, in both families or in none.
     pub(crate) fn has_our_tables(&self) -> Result<bool> {
         let tables = self.node()?.nft(&["list", "tables"])?;
-        let ours = ["table ip signpost", "table ip6 signpost"];
-        let there = ours.map(|table| tables.lines().any(|line| line == table));
+        let own = ["table ip signpost", "table ip6 signpost"];
+        let there = own.map(|table| tables.lines().any(|line| line == table));
         ensure!(there[0] == there[1], "half of us is there:\n{tables}");
         Ok(there[0])
     }

@@ -73,7 +73,7 @@ pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Resu
 }
 
 /// Signpost's own leftovers in a variant are detected, and do not count as use by another program.
-pub(crate) fn what_is_ours_is_distinguished_from_others(namespace: &Namespace) -> Result<()> {
+pub(crate) fn signposts_rules_are_distinguished_from_others(namespace: &Namespace) -> Result<()> {
     for variant in [Variant::NfTables, Variant::Legacy] {
         let folder = tempfile::tempdir()?;
         let mut tables = namespace.enter(|| open(variant, folder.path()))??;
@@ -85,8 +85,8 @@ pub(crate) fn what_is_ours_is_distinguished_from_others(namespace: &Namespace) -
         tables.commit(&[step])?;
         let found = observe(namespace)?;
         let presence = found.of(variant);
-        let only_ours = presence.own_chains == OwnChains::Present && presence.rules == 0;
-        ensure!(only_ours, "{found:?}");
+        let only_own = presence.own_chains == OwnChains::Present && presence.rules == 0;
+        ensure!(only_own, "{found:?}");
         ensure!(found.choose().why == Why::Preferred, "{found:?}");
 
         let mut step = TableChange::new(TableName::Nat);
@@ -102,7 +102,9 @@ pub(crate) fn what_is_ours_is_distinguished_from_others(namespace: &Namespace) -
 /// While another program continuously changes an unrelated table of nf_tables, no dump of thousands
 /// of chains finishes uninterrupted. A restart on such a node treated Signpost's chains as gone,
 /// and wrote all of them to the legacy tables as well.
-pub(crate) fn ours_are_found_while_others_never_rest(namespace: &Namespace) -> Result<()> {
+pub(crate) fn signposts_rules_are_found_while_others_never_rest(
+    namespace: &Namespace,
+) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut tables = namespace.enter(|| open(Variant::NfTables, folder.path()))??;
     let mut step = TableChange::new(TableName::Nat);

@@ -181,7 +181,7 @@ pub(crate) fn others_keep_everything_at_every_step(ground: &Ground) -> Result<()
             said()
         );
     }
-    ensure!(save(ground)? == before, "something of ours is left");
+    ensure!(save(ground)? == before, "something of Signpost's is left");
     let transactions = tables.commit(&steps)?;
     ensure!(
         transactions == 4,
@@ -299,12 +299,12 @@ pub(crate) fn two_writers_lose_nothing(ground: &Ground) -> Result<()> {
     std::fs::write(enough, "")?;
     let lines = other.finish(PROMPTLY)?;
     let added: usize = lines.last().context("it counts")?.parse()?;
-    let theirs = ground.listed(nat, "OTHERS")?;
+    let others = ground.listed(nat, "OTHERS")?;
     for number in 0..added {
         let rule = format!("-m mark --mark {number:#x} -j RETURN");
-        ensure!(theirs.get(number) == Some(&rule), "{rule} is lost");
+        ensure!(others.get(number) == Some(&rule), "{rule} is lost");
     }
-    ensure!(theirs.len() == added, "{} of {added} rules", theirs.len());
+    ensure!(others.len() == added, "{} of {added} rules", others.len());
     let own_chains = tables.observe(nat)?.chains.len();
     ensure!(
         own_chains == changes,

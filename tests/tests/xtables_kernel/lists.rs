@@ -97,7 +97,7 @@ pub(crate) fn rules_of_iptables_read_as_the_same(ground: &Ground) -> Result<()> 
     Ok(())
 }
 
-pub(crate) fn what_none_of_ours_asks_reads_as_nothing(ground: &Ground) -> Result<()> {
+pub(crate) fn what_signposts_rules_never_ask_reads_as_nothing(ground: &Ground) -> Result<()> {
     let strange = [
         "-o eth0 -j RETURN",
         "-p tcp -m tcp --sport 80 -j RETURN",

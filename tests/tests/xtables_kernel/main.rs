@@ -35,8 +35,8 @@ const TESTS: [(&str, Test); 12] = [
         lists::rules_of_iptables_read_as_the_same,
     ),
     (
-        "what_none_of_ours_asks_reads_as_nothing",
-        lists::what_none_of_ours_asks_reads_as_nothing,
+        "what_signposts_rules_never_ask_reads_as_nothing",
+        lists::what_signposts_rules_never_ask_reads_as_nothing,
     ),
     (
         "other_peoples_rules_stay_as_they_are",
@@ -141,12 +141,12 @@ const DETECTION_TESTS: [(&str, DetectionTest); 3] = [
         detection::the_variant_of_the_others_is_chosen,
     ),
     (
-        "what_is_ours_is_distinguished_from_others",
-        detection::what_is_ours_is_distinguished_from_others,
+        "signposts_rules_are_distinguished_from_others",
+        detection::signposts_rules_are_distinguished_from_others,
     ),
     (
-        "ours_are_found_while_others_never_rest",
-        detection::ours_are_found_while_others_never_rest,
+        "signposts_rules_are_found_while_others_never_rest",
+        detection::signposts_rules_are_found_while_others_never_rest,
     ),
 ];
 

@@ -91,25 +91,31 @@ pub(crate) fn other_peoples_rules_stay_as_they_are(ground: &Ground) -> Result<()
         let before = ground.save(table)?;
         tables.commit(&[program(table, from)])?;
         let during = ground.save(table)?;
-        let is_ours = |line: &&str| {
+        let is_own = |line: &&str| {
             line.starts_with(&format!(":{PREFIX}"))
                 || line.ends_with("-j SIGNPOST-A")
                 || line.contains(&format!("-A {PREFIX}"))
         };
-        let own_chains = during.lines().filter(is_ours).count();
+        let own = during.lines().filter(is_own).count();
         ensure!(
-            own_chains == 2 + 2 + from.len(),
-            "{own_chains} lines are ours:\n{during}"
+            own == 2 + 2 + from.len(),
+            "{own} lines are Signpost's:\n{during}"
         );
-        let theirs: String = during
+        let others: String = during
             .lines()
-            .filter(|line| !is_ours(line))
+            .filter(|line| !is_own(line))
             .map(|line| format!("{line}\n"))
             .collect();
-        ensure!(theirs == before, "theirs were:\n{before}and are:\n{theirs}");
+        ensure!(
+            others == before,
+            "rules of others were:\n{before}and are:\n{others}"
+        );
         tables.commit(&[removal(table, from)])?;
         let after = ground.save(table)?;
-        ensure!(after == before, "theirs were:\n{before}and are:\n{after}");
+        ensure!(
+            after == before,
+            "rules of others were:\n{before}and are:\n{after}"
+        );
         ensure!(
             ground.observe(table)? == OwnRules::default(),
             "something is left"
@@ -142,7 +148,7 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
             ground.iptables(table, &arguments.replace("127.0.0.1", localhost))?;
             ensure!(
                 ground.observe(table)? == own_chains,
-                "{arguments} changed ours"
+                "{arguments} changed Signpost's rules"
             );
         }
         ensure!(ground.save(table)? == saved, "something is left");
@@ -154,11 +160,11 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
     add_foreign(ground)?;
     let (table, chain) = (TableName::Filter, BuiltIn::Forward);
     let mut tables = ground.open()?;
-    let theirs = ground.listed(table, "FORWARD")?;
+    let others = ground.listed(table, "FORWARD")?;
     let listed = |own_chains: &[&str]| -> Result<()> {
         let listed = ground.listed(table, "FORWARD")?;
         let own_chains = own_chains.iter().map(|chain| format!("-j {chain}"));
-        let expected: Vec<String> = own_chains.chain(theirs.iter().cloned()).collect();
+        let expected: Vec<String> = own_chains.chain(others.iter().cloned()).collect();
         ensure!(listed == expected, "{listed:#?}, not {expected:#?}");
         Ok(())
     };

@@ -27,10 +27,10 @@ fn nft(ground: &Ground, command: &str) -> Result<()> {
 /// The kernel treats names as bytes. A single chain whose name is not UTF-8 used to make the whole
 /// table unreadable.
 pub(crate) fn a_name_that_is_not_utf_8_hides_nothing(ground: &Ground) -> Result<()> {
-    let theirs = "\"$(printf 'caf\\351')\"";
-    ground.iptables(TABLE, &format!("-N {theirs}"))?;
-    ground.iptables(TABLE, &format!("-A {theirs} -j ACCEPT"))?;
-    ground.iptables(TABLE, &format!("-A PREROUTING -j {theirs}"))?;
+    let foreign = "\"$(printf 'caf\\351')\"";
+    ground.iptables(TABLE, &format!("-N {foreign}"))?;
+    ground.iptables(TABLE, &format!("-A {foreign} -j ACCEPT"))?;
+    ground.iptables(TABLE, &format!("-A PREROUTING -j {foreign}"))?;
     let mut tables = ground.open()?;
     tables.commit(&[program(TABLE, &FROM)])?;
     let held = ground.observe(TABLE)?;
@@ -184,8 +184,8 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
     for _ in 0..handle {
         ground.iptables(TABLE, "-A PREROUTING -j ACCEPT")?;
     }
-    let theirs = numbers(ground, &mut socket)?;
-    ensure!(theirs.contains(&(handle, None)), "{handle} in {theirs:?}");
+    let foreign = numbers(ground, &mut socket)?;
+    ensure!(foreign.contains(&(handle, None)), "{handle} in {foreign:?}");
     match socket.commit_in(generation, &deletion) {
         Err(CommitError::Refused { source, .. }) => {
             let errno = Errno::from_io_error(&source);
@@ -194,15 +194,15 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
         other => bail!("{other:?}"),
     }
     ensure!(
-        numbers(ground, &mut socket)? == theirs,
-        "a rule of theirs is gone"
+        numbers(ground, &mut socket)? == foreign,
+        "a rule of the other program is gone"
     );
     let generation = socket.observe_generation()?;
     socket
         .commit_in(generation, &deletion)
         .context("its own generation")?;
     let fewer = numbers(ground, &mut socket)?.len() + 1;
-    ensure!(fewer == theirs.len(), "what was asked for was not done");
+    ensure!(fewer == foreign.len(), "what was asked for was not done");
     Ok(())
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
     let is_done = AtomicBool::new(false);
     let busy = || !is_done.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| {
+        let stranger = scope.spawn(|| {
             let outcome = (0..WRITES).try_for_each(|_| -> Result<()> {
                 stranger.commit(&[chains(TableName::Filter, &[("SIGNPOST-Y", &[])])])?;
                 (0..LOOKS).try_for_each(|_| Ok(stranger.observe_drift().map(drop)?))
@@ -235,7 +235,7 @@ pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
             outcome = own_chains.commit(&there_and_back).map(drop);
         }
         outcome?;
-        for neighbour in [theirs, beside] {
+        for neighbour in [stranger, beside] {
             neighbour
                 .join()
                 .map_err(|_| anyhow!("a neighbour panicked"))??;

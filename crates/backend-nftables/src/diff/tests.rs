@@ -51,7 +51,7 @@ fn no_transaction_leaves_a_number_without_its_chain() {
     for transaction in change.transactions() {
         held.replay(transaction).expect("the kernel takes it");
         for (name, set) in &held.sets {
-            let set_name = SetName::parse(name).expect("one of ours");
+            let set_name = SetName::parse(name).expect("the set is Signpost's");
             let leads = set.elements.iter();
             for chain_id in leads.filter_map(|(_, data)| ChainId::of(set_name, data)) {
                 let found = held.element(chain_id.map(), &chain_id.key());

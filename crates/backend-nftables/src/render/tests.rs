@@ -246,7 +246,7 @@ proptest! {
             }
             prop_assert_eq!(&kernel, &rules);
             for (name, set) in &kernel.sets {
-                let name = SetName::parse(name).expect("one of ours");
+                let name = SetName::parse(name).expect("the set is Signpost's");
                 for chain_id in set.elements.iter().filter_map(|(_, data)| ChainId::of(name, data)) {
                     let found = kernel.element(chain_id.map(), &chain_id.key());
                     prop_assert!(found.is_some(), "{} has no chain", chain_id);

@@ -22,7 +22,7 @@ fn unserved(catalog: &Catalog, name: &str) -> Option<Unserved> {
 }
 
 #[test]
-fn a_service_that_is_not_ours_says_why() {
+fn a_service_that_is_not_served_says_why() {
     let mut catalog = synced(&[service("a"), headless("b")], &[]);
     assert_eq!(unserved(&catalog, "a"), None);
     assert_eq!(unserved(&catalog, "b"), Some(Unserved::Headless));

@@ -247,7 +247,7 @@ fn after_a_start_what_was_redirected_from_a_services_address_is_stale_and_nothin
 }
 
 #[test]
-fn in_another_programs_zone_only_what_was_redirected_is_ours() {
+fn in_another_programs_zone_only_what_was_redirected_is_stale() {
     let stale_flows = at_start(&dns_at(&["10.0.1.6:5353"], &[]));
     assert_stale(
         &stale_flows,

@@ -56,7 +56,7 @@ pub(crate) fn parse_packet(text: &str) -> Packet {
         protocol: Protocol::ALL
             .into_iter()
             .find(|known| known.to_string() == protocol)
-            .expect("a protocol is one of ours"),
+            .expect("the protocol is known"),
         port: Port::new(to.port()).expect("a destination port is not 0"),
     }
 }

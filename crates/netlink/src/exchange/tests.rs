@@ -18,11 +18,11 @@ fn pair() -> (OwnedFd, OwnedFd) {
 /// A datagram that does not fit is truncated, and the truncated part would look complete.
 #[test]
 fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
-    let (kernel, ours) = pair();
+    let (kernel, socket) = pair();
     let mut datagram = [0; 4];
     let mut answer = |bytes: &[u8]| {
         rustix::net::send(&kernel, bytes, SendFlags::empty()).expect("there is room");
-        receive(&ours, &mut datagram).map_err(|error| error.kind())
+        receive(&socket, &mut datagram).map_err(|error| error.kind())
     };
     assert_eq!(answer(b"1234"), Ok(4));
     assert_eq!(answer(b"12345"), Err(io::ErrorKind::FileTooLarge));
@@ -32,7 +32,7 @@ fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
 /// after the wait for it has begun.
 #[test]
 fn an_answer_that_is_not_there_yet_is_waited_for() {
-    let (kernel, ours) = pair();
+    let (kernel, socket) = pair();
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut question = [0; 4];
@@ -43,12 +43,12 @@ fn an_answer_that_is_not_there_yet_is_waited_for() {
         for number in 0..1000_u32 {
             let mut answer = [0; 4];
             let question = number.to_ne_bytes();
-            rustix::net::send(&ours, &question, SendFlags::empty()).expect("there is room");
-            let length = receive(&ours, &mut answer);
+            rustix::net::send(&socket, &question, SendFlags::empty()).expect("there is room");
+            let length = receive(&socket, &mut answer);
             assert_eq!(length.map_err(|error| error.kind()), Ok(4));
             assert_eq!(answer, question);
         }
         // An empty datagram ends the loop of the thread.
-        rustix::net::send(&ours, &[], SendFlags::empty()).expect("there is room");
+        rustix::net::send(&socket, &[], SendFlags::empty()).expect("there is room");
     });
 }

@@ -53,18 +53,18 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Notification
 }
 
 #[test]
-fn a_transaction_of_others_is_distinguished_from_ours() {
+fn a_transaction_of_others_is_distinguished_from_signposts() {
     let mut hearing = hearing();
-    let ours = [
+    let own = [
         change(OWN, NEW_ELEMENT, Family::Ipv4, "signpost"),
         end(OWN, 7),
     ];
-    let theirs = [
+    let foreign = [
         change(OTHER, DELETE_CHAIN, Family::Ipv4, "signpost"),
         end(OTHER, 8),
     ];
-    assert_eq!(hearing.take(&ours.concat()), []);
-    assert_eq!(hearing.take(&theirs.concat()), [by_nft([Family::Ipv4], 8)]);
+    assert_eq!(hearing.take(&own.concat()), []);
+    assert_eq!(hearing.take(&foreign.concat()), [by_nft([Family::Ipv4], 8)]);
 }
 
 #[test]
@@ -79,18 +79,18 @@ fn a_transaction_over_several_datagrams_is_one() {
 }
 
 #[test]
-fn other_tables_and_families_are_not_ours() {
+fn other_tables_and_families_are_not_signposts() {
     let mut hearing = hearing();
     let inet = message(OTHER, DELETE_CHAIN, 1, |writer| {
         writer.string(TABLE, "signpost");
     });
-    let theirs = change(OTHER, DELETE_CHAIN, Family::Ipv4, "kube-proxy");
-    let datagram = [inet, theirs, end(OTHER, 8)].concat();
+    let kube_proxy = change(OTHER, DELETE_CHAIN, Family::Ipv4, "kube-proxy");
+    let datagram = [inet, kube_proxy, end(OTHER, 8)].concat();
     assert_eq!(hearing.take(&datagram), [by_nft([], 8)]);
 }
 
 #[test]
-fn what_was_lost_may_have_been_ours() {
+fn what_was_lost_may_have_been_about_signposts_tables() {
     let mut hearing = hearing();
     hearing.overrun();
     // Queued before the loss, and complete.
@@ -103,7 +103,7 @@ fn what_was_lost_may_have_been_ours() {
 }
 
 #[test]
-fn a_datagram_that_cannot_be_read_may_have_been_about_ours() {
+fn a_datagram_that_cannot_be_read_may_have_been_about_signposts_tables() {
     let mut hearing = hearing();
     hearing.illegible();
     assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
@@ -119,7 +119,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn in_tables_of_everybody_only_what_may_be_ours_counts() {
+fn in_tables_of_everybody_only_what_may_be_signposts_counts() {
     let watched = Watched::Chains {
         tables: &["nat", "filter"],
         prefix: "SIGNPOST-",
@@ -138,7 +138,7 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
             let of = |families: &BTreeSet<Family>| *families == BTreeSet::from([Family::Ipv4]);
             (of(&transaction.touched), of(&transaction.near))
         };
-    for (kind, table, attribute, chain, ours) in [
+    for (kind, table, attribute, chain, counts) in [
         (NEW_RULE, "nat", CHAIN_OF_RULE, "SIGNPOST-SERVICES", true),
         (DELETE_RULE, "filter", CHAIN_OF_RULE, "SIGNPOST-INPUT", true),
         (DELETE_RULE, "nat", CHAIN_OF_RULE, "PREROUTING", true),
@@ -153,6 +153,6 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
         let found = touched(kind, table, attribute, chain, &mut hearing);
         // A renamed chain or a table set dormant may concern any of Signpost's objects.
         let near = table != "mangle";
-        assert_eq!(found, (ours, near), "{kind:#x} {table} {chain}");
+        assert_eq!(found, (counts, near), "{kind:#x} {table} {chain}");
     }
 }

@@ -121,8 +121,8 @@ fn observe_through(socket: &mut Socket, family: Family, prefix: &str) -> Result<
 fn observe_nf_tables_traces(family: Family, prefix: &str) -> Result<OwnChains, Box<dyn Error>> {
     let mut socket = Socket::open()?;
     let (table, chain) = ENTRANCE;
-    let into_ours = |rule: &ListedRule<'_>| leads_to(rule, prefix).then_some(());
-    let entries = socket.observe_chosen_rules(family, table, Some(chain), into_ours)?;
+    let into_own_chains = |rule: &ListedRule<'_>| leads_to(rule, prefix).then_some(());
+    let entries = socket.observe_chosen_rules(family, table, Some(chain), into_own_chains)?;
     Ok(match entries.is_empty() {
         true => OwnChains::Unlikely,
         false => OwnChains::Present,

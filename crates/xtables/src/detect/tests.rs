@@ -122,7 +122,7 @@ fn what_is_short_for_a_moment_is_no_reason_to_give_up() {
 
 /// A failed scan never moves Signpost's rules away from where they are known to be.
 #[test]
-fn where_a_look_failed_ours_stay_where_they_are() {
+fn where_a_look_failed_signposts_rules_stay_where_they_are() {
     let with = |own_chains| Presence {
         own_chains,
         ..presence(0, false)

@@ -249,8 +249,8 @@ impl Build<'_> {
             return self.copy(rules);
         };
         let table = self.table;
-        let is_ours = |number: &usize| table.leads_to_prefix(*number, self.prefix);
-        let before: Vec<usize> = rules.clone().filter(is_ours).collect();
+        let is_own = |number: &usize| table.leads_to_prefix(*number, self.prefix);
+        let before: Vec<usize> = rules.clone().filter(is_own).collect();
         let family = self.writer.family;
         let held = before
             .iter()

@@ -20,8 +20,8 @@ use super::*;
 use crate::generate;
 use crate::{AddressMatch, InterfaceMatch, Match, Protocol, States, Target};
 
-const OURS: &str = "SIGNPOST-";
-const THEIRS: &str = "KUBE-";
+const SIGNPOST: &str = "SIGNPOST-";
+const OTHERS: &str = "KUBE-";
 /// The hooks of table nat, by number.
 const NAT: [usize; 4] = [0, 1, 3, 4];
 /// The endpoints of one Service.
@@ -161,7 +161,7 @@ pub(super) fn with_others(family: Family) -> Made {
     ];
     let entries: [(BuiltIn, &[Rule]); 1] = [(BuiltIn::Prerouting, &[jump("KUBE-A")])];
     let (made, _) = Made::empty(family)
-        .change(THEIRS, &[change(&chains, &entries, &[])])
+        .change(OTHERS, &[change(&chains, &entries, &[])])
         .expect("nothing is in the way");
     let (mut made, _) = made
         .change(
@@ -229,9 +229,9 @@ fn what_is_written_is_read() {
             &[],
         );
         let (made, before) = with_others(family)
-            .change(OURS, &[step])
+            .change(SIGNPOST, &[step])
             .expect("nothing is in the way");
-        let held = made.held(OURS);
+        let held = made.held(SIGNPOST);
         let some = |rules: &[Rule]| rules.iter().cloned().map(Some).collect::<Vec<_>>();
         assert_eq!(held.chains.len(), 2);
         assert_eq!(held.chains["SIGNPOST-A"], some(&a));
@@ -248,7 +248,7 @@ fn what_is_written_is_read() {
 fn what_others_have_stays_byte_for_byte() {
     for family in FAMILIES {
         let others = with_others(family);
-        let expected = others.without(OURS);
+        let expected = others.without(SIGNPOST);
         let add = change(
             &[("SIGNPOST-A", &[jump("KUBE-B")]), ("SIGNPOST-B", &[])],
             &[
@@ -257,14 +257,18 @@ fn what_others_have_stays_byte_for_byte() {
             ],
             &[],
         );
-        let (with, _) = others.change(OURS, &[add]).expect("nothing is in the way");
-        assert_eq!(with.without(OURS), expected);
+        let (with, _) = others
+            .change(SIGNPOST, &[add])
+            .expect("nothing is in the way");
+        assert_eq!(with.without(SIGNPOST), expected);
         let remove = change(
             &[],
             &[(BuiltIn::Prerouting, &[]), (BuiltIn::Postrouting, &[])],
             &["SIGNPOST-A", "SIGNPOST-B"],
         );
-        let (without, before) = with.change(OURS, &[remove]).expect("nothing is in the way");
+        let (without, before) = with
+            .change(SIGNPOST, &[remove])
+            .expect("nothing is in the way");
         assert_eq!(without.entries, others.entries);
         assert_eq!(without.info, others.info);
         assert!(
@@ -282,11 +286,13 @@ fn a_rule_that_its_chain_had_before_keeps_its_counters() {
         marks.iter().map(|value| mark(*value)).collect::<Vec<_>>()
     };
     let step = |marks: &[u32]| change(&[("SIGNPOST-A", &rules(marks))], &[], &[]);
-    let (made, before) = made.change(OURS, &[step(&[1, 2, 3])]).expect("it fits");
+    let (made, before) = made.change(SIGNPOST, &[step(&[1, 2, 3])]).expect("it fits");
     // Four policies; the head of Signpost's chain, its three rules and its end; the end of the
     // table.
     assert_eq!(before[4..9], [None; 5]);
-    let (_, before) = made.change(OURS, &[step(&[2, 9, 3, 1])]).expect("it fits");
+    let (_, before) = made
+        .change(SIGNPOST, &[step(&[2, 9, 3, 1])])
+        .expect("it fits");
     assert_eq!(before[4..9], [Some(4), Some(6), None, Some(7), Some(5)]);
 }
 
@@ -310,12 +316,12 @@ fn a_chain_of_ten_thousand_endpoints_loses_one_in_no_time() {
     let step = |rules: &[Rule]| change(&[("SIGNPOST-A", rules)], &[], &[]);
     let more = rules(0..ENDPOINTS);
     let made = Made::empty(Family::Ipv4);
-    let (made, _) = made.change(OURS, &[step(&more)]).expect("it fits");
+    let (made, _) = made.change(SIGNPOST, &[step(&more)]).expect("it fits");
     let start = Instant::now();
     // One half of the rules is unchanged, the other half differs.
     let half = ENDPOINTS as usize / 2;
     let fewer = [&more[half..], &rules(0..ENDPOINTS - 1)].concat();
-    let (_, before) = made.change(OURS, &[step(&fewer)]).expect("it fits");
+    let (_, before) = made.change(SIGNPOST, &[step(&fewer)]).expect("it fits");
     assert!(start.elapsed() < IN_NO_TIME, "{:?}", start.elapsed());
     assert_eq!(before[5], Some(5 + u32::try_from(half).expect("few")));
     let kept = before[5..].iter().take_while(|before| before.is_some());
@@ -338,7 +344,9 @@ fn a_table_is_refused_that_the_kernel_has_never_memory_for() {
 fn a_change_that_the_table_was_not_made_for_names_the_chain() {
     let others = with_others(Family::Ipv4);
     let says = |step: TableChange| {
-        let obstacle = others.change(OURS, &[step]).expect_err("it cannot be done");
+        let obstacle = others
+            .change(SIGNPOST, &[step])
+            .expect_err("it cannot be done");
         (obstacle.to_string(), obstacle.is_about_content())
     };
     for (step, expected) in [
@@ -371,18 +379,20 @@ fn a_change_that_the_table_was_not_made_for_names_the_chain() {
 fn entries_that_are_there_stay_behind_what_others_put_before_them() {
     let enter = |chain: &str| change(&[(chain, &[])], &[(BuiltIn::Input, &[jump(chain)])], &[]);
     let made = Made::empty(Family::Ipv4);
-    let (made, _) = made.change(OURS, &[enter("SIGNPOST-A")]).expect("it fits");
-    let (made, _) = made.change(THEIRS, &[enter("KUBE-A")]).expect("it fits");
+    let (made, _) = made
+        .change(SIGNPOST, &[enter("SIGNPOST-A")])
+        .expect("it fits");
+    let (made, _) = made.change(OTHERS, &[enter("KUBE-A")]).expect("it fits");
     let (again, before) = made
-        .change(OURS, &[enter("SIGNPOST-A")])
+        .change(SIGNPOST, &[enter("SIGNPOST-A")])
         .expect("nothing is in the way");
     assert_eq!(again.entries, made.entries);
     assert_eq!(before.iter().filter(|entry| entry.is_none()).count(), 1);
     let (moved, _) = made
-        .change(OURS, &[enter("SIGNPOST-B")])
+        .change(SIGNPOST, &[enter("SIGNPOST-B")])
         .expect("nothing is in the way");
     let table = moved.parse().expect("it can be read");
-    let leads: Vec<bool> = (1..3).map(|n| table.leads_to_prefix(n, OURS)).collect();
+    let leads: Vec<bool> = (1..3).map(|n| table.leads_to_prefix(n, SIGNPOST)).collect();
     assert_eq!(leads, [true, false]);
 }
 
@@ -473,9 +483,9 @@ proptest! {
         let mut chains: Vec<(&str, &[Rule])> = vec![("SIGNPOST-it", &rules)];
         let targets: Vec<Arc<str>> = rules.iter().filter_map(|rule| rule.leads_to().cloned()).collect();
         chains.extend(targets.iter().map(|name| (&**name, &[] as &[Rule])));
-        let (made, _) = with_others(family).change(OURS, &[change(&chains, &[], &[])]).expect("it fits");
+        let (made, _) = with_others(family).change(SIGNPOST, &[change(&chains, &[], &[])]).expect("it fits");
         let some: Vec<Option<Rule>> = rules.iter().cloned().map(Some).collect();
-        prop_assert_eq!(&made.held(OURS).chains["SIGNPOST-it"], &some);
+        prop_assert_eq!(&made.held(SIGNPOST).chains["SIGNPOST-it"], &some);
     }
 
     /// After any sequence of changes, the chains that are read are the requested ones, and entries
@@ -487,7 +497,7 @@ proptest! {
         family in families(),
     ) {
         let mut made = with_others(family);
-        let others = made.without(OURS);
+        let others = made.without(SIGNPOST);
         for (step, top) in steps.into_iter().zip(tops) {
             let names: Vec<Arc<str>> = step.keys().map(|n| format!("SIGNPOST-{n}").into()).collect();
             let chain = |rules: Vec<(u8, u32)>| -> Vec<Rule> {
@@ -496,20 +506,20 @@ proptest! {
             let chains: BTreeMap<Arc<str>, Vec<Rule>> = names.iter().cloned()
                 .zip(step.into_values().map(chain)).collect();
             let top: Vec<Rule> = chain(top).into_iter().filter(|r| r.leads_to().is_some()).collect();
-            let held = made.held(OURS);
+            let held = made.held(SIGNPOST);
             let desired = TableChange {
                 table: TableName::Nat,
                 chains: chains.iter().map(|(n, r)| (n.clone(), r.clone().into())).collect(),
                 entries: vec![(BuiltIn::Input, top.clone())],
                 removed: held.chains.keys().filter(|n| !chains.contains_key(*n)).cloned().collect(),
             };
-            made = made.change(OURS, &[desired]).expect("nothing is in the way").0;
-            let held = made.held(OURS);
+            made = made.change(SIGNPOST, &[desired]).expect("nothing is in the way").0;
+            let held = made.held(SIGNPOST);
             let some = |rules: Vec<Rule>| rules.into_iter().map(Some).collect::<Vec<_>>();
             let expected: BTreeMap<_, _> = chains.into_iter().map(|(n, r)| (n, some(r))).collect();
             prop_assert_eq!(held.chains, expected);
             prop_assert_eq!(held.entries.get(&BuiltIn::Input).cloned().unwrap_or_default(), some(top));
-            prop_assert_eq!(made.without(OURS), others.clone());
+            prop_assert_eq!(made.without(SIGNPOST), others.clone());
         }
     }
 
@@ -521,8 +531,8 @@ proptest! {
         cut in prop::option::of(any::<Index>()),
         family in families(),
     ) {
-        let ours = change(&[("SIGNPOST-A", &[jump("ZONE")])], &[(BuiltIn::Input, &[jump("SIGNPOST-A")])], &[]);
-        let (mut made, _) = with_others(family).change(OURS, std::slice::from_ref(&ours)).expect("it fits");
+        let step = change(&[("SIGNPOST-A", &[jump("ZONE")])], &[(BuiltIn::Input, &[jump("SIGNPOST-A")])], &[]);
+        let (mut made, _) = with_others(family).change(SIGNPOST, std::slice::from_ref(&step)).expect("it fits");
         for (at, value) in damage {
             let at = at.index(made.entries.len());
             made.entries[at] = value;
@@ -543,11 +553,11 @@ proptest! {
             made.entries.truncate(length);
         }
         if let Ok(table) = made.parse() {
-            let _ = held(&table, family, OURS);
-            let changes = [ours];
+            let _ = held(&table, family, SIGNPOST);
+            let changes = [step];
             if let Ok(plan) = Plan::compile(&table, &made.info, &changes) {
-                let _ = compile_replacement(&table, &made.info, &plan, family, OURS);
-                let _ = TableSummary::of(&table, OURS).after(&table, &plan, OURS);
+                let _ = compile_replacement(&table, &made.info, &plan, family, SIGNPOST);
+                let _ = TableSummary::of(&table, SIGNPOST).after(&table, &plan, SIGNPOST);
             }
         }
     }

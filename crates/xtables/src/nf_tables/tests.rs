@@ -196,7 +196,7 @@ fn what_newer_versions_write_without_matches_reads_the_same() {
 }
 
 #[test]
-fn what_none_of_ours_asks_is_read_as_nothing() {
+fn what_signposts_rules_never_ask_is_read_as_nothing() {
     let source = || payload(PayloadBase::Network, 12, 4);
     let masked = |mask: [u8; 4], value: [u8; 4]| {
         let bitwise = Expression::Bitwise {

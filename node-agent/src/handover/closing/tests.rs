@@ -27,7 +27,7 @@ fn signpost(localhost: LocalhostNodePorts) -> SignpostNodePorts {
 }
 
 #[test]
-fn t69_what_closes_is_what_theirs_take_and_ours_do_not() {
+fn t69_what_closes_is_what_kube_proxys_node_ports_take_and_signposts_do_not() {
     let closing = |localhost, family, node_port_scope: &NodePortScope| {
         let closing = signpost(localhost).closing(family, node_port_scope);
         closing.iter().map(IpAddr::to_string).collect::<Vec<_>>()

@@ -76,7 +76,7 @@ impl Service {
                     Proxy::Any => Proxy::Another,
                     Proxy::Another => Proxy::Any,
                 };
-                "has another proxy, or ours again"
+                "has another proxy, or any again"
             }
             _ => {
                 for port in &mut self.ports {

@@ -44,7 +44,7 @@ fn served(changes: Value) -> Arc<Service> {
         .unwrap_or_else(|| panic!("not served: {changes}"))
 }
 
-fn not_ours(changes: Value) {
+fn not_served(changes: Value) {
     let parsed = parsed(changes.clone());
     assert_eq!(parsed.value, None, "{changes}");
     assert_eq!(parsed.rejections, [], "{changes}");
@@ -123,15 +123,15 @@ fn t107_a_scheduler_is_read_by_either_name_and_an_unknown_one_is_named() {
 }
 
 #[test]
-fn services_of_another_proxy_headless_ones_and_external_names_are_not_ours() {
+fn services_of_another_proxy_headless_ones_and_external_names_are_not_served() {
     let label = "service.kubernetes.io/service-proxy-name";
-    not_ours(json!({"metadata": {"labels": {label: "another"}}}));
-    not_ours(json!({"metadata": {"labels": {label: ""}}}));
-    not_ours(json!({"metadata": {"labels": {label: true}}}));
-    not_ours(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
-    not_ours(json!({"spec": {"clusterIP": null, "clusterIPs": ["None"]}}));
-    not_ours(json!({"spec": {"type": "ExternalName"}}));
-    not_ours(json!({"spec": {"type": "ExternalName", "clusterIP": null, "clusterIPs": null}}));
+    not_served(json!({"metadata": {"labels": {label: "another"}}}));
+    not_served(json!({"metadata": {"labels": {label: ""}}}));
+    not_served(json!({"metadata": {"labels": {label: true}}}));
+    not_served(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
+    not_served(json!({"spec": {"clusterIP": null, "clusterIPs": ["None"]}}));
+    not_served(json!({"spec": {"type": "ExternalName"}}));
+    not_served(json!({"spec": {"type": "ExternalName", "clusterIP": null, "clusterIPs": null}}));
 }
 
 #[test]

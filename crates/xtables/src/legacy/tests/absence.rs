@@ -7,7 +7,7 @@ fn legacy(kernel: Option<Kernel>) -> Legacy {
     Legacy {
         kernel,
         family: Family::Ipv6,
-        prefix: OURS,
+        prefix: SIGNPOST,
         // An existing file that no other process locks.
         lock: std::env::current_exe().expect("a test is a program"),
         patience: Duration::ZERO,

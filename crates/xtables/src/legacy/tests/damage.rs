@@ -3,7 +3,7 @@
 use super::*;
 
 fn table_summary(made: &Made) -> TableSummary {
-    TableSummary::of(&made.parse().expect("it can be read"), OURS)
+    TableSummary::of(&made.parse().expect("it can be read"), SIGNPOST)
 }
 
 fn with(made: &Made, prefix: &str, step: TableChange) -> Made {
@@ -11,7 +11,7 @@ fn with(made: &Made, prefix: &str, step: TableChange) -> Made {
 }
 
 #[test]
-fn others_change_their_own_and_ours_is_found_as_it_was_left() {
+fn others_change_their_own_rules_and_signposts_are_found_as_left() {
     for family in FAMILIES {
         let enter = [(BuiltIn::Input, &[jump("SIGNPOST-A")] as &[Rule])];
         let leaf = [Rule::always(Target::Drop)];
@@ -20,14 +20,14 @@ fn others_change_their_own_and_ours_is_found_as_it_was_left() {
             &enter,
             &[],
         );
-        let left = with(&with_others(family), OURS, step);
+        let left = with(&with_others(family), SIGNPOST, step);
         let seen = Some(Seen::As(left.info, table_summary(&left)));
         let found = |made: &Made| Finding::of(seen, made.info, table_summary(made));
         assert_eq!(found(&left), Finding::AsLeft);
 
-        let theirs = [(BuiltIn::Input, &[jump("KUBE-C")] as &[Rule])];
-        let step = change(&[("KUBE-C", &[Rule::always(Target::Drop)])], &theirs, &[]);
-        assert_eq!(found(&with(&left, THEIRS, step)), Finding::Touched);
+        let foreign = [(BuiltIn::Input, &[jump("KUBE-C")] as &[Rule])];
+        let step = change(&[("KUBE-C", &[Rule::always(Target::Drop)])], &foreign, &[]);
+        assert_eq!(found(&with(&left, OTHERS, step)), Finding::Touched);
 
         for (damage, what) in [
             (change(&[], &[(BuiltIn::Input, &[])], &[]), "no way in"),
@@ -43,7 +43,7 @@ fn others_change_their_own_and_ours_is_found_as_it_was_left() {
             ),
         ] {
             assert_eq!(
-                found(&with(&left, OURS, damage)),
+                found(&with(&left, SIGNPOST, damage)),
                 Finding::Damaged,
                 "{what}"
             );
@@ -52,7 +52,7 @@ fn others_change_their_own_and_ours_is_found_as_it_was_left() {
 }
 
 #[test]
-fn where_nothing_is_ours_nothing_can_be_damaged() {
+fn where_signpost_has_no_rules_nothing_can_be_damaged() {
     let others = with_others(Family::Ipv4);
     let empty = Made::empty(Family::Ipv4);
     assert_eq!(table_summary(&others), TableSummary::NOTHING);
