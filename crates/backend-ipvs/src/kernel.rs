@@ -26,13 +26,12 @@ use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::connections::Counted;
 use self::draining::Draining;
-use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 pub(crate) use self::schedulers::replace_as_programmed;
 use self::settings::Settings;
 use crate::allocation::{Allocation, number_of};
-use crate::diff::{Change, Departure, Step, diff};
+use crate::diff::{Change, Step, diff};
 use crate::idle::{IdleTimeouts, affected_by_timeouts};
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
@@ -281,16 +280,15 @@ impl Backend for Ipvs {
         if returns {
             self.drain_all(&mut connection, change.drain_limit())?;
         }
-        if change.ends() && self.commit_ending(&mut connection)? == Ending::Awaited {
-            self.holding = Holding::Ending;
-            return Ok(Receipt { transactions: 2 });
+        if change.ends() {
+            self.commit_ending(&mut connection)?;
+            return Ok(Receipt { transactions: 3 });
         }
         self.holding = match returns {
             true => Holding::Both,
             false => Holding::Something,
         };
         let mut transactions = 0;
-        let ends = change.ends();
         for (done, step) in change.steps.into_iter().enumerate() {
             let is_first = done == 0;
             transactions += 1;
@@ -313,13 +311,6 @@ impl Backend for Ipvs {
                 }
                 Step::Servers(operations) => {
                     let operations = self.draining.resume(operations);
-                    let result = connection.servers.commit(&operations).err();
-                    result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
-                }
-                // IPVS gets no more packets.
-                Step::Departures(departures) if ends => {
-                    let removals = departures.iter().flat_map(Departure::removals).collect();
-                    let operations = self.draining.resume(removals);
                     let result = connection.servers.commit(&operations).err();
                     result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
                 }

@@ -58,10 +58,10 @@ pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> V
     let mut first = start();
     if !desired.exists {
         // Deletes the table: kernels before 6.2 would refuse to delete element by element.
-        first
-            .operations
-            .extend(observed.exists.then_some(Operation::DeleteTable));
-        return some(vec![first]);
+        return match observed.exists {
+            true => Transaction::removal(family, &name(TABLE)).into(),
+            false => Vec::new(),
+        };
     }
     let nothing = Contents::default();
     let observed = match can_update_in_place(observed, desired) {

@@ -66,8 +66,8 @@ fn diff_in_parts(family: Family, observed: &Table, desired: &Table, most: usize)
         plan.move_beside(next, desired);
         plan.move_back(observed, desired);
     } else {
-        if next.is_some() {
-            plan.delete(NEXT);
+        if let Some(next) = next {
+            plan.delete(NEXT, next);
         }
         plan.mend(TABLE, observed, desired, Hooks::AtOnce);
     }
@@ -183,11 +183,17 @@ impl Plan {
         Transaction::new(self.family, layout::name(table))
     }
 
-    /// Deletes a table with all its contents.
-    fn delete(&mut self, table: &str) {
-        let mut transaction = self.start(table);
-        transaction.operations.push(Operation::DeleteTable);
-        self.transactions.push(transaction);
+    /// Deletes the table of this name, which holds `contents`, after its rules: without them, no
+    /// packet notices in which order the kernel removes the rest.
+    fn delete(&mut self, table: &str, contents: &Table) {
+        let mut chains = contents.chains.values();
+        let flush = chains.any(|chain| !chain.rules.is_empty());
+        let steps = flush.then_some(Operation::FlushTable);
+        for step in steps.into_iter().chain([Operation::DeleteTable]) {
+            let mut transaction = self.start(table);
+            transaction.operations.push(step);
+            self.transactions.push(transaction);
+        }
     }
 
     /// Replaces a table of another form while it serves: builds all of `desired` beside it, hooks
@@ -199,8 +205,8 @@ impl Plan {
         let observed = match next {
             // Left by such a change that was cut short.
             Some(next) if can_update_in_place(next, desired) => next,
-            Some(_) => {
-                self.delete(NEXT);
+            Some(next) => {
+                self.delete(NEXT, next);
                 &nothing
             }
             None => &nothing,
@@ -213,13 +219,13 @@ impl Plan {
         let nothing = Table::default();
         let observed = match observed.exists {
             true if !can_update_in_place(observed, desired) => {
-                self.delete(TABLE);
+                self.delete(TABLE, observed);
                 &nothing
             }
             _ => observed,
         };
         self.mend(TABLE, observed, desired, Hooks::Last);
-        self.delete(NEXT);
+        self.delete(NEXT, desired);
     }
 
     /// Changes `observed` to `desired`, in place.
@@ -228,7 +234,7 @@ impl Plan {
         // by element.
         if !desired.exists {
             if observed.exists {
-                self.delete(name);
+                self.delete(name, observed);
             }
             return;
         }

@@ -13,7 +13,7 @@ use backend::{
     Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
-use netlink::nf_tables::{Operation, Transaction};
+use netlink::nf_tables::Transaction;
 use netlink::{ForeignGenerations, Listener, OpenError, Socket, Watched};
 use nftables_model::{RulesetVersion, TableSocket, commit_in_parts, recovery, recovery_of_reading};
 
@@ -270,13 +270,8 @@ impl Backend for Nftables {
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
-        let removal = |name| {
-            let mut removal = Transaction::new(self.family, layout::name(name));
-            // Adding first makes the removal of a missing table succeed.
-            removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
-            removal
-        };
-        let mut transactions = vec![removal(TABLE)];
+        let removal = |name| Transaction::removal(self.family, &layout::name(name));
+        let mut transactions = removal(TABLE).to_vec();
         // The table beside rarely exists. If that cannot be determined, its removal reports why.
         if let Ok(mut connection) = self.connection()
             && !matches!(
@@ -284,7 +279,7 @@ impl Backend for Nftables {
                 Ok(false)
             )
         {
-            transactions.push(removal(NEXT));
+            transactions.extend(removal(NEXT));
         }
         self.commit(Change { transactions })
     }

@@ -167,14 +167,14 @@ fn observe_legacy(family: xtables::Family) -> Legacy {
     }
 }
 
-/// Removes kube-proxy's table of mode nftables for one family, in one transaction. Established
+/// Removes kube-proxy's table of mode nftables for one family, its rules first. Established
 /// connections continue as long as another program has chains of type nat. Succeeds if the table
 /// does not exist.
 pub fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::List)?;
-    let mut removal = Transaction::new(family, TABLE.into());
-    removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
-    commit(&mut socket, family, TABLE, &removal)
+    let steps = Transaction::removal(family, &TABLE.into());
+    let mut steps = steps.iter();
+    steps.try_for_each(|step| commit(&mut socket, family, TABLE, step))
 }
 
 /// Removes the chains that only kube-proxy's mode iptables uses, for one family. In each table, one

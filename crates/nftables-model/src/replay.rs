@@ -73,6 +73,11 @@ impl Contents {
         match operation {
             Operation::AddTable => self.exists = true,
             Operation::DeleteTable => *self = Contents::default(),
+            Operation::FlushTable => {
+                for chain in Arc::make_mut(&mut self.chains).values_mut() {
+                    Arc::make_mut(chain).rules.clear();
+                }
+            }
             Operation::AddChain(chain) => match self.chains.get(&chain.name) {
                 Some(old) if old.chain != *chain => return Err(present(&chain.name)),
                 Some(_) => {}

@@ -37,25 +37,25 @@ impl Ipvs {
         there.map_err(|error| self.unobserved(recovery_of_reading(&error), error))
     }
 
-    /// Replaces the table by the one for remaining connections, if there are any.
-    pub(super) fn commit_ending(&self, connection: &mut Connection) -> Result<Ending, CommitError> {
-        let unread = |error: netlink::QueryError| {
-            self.uncommitted((of_reading_servers(&error), Effect::None), error)
-        };
-        let ending = connection
-            .observe_connections(self.family)
-            .map_err(unread)?;
-        if ending == Ending::Awaited {
-            for (number, transaction) in [replacement(self.family), removal(self.family, TABLE)]
-                .iter()
-                .enumerate()
-            {
-                let committed = connection.tables.commit(transaction);
-                let failed = |e| self.uncommitted(of_table(&e, number == 0), e);
-                committed.map_err(failed)?;
-            }
+    /// Replaces the table by the one for remaining connections, and removes that too if there are
+    /// none. Only then are they counted: as long as the table classifies, there may be another one.
+    pub(super) fn commit_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+        let [flush, delete] = removal(self.family, TABLE);
+        let steps = [replacement(self.family), flush, delete];
+        for (number, transaction) in steps.iter().enumerate() {
+            let committed = connection.tables.commit(transaction);
+            committed.map_err(|e| self.uncommitted(of_table(&e, number == 0), e))?;
         }
-        Ok(ending)
+        self.holding = Holding::Ending;
+        let finished = self.finish_ending(connection);
+        finished.map_err(|error| CommitError {
+            recovery: match error.recovery {
+                Recovery::Halt => Recovery::Halt,
+                _ => Recovery::Observe,
+            },
+            effect: Effect::Possible,
+            ..error
+        })
     }
 
     /// Removes what connections need that outlive the mode: when none remains, or at once if the
@@ -67,10 +67,7 @@ impl Ipvs {
         match self.holding {
             Holding::Nothing | Holding::Something => {}
             Holding::Both => {
-                let committed = connection
-                    .tables
-                    .commit(&removal(self.family, ENDING_TABLE));
-                committed.map_err(|e| self.uncommitted(of_table(&e, true), e))?;
+                self.commit_table_removal(connection, ENDING_TABLE)?;
                 self.holding = Holding::Something;
             }
             Holding::Ending => {
@@ -118,8 +115,19 @@ impl Ipvs {
         if !socket.observe_table(self.family, table).map_err(unread)? {
             return Ok(());
         }
-        let committed = connection.tables.commit(&removal(self.family, table));
-        committed.map_err(|e| self.uncommitted(of_table(&e, true), e))
+        self.commit_table_removal(connection, table)
+    }
+
+    fn commit_table_removal(
+        &self,
+        connection: &mut Connection,
+        table: &str,
+    ) -> Result<(), CommitError> {
+        for (number, step) in removal(self.family, table).iter().enumerate() {
+            let committed = connection.tables.commit(step);
+            committed.map_err(|e| self.uncommitted(of_table(&e, number == 0), e))?;
+        }
+        Ok(())
     }
 
     /// Converts an error of a removal to one of an observation.
@@ -155,8 +163,12 @@ impl Connection {
 
 /// Creates the table that sends connections on to IPVS, replacing one that was cut short.
 fn replacement(family: Family) -> Transaction {
-    let mut transaction = removal(family, ENDING_TABLE);
-    transaction.operations.push(Operation::AddTable);
+    let mut transaction = Transaction::new(family, name(ENDING_TABLE));
+    transaction.operations = vec![
+        Operation::AddTable,
+        Operation::DeleteTable,
+        Operation::AddTable,
+    ];
     let chains = chains::ending();
     let added = chains
         .iter()
@@ -175,9 +187,6 @@ fn replacement(family: Family) -> Transaction {
     transaction
 }
 
-/// Adding first makes the removal of a missing table succeed.
-fn removal(family: Family, table: &str) -> Transaction {
-    let mut transaction = Transaction::new(family, name(table));
-    transaction.operations = vec![Operation::AddTable, Operation::DeleteTable];
-    transaction
+fn removal(family: Family, table: &str) -> [Transaction; 2] {
+    Transaction::removal(family, &name(table))
 }

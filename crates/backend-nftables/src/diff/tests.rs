@@ -120,6 +120,24 @@ fn groups_are_in_the_order_of_their_frontends() {
     }
 }
 
+/// Packets must not meet some of a table's chains without the others: see
+/// [`Operation::DeleteTable`].
+#[test]
+fn a_table_that_packets_reach_loses_its_rules_before_it_is_deleted() {
+    let mut table = table(1);
+    let deleted = |observed: &Table| diff(Family::Ipv4, observed, &Table::default()).to_string();
+    let [flush, delete] = ["flush table ip signpost\n", "delete table ip signpost\n"];
+    assert_eq!(deleted(&table), format!("{flush}{delete}"));
+
+    // An agent that was killed in between.
+    let first = Transaction {
+        operations: vec![Operation::FlushTable],
+        ..Transaction::new(Family::Ipv4, layout::name(TABLE))
+    };
+    table.replay(&first).expect("the table exists");
+    assert_eq!(deleted(&table), delete);
+}
+
 proptest! {
     /// Groups without a frontend are in the order of their keys, even if two keys differ only after
     /// the bytes that a group holds.

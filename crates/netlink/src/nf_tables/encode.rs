@@ -232,6 +232,8 @@ impl Encoder<'_> {
                     add_chain(writer, chain)
                 });
             }
+            // Without NFTA_RULE_CHAIN: every rule of the table.
+            Operation::FlushTable => self.message(message::DELETE_RULE, 0, |_| {}),
             // NFTA_RULE_CHAIN without a handle means every rule of the chain.
             Operation::FlushChain(chain) => {
                 self.message(message::DELETE_RULE, 0, |writer| writer.string(2, chain));

@@ -445,6 +445,7 @@ impl Display for Transaction {
             match operation {
                 Operation::AddTable => writeln!(f, "add table {table}")?,
                 Operation::DeleteTable => writeln!(f, "delete table {table}")?,
+                Operation::FlushTable => writeln!(f, "flush table {table}")?,
                 Operation::AddChain(chain) => writeln!(f, "add chain {table} {chain}")?,
                 Operation::FlushChain(chain) => writeln!(f, "flush chain {table} {chain}")?,
                 Operation::DeleteChain(chain) => writeln!(f, "delete chain {table} {chain}")?,

@@ -21,7 +21,14 @@ pub enum Operation {
     /// Creates the table, or leaves it as it is.
     AddTable,
     /// Removes the table with its content.
+    ///
+    /// Packets do not see this as one step: the sets are gone at once, but each chain of a hook keeps
+    /// its rules until the kernel removes the chain from its hook, one after another
+    /// (`nf_tables_commit_chain_prepare` in net/netfilter/nf_tables_api.c skips chains that go). What
+    /// packets traverse is emptied by [`Operation::FlushTable`], in an earlier transaction.
     DeleteTable,
+    /// Removes the rules of all chains. Packets meet either all of them or none.
+    FlushTable,
     /// Creates a chain, or leaves it as it is.
     AddChain(Chain),
     /// Removes the rules of a chain.
@@ -77,6 +84,17 @@ impl Transaction {
             table,
             operations: Vec::new(),
         }
+    }
+
+    /// The transactions that remove a table, in order: the first one empties all chains at once, see
+    /// [`Operation::DeleteTable`]. They succeed if the table does not exist.
+    pub fn removal(family: Family, table: &Arc<str>) -> [Transaction; 2] {
+        [Operation::FlushTable, Operation::DeleteTable].map(|step| Transaction {
+            family,
+            table: Arc::clone(table),
+            // Adding a missing table first lets the step succeed.
+            operations: vec![Operation::AddTable, step],
+        })
     }
 
     /// The number of elements that it adds or removes.
