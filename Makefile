@@ -13,9 +13,11 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 	@cargo build --profile demo --package node-agent --package demo --bins
 	@target/demo/demo
 
-test: check control-plane helm image ## Run every test, on a real control plane, real kubelets and a real kernel
+test: check control-plane helm ## Run every test, on a real control plane, real kubelets and a real kernel
+	PROFILE=demo images/programs target/images/demo
+	images/archives target/images/demo dist/demo
 	cargo build --workspace --bins --examples --tests
-	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist target/debug/run-tests 2>&1 | tools/tally
+	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist/demo target/debug/run-tests 2>&1 | tools/tally
 
 check: ## Formatting and lints
 	@tools/set-up

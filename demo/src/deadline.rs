@@ -26,6 +26,13 @@ pub fn patience(deadline: Duration) -> Duration {
     deadline * *SLOWNESS
 }
 
+/// Returns how many of `count` generated cases this machine has time for: fewer if it is slow. All
+/// of them run on a normal one.
+pub fn affordable(count: usize) -> usize {
+    let slowness = usize::try_from(*SLOWNESS).unwrap_or(usize::MAX);
+    count.div_ceil(slowness)
+}
+
 /// Polls `poll` until it returns a value. Fails if `poll` fails, or after [`patience`] with
 /// `deadline`; `what` describes the expected state in the error.
 pub fn wait_for<T>(

@@ -13,6 +13,7 @@ use reconciler::{FamilyReconciler, Reason, SystemClock};
 use rustix::io::Errno;
 use testkit::Faulty;
 use tests::binaries;
+use tests::deadline::affordable;
 use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::programmed::{generated_clusters, program, richest};
@@ -20,6 +21,8 @@ use tests::trial::trial;
 
 /// The number of generated clusters programmed one after another in one kernel.
 const CLUSTERS: usize = 60;
+/// The number of generated histories that the laws are checked over.
+const HISTORIES: usize = 8;
 /// nft lists the clusters whose number is a multiple of this.
 const LISTED: usize = 10;
 
@@ -122,11 +125,11 @@ fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
         canonical: Table::canonical,
         targets: Table::targets,
     };
-    every_law_holds(kernels, 8)
+    every_law_holds(kernels, affordable(HISTORIES))
 }
 
 fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
-    hold_what_was_rendered(open(namespace)?, CLUSTERS)
+    hold_what_was_rendered(open(namespace)?, affordable(CLUSTERS))
 }
 
 fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
@@ -160,7 +163,7 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
 }
 
 fn a_restart_with_nothing_changed_writes_nothing(namespace: &Namespace) -> Result<()> {
-    for cluster in generated_clusters(CLUSTERS)? {
+    for cluster in generated_clusters(affordable(CLUSTERS))? {
         let dataplane = cluster.compile();
         drop(program_all(namespace, &dataplane)?);
         for mut backend in open(namespace)? {
