@@ -97,12 +97,12 @@ fn run_all() -> Result<Report> {
     let Place::Inside(enclosure) = enclosure::enter()? else {
         bail!("a cluster starts in an enclosure");
     };
-    let OwnImages::Made(ours) = images::observe()? else {
+    let OwnImages::Made(own) = images::observe()? else {
         bail!("there are no images: make image");
     };
     let say = |event: &str| println!("    {event}");
     let suite = Suite::build()?;
-    let images = suite.images().into_iter().chain(ours).collect();
+    let images = suite.images().into_iter().chain(own).collect();
     let cluster = RealCluster::start(&Plan { nodes: 2, images }, &enclosure, &say)?;
     proxies::install(Proxy::Signpost, &cluster)?;
     say("Signpost serves");

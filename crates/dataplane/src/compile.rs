@@ -1,6 +1,6 @@
 //! Compiles one Service with its endpoints into rules for this node.
 
-mod room;
+mod capacity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-pub use self::room::MOST_ELEMENTS;
-use self::room::{Capacity, elements, left_out};
+pub use self::capacity::MOST_ELEMENTS;
+use self::capacity::{Capacity, elements, left_out};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
     HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Scheduler, Service,
@@ -39,7 +39,7 @@ pub fn compile(
             continue;
         };
         draft.cluster_ips.insert(cluster_ip);
-        let mut room = Capacity::new();
+        let mut capacity = Capacity::new();
         let addresses = Addresses {
             cluster_ip,
             load_balancer_ips: of_family(&service.load_balancer_ips, family),
@@ -49,9 +49,9 @@ pub fn compile(
         for port in &service.ports {
             let reach = Reach::new(service, port, endpoints, node, family, scheduler);
             draft.hairpins.extend(&reach.hairpins);
-            draft.add_port(service, port, &addresses, &reach, &mut room);
+            draft.add_port(service, port, &addresses, &reach, &mut capacity);
         }
-        if let Some(message) = room.full_affinity_maps() {
+        if let Some(message) = capacity.message() {
             draft.reject(service, "spec", message);
         }
     }
@@ -99,7 +99,7 @@ impl Draft {
         port: &ServicePort,
         addresses: &Addresses,
         reach: &Reach,
-        room: &mut Capacity,
+        capacity: &mut Capacity,
     ) {
         let no_ranges: Arc<[IpNet]> = Arc::default();
         let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
@@ -118,7 +118,7 @@ impl Draft {
             "spec.ports",
             at(addresses.cluster_ip),
             &frontend(FrontendKind::ClusterIp, internal, &no_ranges),
-            room,
+            capacity,
         );
         let load_balancer = frontend(
             FrontendKind::LoadBalancerIp,
@@ -131,7 +131,7 @@ impl Draft {
                 "status.loadBalancer.ingress",
                 at(*address),
                 &load_balancer,
-                room,
+                capacity,
             );
         }
         let external_ip = frontend(FrontendKind::ExternalIp, external, &no_ranges);
@@ -141,7 +141,7 @@ impl Draft {
                 "spec.externalIPs",
                 at(*address),
                 &external_ip,
-                room,
+                capacity,
             );
         }
         if let Some(node_port) = port.node_port {
@@ -155,7 +155,7 @@ impl Draft {
                 "spec.ports",
                 key,
                 &frontend(FrontendKind::NodePort, external, &no_ranges),
-                room,
+                capacity,
             );
         }
     }
@@ -166,12 +166,15 @@ impl Draft {
         field: &str,
         key: FrontendKey,
         frontend: &Arc<Frontend>,
-        room: &mut Capacity,
+        capacity: &mut Capacity,
     ) {
-        let first = room.is_left().then(|| self.frontends.get(&key)).flatten();
+        let first = capacity
+            .is_left()
+            .then(|| self.frontends.get(&key))
+            .flatten();
         // A duplicate use of a key costs work, too.
         let needed = first.map_or_else(|| elements(frontend), |_| 1);
-        if !room.take(key, needed) {
+        if !capacity.take(key, needed) {
             return;
         }
         if let Some(first) = first {

@@ -110,10 +110,10 @@ fn run_all(arguments: &Arguments, enclosure: &Enclosure) -> Result<()> {
     let suite = Suite::build()?;
     let mut archives = suite.images();
     if proxy == Proxy::Signpost {
-        let OwnImages::Made(ours) = images::observe()? else {
+        let OwnImages::Made(own) = images::observe()? else {
             bail!("there are no images of Signpost: make image");
         };
-        archives.extend(ours);
+        archives.extend(own);
     }
     let plan = Plan {
         nodes: arguments.nodes,

@@ -65,13 +65,13 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
     let before = connect(&mut kernel, old)?;
     let node = kernel.node()?.clone();
     let_flood_through(&node, kernel.pod(1, 9)?)?;
-    let full_affinity_maps = || {
+    let is_full = || {
         let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
         anyhow::Ok(listed.contains("10.96.0.11 . udp . 9999"))
     };
-    wait_for("all room to be taken", LONG, || {
+    wait_for("the affinity map to be full", LONG, || {
         kernel.pod(1, 9)?.enter(flood)??;
-        Ok(full_affinity_maps()?.then_some(()))
+        Ok(is_full()?.then_some(()))
     })?;
     for _ in 0..CONNECTIONS {
         let now = connect(&mut kernel, old)?;

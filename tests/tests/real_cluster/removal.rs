@@ -123,16 +123,16 @@ fn ensure_clean(node: &Node) -> Result<()> {
     let mut ports = listeners
         .split_whitespace()
         .filter_map(|word| word.rsplit_once(':'));
-    let ours = ports.find(|(_, port)| PORTS.contains(port));
-    ensure!(ours.is_none(), "{}: {listeners}", node.name());
+    let own = ports.find(|(_, port)| PORTS.contains(port));
+    ensure!(own.is_none(), "{}: {listeners}", node.name());
     Ok(())
 }
 
 /// Returns the names of Signpost's objects, recognized by label or name.
 fn observe_objects(stage: &Stage) -> Result<Vec<String>> {
     let all = stage.kubectl(&["get", KINDS, "--all-namespaces", "--output=name"])?;
-    let ours = all.lines().filter(|name| name.contains("signpost"));
-    Ok(ours.map(str::to_owned).collect())
+    let own = all.lines().filter(|name| name.contains("signpost"));
+    Ok(own.map(str::to_owned).collect())
 }
 
 /// Returns all rules on each node except Signpost's, without counters.

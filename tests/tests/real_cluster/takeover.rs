@@ -14,8 +14,8 @@ const WANTED: &str = "signpost.dev/kube-proxy";
 const DETECTED: &str = "ForeignProxyDetected";
 
 /// The tables of both proxies, which show which one forwards.
-const OURS: [&str; 2] = ["table ip signpost", "table ip6 signpost"];
-const THEIRS: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
+const SIGNPOST: [&str; 2] = ["table ip signpost", "table ip6 signpost"];
+const KUBE_PROXY: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 
 /// A cluster with kube-proxy moves to Signpost, back, and to Signpost again, with the same clients
 /// all the time.
@@ -32,7 +32,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     );
     stage.wait_until_ready()?;
     wait_for_condition(stage, DETECTED, "True", "KubeProxyNftables")?;
-    expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
+    expect_tables(stage, &[SIGNPOST, KUBE_PROXY].concat(), &[])?;
 
     let refused = migrate(stage, &["takeover"]);
     let refused = refused.err().context("kube-proxy runs")?.to_string();
@@ -41,10 +41,10 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     stop_kube_proxy(stage)?;
     println!("{}", migrate(stage, &["plan"])?);
     let reported = migrate(stage, &["takeover", "--dry-run"])?;
-    expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
+    expect_tables(stage, &[SIGNPOST, KUBE_PROXY].concat(), &[])?;
     println!("{reported}");
     println!("{}", migrate(stage, &["takeover"])?);
-    expect_tables(stage, &OURS, &THEIRS)?;
+    expect_tables(stage, &SIGNPOST, &KUBE_PROXY)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
 
     start_kube_proxy(stage)?;
@@ -54,7 +54,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
         Ok(migrate(stage, &["handback"]).ok())
     })?;
     println!("{reported}");
-    expect_tables(stage, &THEIRS, &OURS)?;
+    expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
 
     // The profile alone moves the nodes, without a command on any node. The first node refuses
@@ -65,10 +65,10 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
         Ok((!degraded.is_empty()).then_some(degraded))
     })?;
     ensure!(reported.len() == 1, "{reported:?} refuse");
-    expect_tables(stage, &THEIRS, &OURS)?;
+    expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
     stop_kube_proxy(stage)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
-    expect_tables(stage, &OURS, &THEIRS)?;
+    expect_tables(stage, &SIGNPOST, &KUBE_PROXY)?;
     stage.wait_until_ready()?;
     stage.kubectl(&[
         "delete",

@@ -305,11 +305,8 @@ pub(crate) fn two_writers_lose_nothing(ground: &Ground) -> Result<()> {
         ensure!(others.get(number) == Some(&rule), "{rule} is lost");
     }
     ensure!(others.len() == added, "{} of {added} rules", others.len());
-    let own_chains = tables.observe(nat)?.chains.len();
-    ensure!(
-        own_chains == changes,
-        "of {changes} chains {own_chains} are left"
-    );
+    let left = tables.observe(nat)?.chains.len();
+    ensure!(left == changes, "of {changes} chains {left} are left");
     Ok(())
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
     let mut tables = ground.open()?;
     for (table, from) in FROM {
         tables.commit(&[program(table, from)])?;
-        let own_chains = ground.observe(table)?;
+        let before = ground.observe(table)?;
         let saved = ground.save(table)?;
         for arguments in [
             "-N THEIRS",
@@ -147,7 +147,7 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
             };
             ground.iptables(table, &arguments.replace("127.0.0.1", localhost))?;
             ensure!(
-                ground.observe(table)? == own_chains,
+                ground.observe(table)? == before,
                 "{arguments} changed Signpost's rules"
             );
         }
@@ -161,10 +161,10 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
     let (table, chain) = (TableName::Filter, BuiltIn::Forward);
     let mut tables = ground.open()?;
     let others = ground.listed(table, "FORWARD")?;
-    let listed = |own_chains: &[&str]| -> Result<()> {
+    let listed = |own: &[&str]| -> Result<()> {
         let listed = ground.listed(table, "FORWARD")?;
-        let own_chains = own_chains.iter().map(|chain| format!("-j {chain}"));
-        let expected: Vec<String> = own_chains.chain(others.iter().cloned()).collect();
+        let own = own.iter().map(|chain| format!("-j {chain}"));
+        let expected: Vec<String> = own.chain(others.iter().cloned()).collect();
         ensure!(listed == expected, "{listed:#?}, not {expected:#?}");
         Ok(())
     };

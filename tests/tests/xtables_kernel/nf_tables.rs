@@ -209,7 +209,7 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
 /// Neither other programs that write continuously nor Signpost's other family during its initial
 /// load fail a change.
 pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
-    let ([mut own_chains, mut beside], mut stranger) = (ground.open_families()?, ground.open()?);
+    let ([mut own, mut beside], mut stranger) = (ground.open_families()?, ground.open()?);
     stranger.observe(TableName::Filter)?;
     let is_done = AtomicBool::new(false);
     let busy = || !is_done.load(Ordering::Relaxed);
@@ -232,7 +232,7 @@ pub(crate) fn busy_neighbours_fail_no_change(ground: &Ground) -> Result<()> {
         let mut outcome = Ok(());
         while busy() && outcome.is_ok() {
             let there_and_back = [program(TABLE, &FROM), removal(TABLE, &FROM)];
-            outcome = own_chains.commit(&there_and_back).map(drop);
+            outcome = own.commit(&there_and_back).map(drop);
         }
         outcome?;
         for neighbour in [stranger, beside] {

@@ -7,7 +7,7 @@ use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
 use testkit::{cases, mk_endpoints, mk_service, port};
 
-use super::full_affinity_maps::full_affinity_maps_ways;
+use super::shared_addresses::services_at_shared_addresses;
 use super::stories::state;
 use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
 
@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn t96_after_an_interruption_among_few_addresses_no_packet_fares_worse_than_at_both_ends(
-        (before, after, packets) in full_affinity_maps_ways(),
+        (before, after, packets) in services_at_shared_addresses(),
     ) {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         let backend = backend(Family::Ipv4);

@@ -1,8 +1,8 @@
 //! The treatment of packets at every step of a change, including steps that are divided into single
 //! chains for lack of memory.
 
-mod full_affinity_maps;
 mod interruptions;
+mod shared_addresses;
 mod stories;
 
 use std::sync::Arc;
@@ -223,7 +223,7 @@ proptest! {
 
     #[test]
     fn t81_at_every_step_of_a_change_among_few_addresses_a_packet_fares_no_worse_than_at_both_ends(
-        (before, after, packets) in full_affinity_maps::full_affinity_maps_ways(),
+        (before, after, packets) in shared_addresses::services_at_shared_addresses(),
     ) {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         let backend = backend(Family::Ipv4);

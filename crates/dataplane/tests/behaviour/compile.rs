@@ -104,12 +104,11 @@ fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
     assert!(guarded.iter().all(|(_, f)| f.source_ranges.len() == 20_000));
     assert!(open.iter().all(|(_, f)| f.kind == FrontendKind::ClusterIp));
     let said = rejections(&rules);
-    let full_affinity_maps = said.iter().find(|text| text.contains("elements a family"));
-    let full_affinity_maps = full_affinity_maps.expect("what is not served is named");
+    let rejection = said.iter().find(|text| text.contains("elements a family"));
+    let rejection = rejection.expect("what is not served is named");
     assert!(
-        full_affinity_maps
-            .starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
-        "{full_affinity_maps}"
+        rejection.starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
+        "{rejection}"
     );
 }
 

@@ -119,7 +119,8 @@ fn packets() -> impl Strategy<Value = Packet> {
 }
 
 /// Two states of one node, and packets.
-pub(super) fn full_affinity_maps_ways() -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
+pub(super) fn services_at_shared_addresses()
+-> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
     (
         nodes(),
         vec(services(), 1..4),

@@ -12,12 +12,12 @@ use crate::{
 /// for that long.
 pub const MOST_ELEMENTS: usize = 1 << 18;
 
-/// The room left for the frontends of one family.
+/// The elements left for the frontends of one family.
 #[derive(Debug)]
 pub(super) struct Capacity {
     left: usize,
     /// The first frontend that did not fit, and the number of those that did not.
-    full_affinity_maps: Option<(FrontendKey, usize)>,
+    excess: Option<(FrontendKey, usize)>,
 }
 
 /// The approximate number of set elements, or rules in chains, that `frontend` takes.
@@ -67,11 +67,11 @@ impl Capacity {
     pub(super) fn new() -> Capacity {
         Capacity {
             left: MOST_ELEMENTS,
-            full_affinity_maps: None,
+            excess: None,
         }
     }
 
-    /// Whether any room is left.
+    /// Whether any element is left.
     pub(super) fn is_left(&self) -> bool {
         self.left > 0
     }
@@ -82,14 +82,14 @@ impl Capacity {
         let rest = self.left.checked_sub(elements);
         self.left = rest.unwrap_or_default();
         if rest.is_none() {
-            self.full_affinity_maps.get_or_insert((key, 0)).1 += 1;
+            self.excess.get_or_insert((key, 0)).1 += 1;
         }
         rest.is_some()
     }
 
     /// The message about the frontends that did not fit.
-    pub(super) fn full_affinity_maps(self) -> Option<String> {
-        let (first, number) = self.full_affinity_maps?;
+    pub(super) fn message(self) -> Option<String> {
+        let (first, number) = self.excess?;
         Some(format!(
             "{first} and what follows it, {number} uses of addresses and node ports in all, are not \
              served: a Service may take {MOST_ELEMENTS} elements a family, for its addresses and node \
