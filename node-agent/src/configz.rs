@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_shown_as_it_is_whoever_decided() {
+    fn the_log_is_shown_as_it_is_whatever_decided() {
         let shown = |verbosity: u8, log: &LogOptions| {
             let mut config = EffectiveConfig::default();
             config.logging.verbosity = verbosity;

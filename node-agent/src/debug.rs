@@ -54,8 +54,8 @@ pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
 }
 
 async fn sign(mut response: Response) -> Response {
-    let us = HeaderValue::from_static("signpost-agent");
-    response.headers_mut().insert(ANSWERED_BY, us);
+    let name = HeaderValue::from_static("signpost-agent");
+    response.headers_mut().insert(ANSWERED_BY, name);
     response
 }
 

@@ -247,7 +247,7 @@ mod tests {
 
     /// The test's own process has the ports, and can see itself.
     #[test]
-    fn t62_whoever_has_a_port_is_named() {
+    fn t62_the_process_that_has_a_port_is_named() {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
         let address = |address: io::Result<SocketAddr>| address.expect("it is bound");

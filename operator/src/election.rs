@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_nobody_renews_is_taken_after_its_whole_duration_by_our_own_clock() {
+    fn a_lease_that_is_not_renewed_is_taken_after_its_whole_duration_by_the_candidates_clock() {
         let start = Instant::now();
         let mut b = candidate("b");
         b.observe(Some(lease("a", 1)), start);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_cannot_renew_stops_before_anybody_else_may_start() {
+    fn a_holder_that_cannot_renew_stops_before_another_candidate_may_start() {
         let start = Instant::now();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         a.observe(None, start);

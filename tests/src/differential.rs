@@ -257,7 +257,7 @@ impl BothProxies {
     }
 
     /// Kills Signpost's agent, writes `population`, and returns when kube-proxy has programmed it.
-    pub fn settle_without_us(&mut self, population: &Population) -> Result<()> {
+    pub fn settle_without_signpost(&mut self, population: &Population) -> Result<()> {
         if let Some([kube_proxy, agent]) = self.programs.take() {
             agent.kill()?;
             let canary = self.write(population)?;

@@ -290,7 +290,7 @@ fn nothing_is_left_when_it_goes() -> Result<()> {
 }
 
 #[test]
-fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
+fn nothing_runs_on_when_the_program_that_started_it_is_killed() -> Result<()> {
     // The killed process cannot remove its files, so put them where this test can.
     let files = tempfile::tempdir()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_control-plane-up"));

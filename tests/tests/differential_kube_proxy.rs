@@ -289,7 +289,7 @@ fn notice(proxies: &mut BothProxies, mode: Mode) -> Result<()> {
     let ready = population.services.iter().position(Service::is_served);
     let ready = ready.context("seed 0 has a Service with a ready endpoint")?;
     population.deleted.push(population.services.remove(ready));
-    proxies.settle_without_us(&population)?;
+    proxies.settle_without_signpost(&population)?;
     for (index, cases) in cases.iter().enumerate() {
         let own: Vec<&Case> = cases.iter().collect();
         let differences = proxies.compare(cases)?.differences;

@@ -31,8 +31,8 @@ const RUNNING: &str = "the pod runs";
 const DEADLINE: Duration = Duration::from_secs(120);
 
 const POD: &str = r#"{
-    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "anyone"},
-    "spec": {"containers": [{"name": "anyone", "image": "registry.test/pause:3.10.2"}]}
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pause"},
+    "spec": {"containers": [{"name": "pause", "image": "registry.test/pause:3.10.2"}]}
 }"#;
 
 /// How a cluster ends.
@@ -168,7 +168,7 @@ fn be_a_cluster(course: Course) -> Result<ExitCode> {
     control_plane.kubectl(&[
         "wait",
         "--for=condition=Ready",
-        "pod/anyone",
+        "pod/pause",
         "--timeout=60s",
     ])?;
     println!("{RUNNING}");

@@ -358,14 +358,14 @@ fn scheduler(namespace: &Namespace) -> Result<()> {
                 "{name}"
             );
         }
-        let nobodys = scheduler_name("nobodys")?;
-        let support = socket.check_scheduler(family, &nobodys)?;
+        let missing = scheduler_name("missing")?;
+        let support = socket.check_scheduler(family, &missing)?;
         ensure!(support == SchedulerSupport::Missing, "{support:?}");
         let error = socket
-            .commit(&[add_server(key(family, 1)?, "nobodys")?])
+            .commit(&[add_server(key(family, 1)?, "missing")?])
             .err();
         let recovery = error.map(|error| error.recovery());
-        let expected = Recovery::LoadModule("ip_vs_nobodys".to_owned());
+        let expected = Recovery::LoadModule("ip_vs_missing".to_owned());
         ensure!(recovery == Some(expected), "{recovery:?}");
     }
     let left = socket.observe_virtual_servers()?;

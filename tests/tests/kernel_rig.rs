@@ -150,7 +150,7 @@ impl Kernel {
                 kernel.expect_named("mode_kernel", "::ipvs", 5)
             }),
             self.trial(
-                "refuses_nobody_at_a_step_of_a_switch_to_mode_ipvs",
+                "refuses_no_connection_at_a_step_of_a_switch_to_mode_ipvs",
                 |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs::IPv4", 1),
             ),
             self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {

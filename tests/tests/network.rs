@@ -34,8 +34,8 @@ fn main() -> Result<()> {
         ),
         trial("a_closed_port_refuses", a_closed_port_refuses),
         trial(
-            "an_address_that_nobody_has_fails",
-            an_address_that_nobody_has_fails,
+            "an_address_that_no_host_has_fails",
+            an_address_that_no_host_has_fails,
         ),
         trial(
             "traffic_is_counted_until_it_is_stopped",
@@ -121,7 +121,7 @@ fn a_closed_port_refuses() -> Result<()> {
     Ok(())
 }
 
-fn an_address_that_nobody_has_fails() -> Result<()> {
+fn an_address_that_no_host_has_fails() -> Result<()> {
     let topology = Topology::build(&Plan::standard())?;
     for family in Family::ALL {
         let destination = addresses::external_ip(77, family);

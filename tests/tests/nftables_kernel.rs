@@ -48,16 +48,16 @@ fn main() -> Result<()> {
             the_kernel_holds_what_was_rendered,
         ),
         (
-            "nft_lists_every_form_we_write",
-            nft_lists_every_form_we_write,
+            "nft_lists_every_form_that_signpost_writes",
+            nft_lists_every_form_that_signpost_writes,
         ),
         (
             "a_restart_with_nothing_changed_writes_nothing",
             a_restart_with_nothing_changed_writes_nothing,
         ),
         (
-            "other_peoples_tables_stay_as_they_are",
-            other_peoples_tables_stay_as_they_are,
+            "tables_of_other_programs_stay_as_they_are",
+            tables_of_other_programs_stay_as_they_are,
         ),
         (
             "quiet_is_distinguished_from_change",
@@ -132,7 +132,7 @@ fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
     hold_what_was_rendered(open(namespace)?, affordable(CLUSTERS))
 }
 
-fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
+fn nft_lists_every_form_that_signpost_writes(namespace: &Namespace) -> Result<()> {
     let clusters = generated_clusters(CLUSTERS)?;
     let mut observed = [Rendered::default(), Rendered::default()];
     let mut backends = open(namespace)?;
@@ -180,7 +180,7 @@ fn a_restart_with_nothing_changed_writes_nothing(namespace: &Namespace) -> Resul
     Ok(())
 }
 
-fn other_peoples_tables_stay_as_they_are(namespace: &Namespace) -> Result<()> {
+fn tables_of_other_programs_stay_as_they_are(namespace: &Namespace) -> Result<()> {
     for command in [
         "add table inet theirs",
         "add set inet theirs s { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }",

@@ -91,7 +91,7 @@ fn first_connections() -> Result<()> {
 fn serve(topology: &Topology) -> Result<Server> {
     let address = addresses::pod_address(1, 5, Family::Ipv4);
     let endpoint = SocketAddr::new(address, LISTENS_AT);
-    start_server(topology.pod(1, 5)?, "everybody", &[endpoint])
+    start_server(topology.pod(1, 5)?, "server", &[endpoint])
 }
 
 /// Returns how long after `start` the first connection from the node to a Service is answered.

@@ -144,7 +144,7 @@ proptest! {
 
     /// A label makes a Service come first, and tenants can set labels.
     #[test]
-    fn no_step_of_a_start_gives_anyone_what_is_anothers(
+    fn no_step_of_a_start_gives_a_service_what_is_anothers(
         (mut cluster, tenants) in clusters_with_tenants(),
     ) {
         cluster.services.extend(tenants);

@@ -43,7 +43,7 @@ fn cluster() -> Dataplane {
     for number in 0..OTHERS {
         let [high, low] = number.to_be_bytes();
         let (name, address) = (
-            format!("anybody/service-{number}"),
+            format!("another/service-{number}"),
             format!("10.96.{high}.{low}"),
         );
         dataplane.set(compile(&name, &address, Precedes::Nothing));

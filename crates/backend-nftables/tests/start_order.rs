@@ -32,7 +32,7 @@ fn cluster() -> Dataplane {
     dataplane.set(compile("kube-system/kube-dns", "10.96.200.10", true));
     for number in 0..OTHERS {
         let [high, low] = number.to_be_bytes();
-        let name = format!("anybody/service-{number}");
+        let name = format!("another/service-{number}");
         dataplane.set(compile(&name, &format!("10.96.{high}.{low}"), false));
     }
     dataplane
@@ -75,8 +75,8 @@ fn t55_the_first_transaction_is_the_api_server_and_dns() {
 #[test]
 fn t55_a_repair_begins_with_the_api_server_and_dns() {
     let backend = Nftables::detached(Family::Ipv4);
-    let nobody = Dataplane::new(mk_node(1).build(), testkit::mk_config().build());
-    let emptied = backend.render(&nobody, &Rendered::default());
+    let without_services = Dataplane::new(mk_node(1).build(), testkit::mk_config().build());
+    let emptied = backend.render(&without_services, &Rendered::default());
     let first = &transactions(&emptied)[0];
     assert!(
         first.contains("services { 10.96.200.1 . tcp . 443"),

@@ -25,7 +25,7 @@ fn service(number: u16, generation: u8) -> Arc<ServiceRules> {
         let subnet = 10 * generation + endpoint;
         endpoints = endpoints.ready(&format!("10.{subnet}.{high}.{low}:8080"), "node-2");
     }
-    let service = mk_service(&format!("anybody/service-{number}"));
+    let service = mk_service(&format!("another/service-{number}"));
     let service = service
         .cluster_ip(&format!("10.96.{high}.{low}"))
         .port("", 80);
@@ -126,7 +126,7 @@ fn a_change_is_about_the_services_whose_elements_it_has() {
     let rules = backend.render(&desired, &from);
     let suspects = backend.suspects(&backend.diff(&from.rules, &rules), &desired);
     let names: Vec<String> = suspects.iter().map(ToString::to_string).collect();
-    assert_eq!(names, ["anybody/service-7"]);
+    assert_eq!(names, ["another/service-7"]);
 }
 
 /// Taking source ranges away only removes elements.

@@ -89,9 +89,9 @@ fn positions(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> O
 /// writing them, hints are incomplete, and obeying some would leave endpoints without hints without
 /// traffic.
 pub fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
-    let complete = |hinted: fn(&Endpoint) -> bool, names_us: &dyn Fn(&Endpoint) -> bool| {
+    let complete = |hinted: fn(&Endpoint) -> bool, names_here: &dyn Fn(&Endpoint) -> bool| {
         let mut ready = endpoints.iter().filter(|endpoint| endpoint.readiness.ready);
-        ready.clone().all(|endpoint| hinted(endpoint)) && ready.any(|endpoint| names_us(endpoint))
+        ready.clone().all(|endpoint| hinted(endpoint)) && ready.any(|endpoint| names_here(endpoint))
     };
     if complete(|endpoint| !endpoint.hints.nodes.is_empty(), &|endpoint| {
         hinted_for_node(endpoint, node)

@@ -96,18 +96,18 @@ fn expect_to_read_again(family: Family, operation: Operation) {
     for message in written {
         match &transaction.operations[0] {
             Operation::AddChain(chain) => {
-                let read = nf_tables::chain(message).expect("written by us");
+                let read = nf_tables::chain(message).expect("the encoder wrote it");
                 assert_eq!(read.1.as_ref(), Ok(chain));
             }
             Operation::AddRule { rule, .. } => {
-                let read = nf_tables::rule(message, family).expect("written by us");
+                let read = nf_tables::rule(message, family).expect("the encoder wrote it");
                 assert_eq!(read.1.as_ref(), Ok(rule));
             }
             Operation::AddSet(set) => {
-                let read = nf_tables::set(message).expect("written by us");
+                let read = nf_tables::set(message).expect("the encoder wrote it");
                 assert_eq!(read.1.as_ref(), Ok(set));
             }
-            _ => elements.extend(nf_tables::elements(message).expect("written by us")),
+            _ => elements.extend(nf_tables::elements(message).expect("the encoder wrote it")),
         }
     }
     if let Operation::AddElements { elements: sent, .. } = &transaction.operations[0] {

@@ -264,9 +264,9 @@ fn source_ranges() -> Vec<IpNet> {
             IpNet::from(plan::pod_address(1, 2, family)),
         ]
     };
-    let everyone: IpNet = crate::parse("0.0.0.0/0", "a CIDR");
+    let all_addresses: IpNet = crate::parse("0.0.0.0/0", "a CIDR");
     let specific = Family::ALL.into_iter().flat_map(of);
-    specific.chain([everyone]).collect()
+    specific.chain([all_addresses]).collect()
 }
 
 /// Few port numbers, so that they conflict with each other and with a node port's number.

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_refused_or_is_moved_from_a_kept_connection_is_harmed() {
+    fn a_client_that_waits_is_refused_or_is_moved_from_a_kept_connection_is_harmed() {
         let one = tally(&["web-1"], Duration::ZERO);
         let two = tally(&["web-1", "web-2"], Duration::ZERO);
         let late = tally(&["web-1"], patience(LONGEST_GAP) + Duration::from_millis(1));

@@ -130,7 +130,7 @@ impl Topology {
     /// Returns the namespace with this short name other than nodes and pods.
     pub fn other(&self, name: &str) -> Result<&Namespace> {
         let other = self.others.get(name);
-        other.with_context(|| format!("the plan has nobody called {name}"))
+        other.with_context(|| format!("the plan has no namespace called {name}"))
     }
 
     /// Returns the router between all hosts.

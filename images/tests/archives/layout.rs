@@ -139,7 +139,7 @@ fn folders_come_before_what_is_in_them() {
 }
 
 #[test]
-fn nothing_has_the_digest_that_everybody_knows() {
+fn empty_content_has_the_well_known_digest() {
     let known = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     assert_eq!(digest(b""), known);
 }

@@ -241,7 +241,7 @@ fn a_service_that_is_deleted_is_not_wanted_any_more() {
 }
 
 #[test]
-fn whoever_does_not_get_an_address_is_named() {
+fn a_service_that_does_not_get_an_address_is_named() {
     let mut story = Story::by_defaults();
     story.service("till", "10.96.0.11");
     story.service("cart", "10.96.0.10");
@@ -251,7 +251,10 @@ fn whoever_does_not_get_an_address_is_named() {
         protocol: Protocol::Tcp,
         port: dataplane::Port::new(80).expect("a port"),
     };
-    let claims = dataplane.frontends().get(&shared).expect("somebody has it");
+    let claims = dataplane
+        .frontends()
+        .get(&shared)
+        .expect("a Service has it");
     assert_eq!(claims.winner().0, &ServiceKey::new("shop", "cart"));
     let rejections = story.engine.view().rejections;
     let texts: Vec<String> = rejections.iter().map(ToString::to_string).collect();

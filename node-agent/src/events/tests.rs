@@ -156,7 +156,7 @@ async fn after_a_while_there_is_room_for_one_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_refuses_harms_nobody() {
+async fn an_api_server_that_refuses_does_no_harm() {
     let (client, _) = client(StatusCode::FORBIDDEN);
     let rig = start(Journal::cluster(client, "node-1"));
     rig.events.announce(about_node("one"));

@@ -81,7 +81,7 @@ fn an_update_is_late_after_twice_the_sync_period_and_not_before() {
     assert!(health.verdict(PATIENCE, just_before).is_healthy());
     let late = health.verdict(PATIENCE, queued + PATIENCE);
     assert!(!late.is_healthy());
-    assert!(!late.is_alive(), "nobody works at it");
+    assert!(!late.is_alive(), "no sync works at it");
     assert!(
         health.verdict(5 * PATIENCE, queued + PATIENCE).is_healthy(),
         "a profile with a longer period"

@@ -10,7 +10,7 @@ fn name(test: &str) -> String {
 
 /// An agent that holds `name` and identifies itself.
 async fn hold(name: &str) -> (Listener, runtime::CancellationToken) {
-    let listener = wait_for(name).await.expect("nobody has it");
+    let listener = wait_for(name).await.expect("no process has it");
     let introductions = listener.try_clone().expect("a descriptor");
     let introductions = UnixListener::from_std(introductions).expect("it is registered");
     let stop = CancellationToken::new();
@@ -45,11 +45,11 @@ async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
 
 /// Any process that may create sockets on the node can create one of this name.
 #[tokio::test]
-async fn a_socket_that_nobody_listens_on_keeps_no_node_from_being_served() {
+async fn a_socket_that_no_process_listens_on_keeps_no_node_from_being_served() {
     let name = name("deaf");
     let deaf = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
-    rustix::net::bind(&deaf, &address).expect("nobody has it");
+    rustix::net::bind(&deaf, &address).expect("no process has it");
     let began = Instant::now();
     let waited = wait_for(&name).await;
     assert!(matches!(waited, Err(Reason::NotListening)), "{waited:?}");

@@ -45,7 +45,7 @@ fn figures_alone_are_no_reason_to_hurry() {
         ..before.clone()
     };
     assert_eq!(difference(&before, &filled), Difference::None);
-    // What changed the rules is told with the condition that says so.
+    // The program that changed the rules is reported with the condition that says so.
     let disturbed = NodeProxyStatus {
         drift: vec![Drift {
             program: Some("nft".to_owned()),

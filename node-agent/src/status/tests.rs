@@ -227,7 +227,7 @@ fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
 
 /// Failure story T84.
 #[test]
-fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_reported_and_the_node_is_ready() {
+fn t84_a_family_that_the_kernel_lacks_and_no_service_needs_is_reported_and_the_node_is_ready() {
     let (view, report) = without_ipv6(None);
     let status = say(&view, Some(&report));
     let (ready, reason, message) = reported(&status, condition::READY);

@@ -239,7 +239,7 @@ mod tests {
         let own = ProcessTree::of(std::process::id());
         let mut child = Command::new("sleep").arg("60").spawn()?;
         let (alone, together) = (
-            resident_pages(own.root).context("we run")?,
+            resident_pages(own.root).context("this process runs")?,
             own.observe_memory(),
         );
         let seen = own.has_children();

@@ -32,7 +32,7 @@ impl SavedRules {
             Tables::open(
                 Variant::Legacy,
                 Family::Ipv4,
-                "NOBODY-",
+                "UNUSED-",
                 lock,
                 Duration::ZERO,
             )

@@ -164,8 +164,8 @@ mod tests {
                 "10.0.2.7 is not the address of a pod on this node",
             ),
             (
-                "somebody 10.0.2.7 -> 10.96.0.10:80/tcp = drop",
-                "\"somebody\" is not an origin: pod, remote-pod, node, loopback or outside",
+                "client 10.0.2.7 -> 10.96.0.10:80/tcp = drop",
+                "\"client\" is not an origin: pod, remote-pod, node, loopback or outside",
             ),
             (
                 "node 10.0.2 -> 10.96.0.10:80/tcp = drop",

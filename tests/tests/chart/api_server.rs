@@ -112,7 +112,7 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
     ))?;
 
     let Err(error) = helm.render(&[""; 0]) else {
-        anyhow::bail!("nobody tells, and it is rendered");
+        anyhow::bail!("the address is nowhere, and the chart is rendered");
     };
     let said = error.to_string();
     ensure!(said.contains("apiServer.host is needed"), "{said}");

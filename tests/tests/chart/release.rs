@@ -220,7 +220,7 @@ fn what_was_installed_from_plain_manifests_is_taken_over() -> Result<()> {
         stage.control_plane.kubectl(&["apply", &file])?;
     }
     let Err(error) = stage.install(&[]) else {
-        bail!("what is somebody else's is taken without being asked to");
+        bail!("objects of another owner are taken over without --take-ownership");
     };
     ensure!(
         error.to_string().contains("cannot be imported"),

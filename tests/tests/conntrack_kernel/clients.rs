@@ -92,7 +92,7 @@ impl Flood {
             // Each ICMP error about an earlier packet is reported once in place of sending. Because
             // so many packets are in flight, another error may follow at once.
             let mut attempts = 0..ATTEMPTS;
-            let sent = attempts.any(|_| self.socket.send_to(b"nobody", destination).is_ok());
+            let sent = attempts.any(|_| self.socket.send_to(b"packet", destination).is_ok());
             ensure!(sent, "nothing goes to {destination:?}");
         }
         Ok(())

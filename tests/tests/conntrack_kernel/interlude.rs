@@ -80,7 +80,7 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
     node.nft(&["delete", "table", "ip", "signpost"])?;
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
     let client = UdpClient::open(stage.client()?, destination)?;
-    ensure!(client.ask()?.is_none(), "somebody answers without rules");
+    ensure!(client.ask()?.is_none(), "a server answers without rules");
     let past = stage.observe_flows(Protocol::Udp, destination)?;
     ensure!(past.len() == 1, "the client has a flow: {past:?}");
     kill_process(process, Signal::CONT)?;

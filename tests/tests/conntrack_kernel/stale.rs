@@ -41,7 +41,7 @@ pub(crate) fn endpoints_come(stage: &Stage) -> Result<()> {
     let agent = stage.start_agent()?;
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
     let client = UdpClient::open(stage.client()?, destination)?;
-    ensure!(client.ask()?.is_none(), "nobody has the address yet");
+    ensure!(client.ask()?.is_none(), "no Service has the address yet");
     let past = stage.observe_flows(Protocol::Udp, destination)?;
     ensure!(past.len() == 1, "the client has a flow: {past:?}");
 

@@ -59,9 +59,12 @@ pub(crate) fn flushed_rulesets_are_repaired() -> Result<()> {
         ensure!(counted == 2.0, "{counted} repairs after {damage}");
     }
     node.nft("list chain inet firewalld input")
-        .context("what somebody else has written is gone")?;
+        .context("what another program has written is gone")?;
     let log = node.agent.log();
-    ensure!(log.contains("RulesDrifted"), "nobody was told:\n{log}");
+    ensure!(
+        log.contains("RulesDrifted"),
+        "the log does not report it:\n{log}"
+    );
     Ok(())
 }
 

@@ -85,7 +85,7 @@ fn next(
 
 /// Signpost's own transactions are recognized by their socket. Changes by other programs are
 /// reported with family and program, and changes elsewhere cause no check.
-pub(crate) fn others_are_distinguished_from_us() -> Result<()> {
+pub(crate) fn others_are_distinguished_from_signpost() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let (mut domains, mut notification_listener) = open(&namespace)?;
     for domain in &mut domains {
@@ -112,7 +112,10 @@ pub(crate) fn others_are_distinguished_from_us() -> Result<()> {
         .collect();
     ensure!(looks == [false, true], "damage was found in {looks:?}");
     let nothing = next(&mut notification_listener, Duration::from_millis(200))?;
-    ensure!(nothing.is_none(), "our own repair was heard as {nothing:?}");
+    ensure!(
+        nothing.is_none(),
+        "Signpost's own repair was heard as {nothing:?}"
+    );
     Ok(())
 }
 
@@ -131,7 +134,7 @@ pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
     }
     ensure!(
         backend.observe_drift()? == Drift::Possible,
-        "nobody has listened yet"
+        "the listener has received nothing yet"
     );
     ensure!(next(&mut notification_listener, Duration::from_millis(300))?.is_none());
     ensure!(

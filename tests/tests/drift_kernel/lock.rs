@@ -91,8 +91,8 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     let health = "http://127.0.0.1:10256/healthz";
     let answer = node.namespace()?.get(health, AN_ANSWER)?;
     ensure!(answer.status().is_success(), "{}", answer.into_body());
-    let everybody: BTreeSet<String> = SERVING.into_iter().map(server).collect();
-    ways[0].wait_for_servers(&everybody, Duration::ZERO)?;
+    let all: BTreeSet<String> = SERVING.into_iter().map(server).collect();
+    ways[0].wait_for_servers(&all, Duration::ZERO)?;
 
     let held = began.elapsed();
     let committed = "signpost_syncs_total{ip_family=\"IPv4\",outcome=\"committed\"}";
@@ -107,7 +107,7 @@ pub(crate) fn a_lock_held_for_long() -> Result<()> {
     );
     let rest: BTreeSet<String> = left.into_iter().map(server).collect();
     ways[0].wait_for_servers(&rest, RIGHT_AFTER)?;
-    ways[1].wait_for_servers(&everybody, RIGHT_AFTER)?;
+    ways[1].wait_for_servers(&all, RIGHT_AFTER)?;
     node.agent.wait_until_ready()?;
     let status = node.agent.status()?.unwrap_or_default();
     let iptables = status.iptables.context("it tells of iptables")?;
@@ -174,7 +174,7 @@ pub(crate) fn a_release_is_noticed() -> Result<()> {
     let heard = heard.context("no notification was received")?;
     ensure!(heard.families == [Family::Ipv4].into(), "{heard:?}");
     let again = notification_listener.receive()?;
-    ensure!(again.is_none(), "it was told before: {again:?}");
+    ensure!(again.is_none(), "it was reported before: {again:?}");
     let _ = backend.commit(change)?;
     let nothing = notification_listener.receive()?;
     ensure!(

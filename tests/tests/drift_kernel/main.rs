@@ -65,8 +65,8 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let tests: [(&str, Test); 20] = [
         (
-            "others_are_distinguished_from_us",
-            families::others_are_distinguished_from_us,
+            "others_are_distinguished_from_signpost",
+            families::others_are_distinguished_from_signpost,
         ),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -136,7 +136,7 @@ fn main() -> Result<()> {
             iptables::what_does_not_show_is_found_every_sync_period,
         ),
         (
-            "legacy/t37_a_lock_that_is_held_for_long_is_reported_and_harms_nobody",
+            "legacy/t37_a_lock_that_is_held_for_long_is_reported_and_harms_no_client",
             lock::a_lock_held_for_long,
         ),
         (

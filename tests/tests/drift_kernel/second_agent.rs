@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// The name of the abstract socket of which each node has one.
 const NAME: &str = "signpost-agent";
 /// A user ID that no agent has.
-const NOBODY: u32 = 65534;
+const ANOTHER_USER: u32 = 65534;
 /// The name of the agent's writing thread.
 const WRITER: &str = "reconciler";
 
@@ -128,7 +128,7 @@ pub(crate) fn another_programs_socket() -> Result<()> {
     let [node] = network.add_namespaces(["node"])?;
     node.configure("link set lo up\n")?;
     let socket = node.enter(|| -> Result<UnixListener> {
-        set_thread_uid(Uid::from_raw(NOBODY))?;
+        set_thread_uid(Uid::from_raw(ANOTHER_USER))?;
         let name = SocketAddr::from_abstract_name(NAME)?;
         Ok(UnixListener::bind_addr(&name)?)
     })??;
@@ -146,7 +146,7 @@ pub(crate) fn another_programs_socket() -> Result<()> {
         deadline: PROMPTLY,
     })?;
     agent.wait_until_ready()?;
-    let expected = format!("belongs to a process of user {NOBODY}, which is not an agent");
+    let expected = format!("belongs to a process of user {ANOTHER_USER}, which is not an agent");
     ensure!(agent.log().contains(&expected), "{}", agent.log());
     drop(socket);
     Ok(())

@@ -177,14 +177,14 @@ fn rules_of_iptables(stage: &Stage, variant: Variant) -> Result<()> {
 fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
     for (arguments, words) in [
         (
-            ["explain", "demo/nobody"],
-            "nothing is known of Service demo/nobody here",
+            ["explain", "demo/absent"],
+            "nothing is known of Service demo/absent here",
         ),
         (
             ["explain", "demo/web:nope"],
             "Service demo/web has no port \"nope\": it has http (80/tcp, node port 30080)",
         ),
-        (["explain", "nobody"], "\"nobody\" is not namespace/name"),
+        (["explain", "absent"], "\"absent\" is not namespace/name"),
         (["trace", "10.0.1.9"], "a packet is [ORIGIN] SOURCE"),
     ] {
         let error = stage.agent.ask(&arguments).err();

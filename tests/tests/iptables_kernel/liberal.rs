@@ -29,7 +29,7 @@ pub(crate) fn conntrack_that_is_made_liberal(ground: &Ground) -> Result<()> {
             ensure!(made.outcome == Outcome::Committed, "{made}");
             ensure!(
                 made.repaired_drift.is_none(),
-                "it is nobody's doing: {made}"
+                "no program caused that: {made}"
             );
             let saved = ground.save(Family::Ipv4)?;
             let drops = saved.contains("-m conntrack --ctstate INVALID -j DROP");

@@ -34,8 +34,8 @@ const TESTS: [(&str, Test); 12] = [
         listings::whatever_a_name_has,
     ),
     (
-        "t18_removal_leaves_other_peoples_rules_as_they_were",
-        neighbours::removal_leaves_other_peoples_rules,
+        "t18_removal_leaves_rules_of_other_programs_as_they_were",
+        neighbours::removal_leaves_rules_of_other_programs,
     ),
     (
         "quiet_is_distinguished_from_change",

@@ -42,7 +42,7 @@ fn rules_of_others(family: Family) -> String {
 }
 
 /// Failure story T18 (kubernetes#119265).
-pub(crate) fn removal_leaves_other_peoples_rules(ground: &Ground) -> Result<()> {
+pub(crate) fn removal_leaves_rules_of_other_programs(ground: &Ground) -> Result<()> {
     let mut before = Vec::new();
     for family in Family::ALL {
         ground.restore(family, &rules_of_others(family))?;

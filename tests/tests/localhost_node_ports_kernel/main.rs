@@ -125,7 +125,7 @@ fn big_transfer(stage: &mut Stage) -> Result<()> {
 
 fn taken_port(stage: &mut Stage) -> Result<()> {
     let everywhere = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), NODE_PORT);
-    let somebody = stage.node()?.enter(|| TcpListener::bind(everywhere))??;
+    let listener = stage.node()?.enter(|| TcpListener::bind(everywhere))??;
     stage.manifests.commit_profile(Localhost::Userspace)?;
     stage.start_agent()?;
     // The others still work.
@@ -145,7 +145,7 @@ fn taken_port(stage: &mut Stage) -> Result<()> {
     let family = Family::Ipv4;
     let failures = format!("{failures}{{ip_family=\"{family}\"}}");
     stage.wait_for_metric(&failures, |failures| failures > 0.0)?;
-    drop(somebody);
+    drop(listener);
     stage.wait_for_answers_of(Protocol::Tcp, Family::Ipv4, &all())?;
     stage.wait_for_features_honoured(honoured("True", ""))
 }

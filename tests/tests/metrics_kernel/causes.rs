@@ -276,7 +276,7 @@ pub(crate) const CAUSES: &[Cause] = &[
     Cause {
         what: "an API server does not answer",
         happens: |stage| {
-            stage.follow_nobody()?;
+            stage.follow_missing_api_server()?;
             stage.wait_until("the other agent to answer", || {
                 let answer = stage.ask(&format!("{METRICS}/livez"));
                 Ok(answer.is_ok_and(|answer| answer.status == 200))

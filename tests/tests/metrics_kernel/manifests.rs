@@ -122,10 +122,10 @@ pub(crate) fn triggered(mut slices: Value) -> Value {
 /// Returns a kubeconfig for an API server that does not exist.
 pub(crate) fn kubeconfig() -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "nobody",
-        "contexts": [{"name": "nobody", "context": {"cluster": "nobody", "user": "nobody"}}],
-        "clusters": [{"name": "nobody", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "nobody", "user": {}}],
+        "apiVersion": "v1", "kind": "Config", "current-context": "missing",
+        "contexts": [{"name": "missing", "context": {"cluster": "missing", "user": "missing"}}],
+        "clusters": [{"name": "missing", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "missing", "user": {}}],
     })
 }
 

@@ -134,7 +134,7 @@ impl Stage {
     }
 
     /// Kills the agent and starts one with an API server that does not exist.
-    pub(crate) fn follow_nobody(&mut self) -> Result<()> {
+    pub(crate) fn follow_missing_api_server(&mut self) -> Result<()> {
         let kubeconfig = self.folder.path().join("kubeconfig");
         fs::write(&kubeconfig, manifests::kubeconfig().to_string())?;
         // The replaced agent is killed on drop, and its ports are free at once or soon.

@@ -34,7 +34,7 @@ pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
         std::thread::sleep(Duration::from_millis(moment));
         stage.kill_agent()?;
         let places = stage.places()?;
-        ensure!(!places.is_empty(), "nobody serves after {moment} ms");
+        ensure!(!places.is_empty(), "no mode serves after {moment} ms");
         seen.push(places);
         stage.start_agent()?;
         stage.expect_mode(mode)?;

@@ -86,7 +86,7 @@ fn main() -> Result<()> {
             obstacles::lock_that_cannot_be_opened,
         ),
         (
-            "t12_where_iptables_cannot_go_on_nftables_does_and_nobody_else_is_blamed",
+            "t12_where_iptables_cannot_go_on_nftables_does_and_no_other_program_is_blamed",
             obstacles::lock_that_is_taken_away,
         ),
         (

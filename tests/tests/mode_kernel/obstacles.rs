@@ -102,7 +102,7 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     stage.expect_only(Place::Iptables(Variant::Legacy))?;
     stage.expect_answers(&SERVING)?;
     let drifts = stage.agent()?.metric("signpost_drift_total")?;
-    ensure!(drifts == 0.0, "{drifts} damages, of nobody's doing");
+    ensure!(drifts == 0.0, "{drifts} damages that no program caused");
     clients.finish_unharmed()
 }
 

@@ -285,7 +285,7 @@ impl Stage {
         let places = [
             ("a pod", self.topology.pod(1, ASKING)?),
             ("the node", self.topology.node(1)?),
-            ("somebody outside", self.topology.outside()?),
+            ("a client outside", self.topology.outside()?),
         ];
         let mut ways = Vec::new();
         for (from, inside) in places {
@@ -293,7 +293,7 @@ impl Stage {
                 let cluster_ip = SocketAddr::new(addresses::cluster_ip(10, family), 80);
                 let node_port = SocketAddr::new(addresses::node_address(1, family), NODE_PORT);
                 let destination = match from {
-                    "somebody outside" => node_port,
+                    "a client outside" => node_port,
                     _ => cluster_ip,
                 };
                 ways.push(Way {

@@ -77,7 +77,7 @@ fn an_operator_that_loses_the_lease_ends() -> Result<()> {
     let mut operator = Operator::start(&cluster, "operator-1")?;
     cluster.wait_for_holder("operator-1")?;
     let namespace = format!("--namespace={NAMESPACE}");
-    let patch = json!({"spec": {"holderIdentity": "somebody"}}).to_string();
+    let patch = json!({"spec": {"holderIdentity": "operator-2"}}).to_string();
     let arguments = [
         "patch",
         "lease",
@@ -91,7 +91,7 @@ fn an_operator_that_loses_the_lease_ends() -> Result<()> {
     operator.wait_for_end(1)?;
     assert_eq!(
         cluster.holder()?,
-        "somebody",
+        "operator-2",
         "another holder's lease is not given back"
     );
     Ok(())

@@ -128,7 +128,7 @@ fn main() -> Result<ExitCode> {
         })
     });
     let last = shared.trial(
-        "t17_t18_a_cluster_goes_from_kube_proxy_to_us_and_back_without_a_lost_connection",
+        "t17_t18_a_cluster_goes_from_kube_proxy_to_signpost_and_back_without_a_lost_connection",
         |stage| run(stage, takeover::from_kube_proxy_and_back),
     );
     let trials = [first, page].into_iter().chain(others).chain([last]);

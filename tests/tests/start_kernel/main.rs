@@ -32,7 +32,7 @@ fn main() -> Result<()> {
             another_form::replaced,
         ),
         (
-            "t87_t92_nat_moves_ahead_of_everyone_elses_and_no_connection_notices",
+            "t87_t92_nat_moves_ahead_of_that_of_other_programs_and_no_connection_notices",
             another_form::moved_to_another_priority,
         ),
         (
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
             another_form::replaced_by_many_that_are_killed,
         ),
         (
-            "chains_that_nobody_uses_go_and_no_transaction_is_refused",
+            "unused_chains_go_and_no_transaction_is_refused",
             stepping_through_numbers,
         ),
         (

@@ -18,7 +18,7 @@ const NAT_PREROUTING_OF_KUBE_PROXY: [&str; 5] =
 
 /// Failure story T17 (calico#10748, cilium#27982): kube-proxy still runs on the node. The agent
 /// names it, both keep their rules, and neither repairs anything.
-pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
+pub(crate) fn kube_proxy_beside_signpost(stage: &mut Stage) -> Result<()> {
     stage.start_kube_proxy(Mode::Nftables)?;
     stage.start_agent()?;
     let reported = stage.wait_for_foreign("True", "KubeProxyNftables")?;

@@ -280,7 +280,7 @@ pub(crate) fn kube_proxy_still_runs(stage: &mut Stage) -> Result<()> {
         .map(drop)
 }
 
-pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
+pub(crate) fn no_kube_proxy_to_hand_back_to(stage: &mut Stage) -> Result<()> {
     stage.start_agent()?;
     let crowd = Crowd::gather(stage.topology())?;
     expect(

@@ -27,13 +27,13 @@ use stage::Stage;
 /// The tests that take a kernel with IPVS.
 const OF_MODE_IPVS: [&str; 3] = [
     "t177_virtual_servers_of_kube_proxy_end_with_their_connections_after_a_takeover",
-    "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_us_and_back",
+    "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_signpost_and_back",
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
 ];
 
 /// The test that takes a kernel with the legacy variant of iptables.
 const OF_LEGACY_IPTABLES: &str =
-    "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_us";
+    "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_signpost";
 
 type Test = fn(&mut Stage) -> Result<()>;
 
@@ -58,19 +58,19 @@ fn main() -> Result<()> {
     }
     let tests: [(&str, Test); 15] = [
         (
-            "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
-            detection::kube_proxy_beside_us,
+            "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
+            detection::kube_proxy_beside_signpost,
         ),
         (
             "the_chains_of_a_kubelet_are_no_proxy",
             detection::kubelet_chains,
         ),
         (
-            "t18_nothing_is_lost_from_kube_proxy_to_us_and_back",
+            "t18_nothing_is_lost_from_kube_proxy_to_signpost_and_back",
             handovers::there_and_back,
         ),
         (
-            "nothing_is_lost_from_kube_proxy_in_mode_iptables_to_us",
+            "nothing_is_lost_from_kube_proxy_in_mode_iptables_to_signpost",
             handovers::from_iptables,
         ),
         (
@@ -82,8 +82,8 @@ fn main() -> Result<()> {
             by_profile::there_and_back,
         ),
         (
-            "a_handback_to_nobody_is_refused",
-            handovers::nobody_to_hand_back_to,
+            "a_handback_without_kube_proxy_is_refused",
+            handovers::no_kube_proxy_to_hand_back_to,
         ),
         (
             "a_takeover_that_was_cut_short_is_completed",

@@ -219,7 +219,10 @@ impl Stage {
         let tables = self.node()?.nft(&["list", "tables"])?;
         let own = ["table ip signpost", "table ip6 signpost"];
         let there = own.map(|table| tables.lines().any(|line| line == table));
-        ensure!(there[0] == there[1], "half of us is there:\n{tables}");
+        ensure!(
+            there[0] == there[1],
+            "one family has a table, the other has none:\n{tables}"
+        );
         Ok(there[0])
     }
 

@@ -39,16 +39,16 @@ const TESTS: [(&str, Test); 12] = [
         lists::what_signposts_rules_never_ask_reads_as_nothing,
     ),
     (
-        "other_peoples_rules_stay_as_they_are",
-        neighbours::other_peoples_rules_stay_as_they_are,
+        "rules_of_other_programs_stay_as_they_are",
+        neighbours::rules_of_other_programs_stay_as_they_are,
     ),
     (
         "others_go_on_working_with_the_same_tables",
         neighbours::others_go_on_working_with_the_same_tables,
     ),
     (
-        "entries_come_before_other_peoples_rules",
-        neighbours::entries_come_before_other_peoples_rules,
+        "entries_come_before_rules_of_other_programs",
+        neighbours::entries_come_before_rules_of_other_programs,
     ),
     (
         "chains_are_replaced_and_go_together",

@@ -84,7 +84,7 @@ fn add_foreign(ground: &Ground) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn other_peoples_rules_stay_as_they_are(ground: &Ground) -> Result<()> {
+pub(crate) fn rules_of_other_programs_stay_as_they_are(ground: &Ground) -> Result<()> {
     add_foreign(ground)?;
     let mut tables = ground.open()?;
     for (table, from) in FROM {
@@ -156,7 +156,7 @@ pub(crate) fn others_go_on_working_with_the_same_tables(ground: &Ground) -> Resu
     Ok(())
 }
 
-pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result<()> {
+pub(crate) fn entries_come_before_rules_of_other_programs(ground: &Ground) -> Result<()> {
     add_foreign(ground)?;
     let (table, chain) = (TableName::Filter, BuiltIn::Forward);
     let mut tables = ground.open()?;

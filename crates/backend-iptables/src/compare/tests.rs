@@ -169,7 +169,7 @@ fn the_chains_of_a_frontend_are_those_on_its_way_and_what_they_lead_to() {
 }
 
 #[test]
-fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
+fn what_all_packets_pass_is_compared_and_leftovers_are_named() {
     let desired = rules(&["10.0.1.5:8080"], 0);
     let mut found = desired.clone();
     let differing = |found: &Rules| {

@@ -84,15 +84,15 @@ fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() 
 #[test]
 fn t119_an_external_ip_that_goes_back_to_a_cluster_ip_is_served_or_refused_after_every_interruption()
  {
-    let nobody = || mk_endpoints().tcp("");
+    let no_endpoints = || mk_endpoints().tcp("");
     let web = || mk_service("shop/web").cluster_ip("10.96.0.1");
     let other = mk_service("shop/other").cluster_ip("198.51.100.1");
     let before = state(vec![
-        (web().port("", 80), nobody()),
-        (other.port("", 30080), nobody()),
+        (web().port("", 80), no_endpoints()),
+        (other.port("", 30080), no_endpoints()),
     ]);
     let web = web().external_ip("198.51.100.1").port("", 80);
-    let after = state(vec![(web, nobody().ready("10.0.2.8:80", "node-2"))]);
+    let after = state(vec![(web, no_endpoints().ready("10.0.2.8:80", "node-2"))]);
     expect_good_interruptions(&before, &after, "198.51.100.1");
 }
 

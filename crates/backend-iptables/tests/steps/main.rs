@@ -151,7 +151,7 @@ fn damage(held: &mut Rules, desired: &Rules, damages: &[(TableName, Damage, Inde
                 step.entries = hooks.map(|hook| (hook, Vec::new())).into();
             }
         }
-        held.replay(&step).expect("anybody can do that");
+        held.replay(&step).expect("any program can do that");
     }
 }
 

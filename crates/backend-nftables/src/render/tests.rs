@@ -111,7 +111,7 @@ fn sticky(timeouts: impl IntoIterator<Item = u64>) -> Dataplane {
 
 /// Kernels before 6.2 refuse to delete a chain that an element led to a moment ago.
 #[test]
-fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
+fn an_unused_chain_goes_a_change_after_its_number() {
     let backend = Nftables::detached(Family::Ipv4);
     let mut from = Rendered::default();
     let mut left = Vec::new();

@@ -112,7 +112,7 @@ fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() 
 /// A user who tries one timeout after the other must not leave a chain for each on every node,
 /// permanently.
 #[test]
-fn chains_for_timeouts_that_nobody_has_go_once_they_are_many() {
+fn chains_for_timeouts_that_no_service_has_go_once_they_are_many() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut rendered = Rendered::default();
     for seconds in 1..=300 {

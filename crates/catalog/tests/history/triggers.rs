@@ -57,7 +57,7 @@ fn a_service_that_changes_by_itself_is_untimed() {
 
 /// T64: after a restart the histogram held the ages of old slices (kubernetes#82378).
 #[test]
-fn t64_slices_that_were_there_before_us_are_not_measured() {
+fn t64_slices_that_were_there_before_the_start_are_not_measured() {
     let mut catalog = Catalog::new("node-1");
     list(&mut catalog, &[service("a")]);
     list(&mut catalog, &[triggered(slice("a-1", "a", &[1]), 10)]);

@@ -33,7 +33,7 @@ fn step(number: usize) -> ProgrammedState {
 }
 
 #[test]
-fn a_step_that_is_followed_by_another_before_anybody_has_looked_is_not_lost() {
+fn a_step_that_is_followed_by_another_before_it_is_read_is_not_lost() {
     let feed = Feed::default();
     feed.post(Family::Ipv4, step(1));
     feed.post(Family::Ipv6, step(7));

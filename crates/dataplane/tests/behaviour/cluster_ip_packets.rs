@@ -54,7 +54,7 @@ fn each_family_and_protocol_has_its_own_endpoints() {
 }
 
 #[test]
-fn without_local_detection_cluster_ips_masquerade_nobody() {
+fn without_local_detection_cluster_ips_masquerade_no_client() {
     let nothing = mk_config().detect_nothing().build();
     assert_packets(
         &one(web(), elsewhere(), &nothing),
@@ -240,7 +240,7 @@ fn a_node_whose_own_address_a_service_was_given_stays_reachable() {
 }
 
 #[test]
-fn whoever_has_an_address_of_services_as_its_source_is_masqueraded() {
+fn a_client_whose_source_is_an_address_of_services_is_masqueraded() {
     let nothing = mk_config().detect_nothing();
     assert_packets(
         &one(web(), elsewhere(), &nothing.clone().build()),

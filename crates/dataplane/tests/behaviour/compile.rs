@@ -310,7 +310,7 @@ fn affinity_is_on_every_frontend() {
 
 /// An endpoint that has received connections may still answer them, even if it gets no new ones.
 #[test]
-fn whoever_may_still_answer_is_serving_whatever_policy_and_hints_say() {
+fn an_endpoint_that_may_still_answer_is_serving_whatever_policy_and_hints_say() {
     let published = Readiness {
         ready: true,
         serving: false,

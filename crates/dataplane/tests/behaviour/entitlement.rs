@@ -260,7 +260,7 @@ fn an_address_that_comes_to_the_node_is_the_nodes_until_it_goes() {
 }
 
 #[test]
-fn nobody_takes_the_address_of_the_api_server() {
+fn no_service_takes_the_address_of_the_api_server() {
     let api = mk_service("default/kubernetes")
         .cluster_ip("10.96.0.1")
         .port("https", 443);

@@ -11,7 +11,7 @@ use crate::packet_line::assert_packets;
 use crate::web::{elsewhere, exposed_web, here_and_there, on, one, web};
 
 #[test]
-fn an_external_policy_cluster_masquerades_everyone() {
+fn an_external_policy_cluster_masquerades_all_clients() {
     let config = mk_config().detect_nothing().build();
     for destination in ["198.51.100.1:80", "192.0.2.1:80", "192.168.0.1:30080"] {
         for sender in [

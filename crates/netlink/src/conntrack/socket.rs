@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn t161_a_list_that_was_read_to_its_end_leaves_its_socket_open() {
-        let mut socket = FlowSocket::open().expect("anybody may open one");
+        let mut socket = FlowSocket::open().expect("any process may open one");
         let port = socket.channel.port();
         let before = port.load(Ordering::Relaxed);
         assert!(is_answered(&mut socket));

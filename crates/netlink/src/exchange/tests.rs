@@ -12,7 +12,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
         SocketFlags::CLOEXEC,
         None,
     );
-    pair.expect("anybody may make one")
+    pair.expect("any process may make one")
 }
 
 /// A datagram that does not fit is truncated, and the truncated part would look complete.

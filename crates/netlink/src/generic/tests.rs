@@ -4,7 +4,7 @@ use crate::descriptor::Subsystem;
 
 fn open() -> GenericChannel {
     GenericChannel {
-        channel: Channel::open(Subsystem::Generic, 64 << 10).expect("anybody may open one"),
+        channel: Channel::open(Subsystem::Generic, 64 << 10).expect("any process may open one"),
         sequence: 0,
     }
 }
@@ -16,7 +16,7 @@ fn a_family_that_is_there_is_found_and_one_that_is_not_is_not() {
         let mut channel = open();
         let found = channel.find_family("nlctrl", search);
         assert_eq!(found.expect("a family"), Some(FamilyId(CONTROL)));
-        let found = channel.find_family("nobodys", search);
+        let found = channel.find_family("missing", search);
         assert_eq!(found.expect("an answer"), None);
     }
 }

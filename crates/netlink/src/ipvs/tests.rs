@@ -405,7 +405,7 @@ fn every_errno_says_what_to_do_next() {
 #[test]
 fn t100_a_mark_of_another_range_is_not_written() {
     let elsewhere = MarkRange::new(0x10_0000, 20).expect("the low bits are 0");
-    let mut socket = IpvsSocket::open(RANGE).expect("anybody may open one");
+    let mut socket = IpvsSocket::open(RANGE).expect("any process may open one");
     let key = VirtualServerKey {
         family: Family::Ipv4,
         mark: elsewhere.mark(1).expect("it is within that range"),

@@ -362,7 +362,7 @@ fn decode_all(message: &Message<'_>) {
 /// Regression test: a chain such as `iptables-nft -t nat -N $'caf\xe9'` creates, or any program in
 /// a legacy locale. One such chain made the whole table unreadable as long as it existed.
 #[test]
-fn a_name_that_is_not_utf_8_is_nobodys_error() {
+fn a_name_that_is_not_utf_8_is_no_error() {
     let bad = |message: &Message<'_>| {
         let name = message
             .payload

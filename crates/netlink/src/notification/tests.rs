@@ -119,7 +119,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn in_tables_of_everybody_only_what_may_be_signposts_counts() {
+fn in_shared_tables_only_what_may_be_signposts_counts() {
     let watched = Watched::Chains {
         tables: &["nat", "filter"],
         prefix: "SIGNPOST-",

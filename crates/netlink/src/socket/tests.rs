@@ -17,7 +17,7 @@ fn asks_and_is_answered(socket: &mut Socket) -> bool {
 /// Otherwise replies to an abandoned request would be taken for replies to the next one.
 #[test]
 fn a_socket_that_failed_is_opened_anew_and_reported_by_its_new_port() {
-    let mut socket = Socket::open().expect("anybody may open one");
+    let mut socket = Socket::open().expect("any process may open one");
     assert!(asks_and_is_answered(&mut socket));
     let (port, before) = (socket.port(), socket.port().load(Ordering::Relaxed));
     assert_ne!(before, 0);
@@ -31,7 +31,7 @@ fn a_socket_that_failed_is_opened_anew_and_reported_by_its_new_port() {
 
 #[test]
 fn it_is_not_opened_anew_in_another_network() {
-    let mut socket = Socket::open().expect("anybody may open one");
+    let mut socket = Socket::open().expect("any process may open one");
     socket.channel.displace();
     socket.channel.abandon();
     assert!(!asks_and_is_answered(&mut socket));

@@ -415,7 +415,7 @@ fn t38_a_contest_is_reported_while_it_lasts() {
 /// A program flushed once, long ago. Lost notifications since then, again and again, do not mean
 /// that a program keeps changing the rules.
 #[test]
-fn nobody_is_reported_to_contest_what_nobody_has_changed() {
+fn no_program_is_reported_to_contest_what_no_program_has_changed() {
     let flush = ExternalChange {
         families: Family::ALL.into(),
         actor: Some(Actor {
@@ -512,7 +512,7 @@ fn nothing_is_written_before_anything_is_desired() {
 }
 
 #[test]
-fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
+fn the_loop_ends_when_no_sender_is_left() {
     let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
     let (sender, mut receiver) = command_receiver();
     let stamps = Stamps {

@@ -129,7 +129,7 @@ async fn a_session_moves_when_its_endpoint_goes_and_at_no_other_time() {
 /// A DTLS or QUIC server that shuts down finishes its sessions: later datagrams of these clients
 /// mean nothing to another server.
 #[tokio::test]
-async fn a_session_stays_with_an_endpoint_that_is_given_to_nobody_new_and_still_serves() {
+async fn a_session_stays_with_an_endpoint_that_gets_no_new_clients_and_still_serves() {
     let mut stage = stage(limits()).await;
     let ((a, _), (b, _)) = (udp_server("a").await, udp_server("b").await);
     stage.endpoints(&[a]).await;

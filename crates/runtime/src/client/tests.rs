@@ -162,7 +162,7 @@ fn outside_a_pod_the_missing_kubeconfig_is_named() {
 }
 
 #[test]
-fn without_a_file_it_is_the_pod_we_run_in() {
+fn without_a_file_it_is_the_programs_own_pod() {
     assert_eq!(ClientSource::from(None), ClientSource::InCluster);
     let expected = ClientSource::Kubeconfig {
         path: "/k".into(),

@@ -389,7 +389,7 @@ async fn a_watch_that_keeps_being_closed_is_not_opened_in_a_storm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_when_reported_and_when_nobody_listens() {
+async fn it_ends_when_it_is_stopped_and_when_the_engine_is_gone() {
     let server = ApiServer::start();
     server.stopper.cancel();
     assert_eq!(server.source.await.expect("no panic"), Ok(()));

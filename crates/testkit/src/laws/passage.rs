@@ -24,14 +24,14 @@ pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
     let mut reconfigured = ends[0].clone();
     reconfigured.set_node(Arc::clone(ends[1].node()), Arc::clone(ends[1].config()));
     let reconfigured = reconfigured.verdict(packet);
-    let is_nobodys = match &before {
+    let was_untouched = match &before {
         Verdict::Deliver(_) => false,
         Verdict::Untouched => true,
         Verdict::Reject | Verdict::Drop => return,
     };
     // A new configuration may open an old frontend to this packet before the frontend changes.
     let has_old = !ends[0].services().is_empty();
-    if is_nobodys && has_old && ends[0].config() != ends[1].config() {
+    if was_untouched && has_old && ends[0].config() != ends[1].config() {
         return;
     }
     match held {
@@ -46,7 +46,7 @@ pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
             );
         }
         Verdict::Untouched => assert!(before != after, "{packet} is not served on the way"),
-        Verdict::Drop if is_nobodys && is_in_service_cidr(ends, packet) => {}
+        Verdict::Drop if was_untouched && is_in_service_cidr(ends, packet) => {}
         Verdict::Reject if becomes_node_port_at_cluster_ip(ends, packet) => {}
         Verdict::Reject | Verdict::Drop if before != reconfigured && *held == reconfigured => {}
         Verdict::Reject | Verdict::Drop => {
@@ -66,9 +66,9 @@ fn targets(verdict: &Verdict) -> BTreeSet<Target> {
 /// that address or the packet passed unchanged.
 fn becomes_node_port_at_cluster_ip(ends: [&Dataplane; 2], packet: &Packet) -> bool {
     let [had, has] = ends.map(|dataplane| dataplane.frontends().get(&at_address(packet)).is_some());
-    let was_nobodys = ends[0].verdict(packet) == Verdict::Untouched;
+    let was_untouched = ends[0].verdict(packet) == Verdict::Untouched;
     let is_cluster_ip = ends[1].cluster_ips().get(&packet.destination).is_some();
-    is_cluster_ip && !has && (had || was_nobodys)
+    is_cluster_ip && !has && (had || was_untouched)
 }
 
 /// If a node port gives way to a frontend with an address, or replaces one: the endpoints that the

@@ -15,7 +15,7 @@ fn bytes(hexadecimal: &str) -> Vec<u8> {
 /// trailing zeros.
 #[cfg(target_endian = "little")]
 #[test]
-fn what_iptables_writes_is_what_we_write() {
+fn what_iptables_writes_is_what_signpost_writes() {
     let matches: [(&str, Match, Option<Protocol>); 6] = [
         (
             "0000040000000000",

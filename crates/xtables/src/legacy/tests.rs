@@ -165,7 +165,7 @@ pub(super) fn with_others(family: Family) -> Made {
         .expect("nothing is in the way");
     let (mut made, _) = made
         .change(
-            "NOBODY",
+            "UNUSED",
             &[change(
                 &[],
                 &[(BuiltIn::Prerouting, &[Rule::always(Target::Drop), unknown])],
@@ -525,7 +525,7 @@ proptest! {
 
     /// Whatever is in the kernel's memory, parsing succeeds or returns an error, and never panics.
     #[test]
-    fn a_damaged_table_stops_nobody(
+    fn a_damaged_table_causes_no_panic(
         damage in vec((any::<Index>(), any::<u8>()), 0..6),
         words in vec((0usize..13, any::<u32>()), 0..2),
         cut in prop::option::of(any::<Index>()),

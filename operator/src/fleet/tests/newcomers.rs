@@ -109,7 +109,7 @@ fn those_that_fail_count_among_those_that_may_be_unavailable() {
 }
 
 #[test]
-fn while_they_are_held_back_nobody_goes_in_place_of_one_that_was_ready() {
+fn while_they_are_held_back_no_node_goes_in_place_of_one_that_was_ready() {
     let mut cluster = settled_with(json!({"maxUnavailable": 3, "canary": 3}));
     cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
     move_five_to_edge(&mut cluster);
@@ -123,7 +123,7 @@ fn while_they_are_held_back_nobody_goes_in_place_of_one_that_was_ready() {
 }
 
 #[test]
-fn one_that_fails_long_after_its_change_holds_back_nobody() {
+fn one_that_fails_long_after_its_change_holds_back_no_other() {
     let mut cluster = settled();
     cluster.relabel_node("n1", json!({"role": "edge"}));
     cluster.run();

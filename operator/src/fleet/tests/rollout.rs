@@ -252,7 +252,7 @@ fn a_node_that_was_degraded_before_does_not_fail_the_change() {
 }
 
 #[test]
-fn a_node_nobody_hears_from_changes_last_and_fails_nothing() {
+fn a_node_that_reports_nothing_changes_last_and_fails_nothing() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.lose_kubelet("n1");
     cluster.mute.insert("n1".into());
@@ -268,7 +268,7 @@ fn a_node_nobody_hears_from_changes_last_and_fails_nothing() {
 }
 
 #[test]
-fn a_paused_profile_changes_nobody_but_serves_who_joins() {
+fn a_paused_profile_changes_no_node_but_serves_those_that_join() {
     let mut cluster = Cluster::with_nodes(2);
     cluster.put_profile("default", json!({"mode": "iptables", "paused": true}));
     cluster.add_node("n3", json!({}));

@@ -32,7 +32,7 @@ fn kept(fields: Value) -> Box<Slice> {
     parsed.value.unwrap_or_else(|| panic!("not kept: {fields}"))
 }
 
-fn not_for_us(fields: Value) {
+fn passed_over(fields: Value) {
     let parsed = parsed(fields.clone());
     assert_eq!(parsed.value, None, "{fields}");
     assert_eq!(parsed.rejections, [], "{fields}");
@@ -114,13 +114,13 @@ fn conditions_node_and_hints_are_read() {
 #[test]
 fn slices_that_are_not_for_a_proxy_are_passed_over() {
     let labelled = |labels: Value| json!({"metadata": {"namespace": "shop", "name": "cart-x7", "labels": labels}});
-    not_for_us(labelled(json!({})));
-    not_for_us(labelled(json!(null)));
-    not_for_us(labelled(json!({"kubernetes.io/service-name": ""})));
-    not_for_us(labelled(json!({
+    passed_over(labelled(json!({})));
+    passed_over(labelled(json!(null)));
+    passed_over(labelled(json!({"kubernetes.io/service-name": ""})));
+    passed_over(labelled(json!({
         "kubernetes.io/service-name": "cart", "service.kubernetes.io/headless": "",
     })));
-    not_for_us(json!({"addressType": "FQDN", "endpoints": [{"addresses": ["example.org"]}]}));
+    passed_over(json!({"addressType": "FQDN", "endpoints": [{"addresses": ["example.org"]}]}));
 }
 
 #[test]

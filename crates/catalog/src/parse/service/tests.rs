@@ -309,7 +309,7 @@ fn a_source_range_that_cannot_be_read_opens_nothing() {
         "\"203.0.113.0/240\" is not a CIDR; no client may connect from it"
     );
 
-    let half = json!({"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24", "everyone"]}});
+    let half = json!({"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24", "all"]}});
     let (service, _) = rejected(half, "spec.loadBalancerSourceRanges[1]");
     let service = service.expect("served");
     assert_eq!(

@@ -77,7 +77,7 @@ fn an_address_of_the_node_says_what_it_takes() {
 }
 
 #[test]
-fn an_address_that_nobody_has_says_what_becomes_of_it() {
+fn an_address_that_no_service_has_says_what_becomes_of_it() {
     let world = World::new(&[cart()]);
     for (question, words) in [
         (

@@ -95,7 +95,7 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
 }
 
 #[test]
-fn in_mode_iptables_what_nobody_wants_is_marked() {
+fn in_mode_iptables_leftovers_are_marked() {
     let mut world = World::in_mode(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
     let other = World::in_mode(
         Mechanism::Iptables,

@@ -62,7 +62,7 @@ fn a_number_that_leads_nowhere_is_reported_of_the_table() {
 }
 
 #[test]
-fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
+fn what_leads_elsewhere_and_leftovers_are_marked() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let other = World::new(&[till(&["10.0.1.5:53", "10.0.1.9:53"])]);
     world.kernel = observed(&other.observed);

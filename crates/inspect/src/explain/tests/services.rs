@@ -69,7 +69,7 @@ fn what_is_not_served_says_why() {
     world
         .reported
         .services
-        .insert(name("nobody"), ServiceState::Unknown);
+        .insert(name("absent"), ServiceState::Unknown);
     world
         .reported
         .services
@@ -93,8 +93,8 @@ fn what_is_not_served_says_why() {
         text.contains("spec.clusterIP: there is no address"),
         "{text}"
     );
-    let error = world.ask("shop/nobody").expect_err("it is unknown");
-    assert_eq!(error, Unknown::Service(name("nobody")));
+    let error = world.ask("shop/absent").expect_err("it is unknown");
+    assert_eq!(error, Unknown::Service(name("absent")));
     let error = world.ask("shop/till:http").expect_err("no such port");
     let text = "Service shop/till has no port \"http\": it has 53/udp";
     assert_eq!(error.to_string(), text);

@@ -176,7 +176,7 @@ fn several_refused_services_are_found_in_few_commits() {
 }
 
 #[test]
-fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
+fn a_kernel_that_refuses_every_service_is_not_asked_about_each() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let tries = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&tries);

@@ -200,7 +200,7 @@ fn repaired_drift_that_was_stumbled_over_and_not_read_is_reported_once_it_is_kno
 /// A program that touches Signpost's table after a partial commit of Signpost did not cause what
 /// that commit left.
 #[test]
-fn what_our_own_commit_left_is_nobody_elses_repaired_drift() {
+fn what_signposts_own_commit_left_is_no_repaired_drift() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = failing(&kernel, CallOutcome::LoseAnswer, &[1]);
     let mut families = Reconciler::new(vec![backend]);

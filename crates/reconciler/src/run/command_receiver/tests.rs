@@ -77,7 +77,7 @@ fn a_stop_goes_before_everything_and_a_request_after() {
 }
 
 #[test]
-fn whoever_waits_is_woken() {
+fn a_waiting_receiver_is_woken() {
     let (commands, mut command_receiver) = command_receiver();
     let sender = std::thread::spawn(move || commands.send(desired(Instant::now())));
     let received = command_receiver.receive(None);

@@ -39,7 +39,7 @@ fn others_change_their_own_rules_and_signposts_are_found_as_left() {
             ),
             (
                 change(&[("SIGNPOST-C", &[])], &[], &[]),
-                "a chain that we did not make",
+                "a chain that Signpost did not make",
             ),
         ] {
             assert_eq!(
