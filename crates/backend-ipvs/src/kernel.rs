@@ -247,7 +247,7 @@ impl Backend for Ipvs {
         }
         let finished = self.finish_draining(&mut connection, self.draining.keys());
         finished.map_err(|error| self.unremoved(error))?;
-        // `missing_settings` reports those that could not be set.
+        // `limitations` reports those that could not be set.
         let _ = connection.settings.commit();
         Ok(Drift::Possible)
     }
@@ -337,7 +337,7 @@ impl Backend for Ipvs {
         Ok(Receipt { transactions: 2 })
     }
 
-    fn missing_settings(&self, config: &Config) -> Vec<String> {
+    fn limitations(&self, programmed: &Dataplane) -> Vec<String> {
         let Some(connection) = &self.connection else {
             return Vec::new();
         };

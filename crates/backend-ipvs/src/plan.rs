@@ -229,7 +229,7 @@ impl ServicePlan {
 
 /// The scheduler and its flags. If a hash selects a draining endpoint, it falls back to another
 /// one.
-fn virtual_server(scheduler: Scheduler) -> VirtualServer {
+pub(crate) fn virtual_server(scheduler: Scheduler) -> VirtualServer {
     // The compiler has replaced schedulers that IPVS lacks, unless it compiled for another
     // mechanism.
     let scheduler = scheduler.nearest_in(Mechanism::Ipvs);

@@ -66,8 +66,8 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         (**self).is_offered()
     }
 
-    fn missing_settings(&self, config: &Config) -> Vec<String> {
-        (**self).missing_settings(config)
+    fn limitations(&self, programmed: &Dataplane) -> Vec<String> {
+        (**self).limitations(programmed)
     }
 
     fn connections(&self, rules: &B::Rules) -> Option<Connections> {

@@ -241,8 +241,8 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.is_offered()
     }
 
-    fn missing_settings(&self, config: &Config) -> Vec<String> {
-        self.0.missing_settings(config)
+    fn limitations(&self, programmed: &Dataplane) -> Vec<String> {
+        self.0.limitations(programmed)
     }
 
     fn connections(&self, rules: &AnyRules) -> Option<Connections> {

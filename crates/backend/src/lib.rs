@@ -99,10 +99,12 @@ pub trait Backend {
         true
     }
 
-    /// The kernel settings that this mechanism needs and could not set, the missing kernel modules,
-    /// and what settings of `config` affect beside Signpost's rules, each with its consequence, as of
-    /// the last commit or check. The default is none.
-    fn missing_settings(&self, _config: &Config) -> Vec<String> {
+    /// How this node limits the mechanism, as of the last commit or check: kernel settings that it
+    /// needs and could not set, missing kernel modules with the Services of `programmed` that need
+    /// them, and what the configuration affects beside Signpost's rules, each with its consequence.
+    /// The default is none. If a module is missing, the cost is proportional to the number of
+    /// frontends.
+    fn limitations(&self, _programmed: &Dataplane) -> Vec<String> {
         Vec::new()
     }
 

@@ -122,15 +122,15 @@ pub fn stalled(modes: &BTreeMap<Family, MechanismState>) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Reports kernel settings that the active mechanism needs and that are not set.
-pub fn settings(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
-    // The settings are the same for both families.
-    let missing = modes.values().map(|state| &state.missing_settings);
-    let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
+/// Reports how this node limits the active mechanism.
+pub fn limitations(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+    // They are the same for both families.
+    let limitations = modes.values().map(|state| &state.limitations);
+    let limitations = limitations.into_iter().find(|some| !some.is_empty())?;
     Some(UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::FIELD_NOT_HONOURED,
-        message: missing.join("; "),
+        message: limitations.join("; "),
     })
 }
 

@@ -58,10 +58,10 @@ pub struct MechanismState {
     /// The mechanisms whose rules do not follow changes during a switch, each with the error and its
     /// causes.
     pub stalled: BTreeMap<Mechanism, String>,
-    /// The kernel settings that the active mechanism needs and could not set, the modules that the
-    /// kernel lacks, and what the configuration affects beside Signpost's rules, each with its
-    /// consequence.
-    pub missing_settings: Vec<String>,
+    /// How this node limits the active mechanism: kernel settings that it needs and could not set,
+    /// missing kernel modules with the Services that need them, and what the configuration affects
+    /// beside Signpost's rules, each with its consequence.
+    pub limitations: Vec<String>,
     /// The connections that the kernel counts for the active mechanism, if it counts any.
     pub connections: Option<Connections>,
     /// How many rules the last iptables change wrote, by table.
@@ -146,7 +146,7 @@ impl MechanismState {
             unusable: family.unusable_modes(),
             outgoing: family.outgoing_modes().clone(),
             stalled: family.stalled_modes(),
-            missing_settings: active_mode.map_or_else(Vec::new, |_| family.missing_settings()),
+            limitations: active_mode.map_or_else(Vec::new, |_| family.limitations()),
             connections: family.connections(),
             written: figures.written,
         }

@@ -169,12 +169,11 @@ impl<B: Backend> FamilyReconciler<B> {
         self.members[self.position(mode)].domain.backend()
     }
 
-    /// The settings that the mode that serves could not make, and what its settings affect beside
-    /// its rules, each with its consequence.
-    pub fn missing_settings(&self) -> Vec<String> {
-        let config = self.programmed.as_ref().map(Dataplane::config);
-        let config = config.map_or_else(Arc::default, Arc::clone);
-        self.backend().missing_settings(&config)
+    /// How this node limits the mode that serves, see [`Backend::limitations`].
+    pub fn limitations(&self) -> Vec<String> {
+        let nothing = Dataplane::default();
+        let programmed = self.programmed.as_ref().unwrap_or(&nothing);
+        self.backend().limitations(programmed)
     }
 
     /// The connections that the kernel counts for the mode that serves; `None` if it counts none.

@@ -275,7 +275,7 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let replaced = config.and_then(|c| modes::findings::replaced(c.mechanism, facts.modes));
     let mut fields: Vec<_> = replaced.into_iter().collect();
     fields.extend(modes::findings::left_behind(facts.modes));
-    fields.extend(modes::findings::settings(facts.modes));
+    fields.extend(modes::findings::limitations(facts.modes));
     fields.extend(unsupported_fields(&facts.view.effective, written));
     fields.extend(config.and_then(|c| modes::findings::scheduler(c)));
     if let Some(first) = fields.first() {

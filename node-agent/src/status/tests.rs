@@ -367,7 +367,7 @@ fn a_setting_that_could_not_be_written_is_named() {
     let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
     let state = modes::MechanismState {
         active_mode: Some(Mechanism::Ipvs),
-        missing_settings: vec![missing.to_owned()],
+        limitations: vec![missing.to_owned()],
         ..modes::MechanismState::default()
     };
     let modes = Family::ALL.map(|family| (family, state.clone())).into();

@@ -454,7 +454,10 @@ fn schedulers() -> Result<()> {
     web["metadata"]["annotations"] = json!({"signpost.dev/scheduler": "twos"});
     stage.apply("web", &web)?;
     let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
-    let named = ["twos get rr", "module ip_vs_twos"];
+    let named = [
+        "Service shop/web: rr in the place of scheduler twos",
+        "module ip_vs_twos",
+    ];
     ensure!(
         named.iter().all(|part| said.message.contains(part)),
         "{said:?}"

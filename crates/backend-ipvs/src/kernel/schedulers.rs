@@ -3,15 +3,17 @@
 //! A Service may ask for any scheduler. If the kernel lacks it, only that Service loses its
 //! scheduler: the mode and the connections of all other Services are not affected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use backend::{CommitError, Effect, Recovery};
+use dataplane::{Dataplane, ServiceKey};
 use netlink::ipvs::{SchedulerName, SchedulerSupport, VirtualServer, VirtualServerFlags};
 
 use super::recovery::of_servers;
 use super::{Connection, Ipvs};
 use crate::diff::Change;
+use crate::plan::virtual_server;
 use crate::rules::{Rules, Server};
 
 /// The replacement for all others. The mode is not started without it.
@@ -39,14 +41,21 @@ impl Schedulers {
         replace(rules, |_, server| self.is_missing(&server.server.scheduler))
     }
 
-    /// The replacements for missing schedulers, as messages.
-    pub(super) fn replacements(&self) -> impl Iterator<Item = String> {
-        self.missing().map(|scheduler| {
+    /// The replacements for schedulers that Services of `programmed` need and the kernel lacks, as
+    /// messages.
+    pub(super) fn replacements(&self, programmed: &Dataplane) -> impl Iterator<Item = String> {
+        self.missing().filter_map(|scheduler| {
+            let services = services_with(scheduler, programmed);
+            let first = services.first()?;
+            let others = match services.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} others"),
+            };
             let module = scheduler.module();
-            format!(
-                "Services that ask for scheduler {scheduler} get {FIRST}, because the kernel has no module {module}: \
-                 load it and restart the agent"
-            )
+            Some(format!(
+                "Service {first}{others}: {FIRST} in the place of scheduler {scheduler}, because the kernel has no \
+                 module {module}: load it and restart the agent"
+            ))
         })
     }
 
@@ -65,6 +74,20 @@ impl Schedulers {
     pub(super) fn is_missing(&self, scheduler: &SchedulerName) -> bool {
         self.0.get(scheduler) == Some(&SchedulerSupport::Missing)
     }
+}
+
+/// The Services whose virtual servers would have this scheduler.
+fn services_with<'a>(
+    scheduler: &SchedulerName,
+    programmed: &'a Dataplane,
+) -> BTreeSet<&'a ServiceKey> {
+    let claims = programmed.frontends().iter();
+    let claims = claims.map(|(_, claims)| claims.winner());
+    let asking = claims.filter(|(_, frontend)| {
+        let server = virtual_server(frontend.scheduler);
+        server.scheduler == *scheduler
+    });
+    asking.map(|(service, _)| service).collect()
 }
 
 /// Replaces the schedulers that a backend had replaced in `programmed`. Only that backend knows
@@ -146,7 +169,22 @@ impl Ipvs {
 mod tests {
     use std::collections::BTreeMap;
 
+    use dataplane::{Mechanism, Scheduler, compile};
+    use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
     use super::*;
+
+    /// A node in mode ipvs with one Service, which asks for this scheduler.
+    fn with_service(scheduler: Scheduler) -> Dataplane {
+        let config = mk_config().mechanism(Mechanism::Ipvs).build();
+        let node = mk_node(1).build();
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10");
+        let service = service.scheduler(scheduler).port("", 80).build();
+        let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:80", "node-1");
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        dataplane.set(compile(&service, &endpoints.build(), &node, &config).into());
+        dataplane
+    }
 
     #[test]
     fn what_the_kernel_lacks_is_replaced_and_named_and_nothing_else_changes() {
@@ -175,9 +213,16 @@ mod tests {
         let second = replaced.servers.get(&2).expect("it is still there");
         assert_eq!(second.server.scheduler, first());
         assert_eq!(second.server.flags, VirtualServerFlags::default());
-        let named: Vec<String> = schedulers.replacements().collect();
-        assert_eq!(named.len(), 1);
-        assert!(named[0].contains("ip_vs_twos"), "{named:?}");
+        let named = |scheduler| -> Vec<String> {
+            schedulers.replacements(&with_service(scheduler)).collect()
+        };
+        let messages = named(Scheduler::PowerOfTwo);
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        let expected = "Service shop/web: rr in the place of scheduler twos, because the kernel has no module \
+                        ip_vs_twos";
+        assert!(messages[0].starts_with(expected), "{messages:?}");
+        let others = named(Scheduler::LeastConnection);
+        assert_eq!(others, [""; 0], "no Service needs the missing one");
         assert_eq!(replace_as_programmed(rules.clone(), &replaced), replaced);
         assert_eq!(replace_as_programmed(rules.clone(), &rules), rules);
         schedulers.forget();
