@@ -50,6 +50,8 @@ pub struct Ipvs {
     /// The connection to the kernel. `None` for a backend that only renders and diffs.
     connection: Option<Arc<Mutex<Connection>>>,
     holding: Holding,
+    /// The last number among the virtual servers that were read last, including those that end.
+    last_observed: u32,
     schedulers: Schedulers,
     draining: Draining,
     /// As of the last read.
@@ -112,6 +114,7 @@ impl Ipvs {
             family,
             connection: None,
             holding: Holding::Something,
+            last_observed: 0,
             schedulers: Schedulers::default(),
             draining: Draining::default(),
             figures: Arc::default(),
@@ -176,6 +179,15 @@ impl Backend for Ipvs {
             // Without a kernel to ask, as `explain` renders.
             None => held.as_str() == schedulers::FIRST,
         };
+        // If the mode begins or returns, its virtual servers get other marks than those that end.
+        let returning = (from.rules == Rules::default()).then(|| Rendered {
+            dataplane: from.dataplane.clone(),
+            rules: Rules {
+                allocation: Allocation::after(self.last_observed),
+                ..Rules::default()
+            },
+        });
+        let from = returning.as_ref().unwrap_or(from);
         let rules = render(self.family, desired, from, &lacks);
         self.schedulers.replace_missing(rules)
     }
@@ -200,16 +212,14 @@ impl Backend for Ipvs {
         let is_ending = self.observe_ending(&mut connection)?;
         let last = servers.keys().next_back().copied().unwrap_or(0);
         if is_ending && !table.exists {
+            self.last_observed = last;
             self.holding = Holding::Ending;
-            // If the mode returns, its virtual servers get other marks.
-            return Ok(Rules {
-                allocation: Allocation::after(last),
-                ..Rules::default()
-            });
+            return Ok(Rules::default());
         }
         let timeouts = connection.servers.observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
+        self.last_observed = last;
         self.figures = Arc::new(figures);
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
@@ -222,7 +232,11 @@ impl Backend for Ipvs {
             figures: Arc::clone(&self.figures),
             ..Rules::default()
         };
-        self.holding = match (rules.exist(), is_ending) {
+        // A table without rules was left by an end that was cut short: then the table for remaining
+        // connections is the one that they need.
+        let mut chains = rules.table.chains.values();
+        let steers = chains.any(|chain| !chain.rules.is_empty());
+        self.holding = match (rules.exist(), is_ending && steers) {
             (true, true) => Holding::Both,
             (true, false) => Holding::Something,
             (false, _) => Holding::Nothing,
@@ -342,10 +356,11 @@ impl Backend for Ipvs {
             return Vec::new();
         };
         let connection = lock(connection);
-        let affected = affected_by_timeouts(&config.ipvs_timeouts, &connection.foreign);
+        let affected =
+            affected_by_timeouts(&programmed.config().ipvs_timeouts, &connection.foreign);
         let missing = connection.settings.missing().to_vec().into_iter();
         missing
-            .chain(self.schedulers.replacements())
+            .chain(self.schedulers.replacements(programmed))
             .chain(affected)
             .collect()
     }
@@ -425,5 +440,43 @@ impl Connection {
             foreign,
         };
         Ok((servers, figures))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::compile;
+    use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+    use super::*;
+
+    /// Connections of the virtual servers that end would otherwise reach another Service.
+    #[test]
+    fn a_mode_that_returns_numbers_its_virtual_servers_after_those_that_end() {
+        let (node, config) = (mk_node(1).build(), mk_config().build());
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+        let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:80", "node-1");
+        let mut desired = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        desired.set(rules.into());
+        let numbers = |backend: &Ipvs, from: &Rendered<Rules>| -> Vec<u32> {
+            let rules = backend.render(&desired, from);
+            rules.servers.iter().map(|(number, _)| *number).collect()
+        };
+        let mut backend = Ipvs::detached(Family::Ipv4);
+        let nothing = Rendered::default();
+        assert_eq!(numbers(&backend, &nothing), [1]);
+        backend.last_observed = 7;
+        assert_eq!(numbers(&backend, &nothing), [8]);
+        let before = Rendered {
+            rules: backend.render(&desired, &nothing),
+            dataplane: desired.clone(),
+        };
+        backend.last_observed = 20;
+        assert_eq!(
+            numbers(&backend, &before),
+            [8],
+            "it serves: nothing changes"
+        );
     }
 }

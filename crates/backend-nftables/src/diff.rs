@@ -57,7 +57,16 @@ fn diff_in_parts(family: Family, observed: &Table, desired: &Table, most: usize)
         most,
         transactions: Vec::new(),
     };
-    let next = observed.next.as_deref();
+    let nothing = Table::default();
+    let (mut observed, mut next) = (observed, observed.next.as_deref());
+    // What serves, or is to serve, is the other table.
+    if let Some(flushed) = next.filter(|next| next.is_flushed()) {
+        plan.delete(NEXT, flushed);
+        next = None;
+    } else if observed.is_flushed() && next.is_some_and(Table::is_hooked) {
+        plan.delete(TABLE, observed);
+        observed = &nothing;
+    }
     let is_mended = !desired.exists || can_update_in_place(observed, desired);
     let serves_itself = is_mended && observed.is_hooked();
     if next.is_some_and(Table::is_hooked) && !serves_itself {

@@ -59,10 +59,18 @@ impl Table {
         [0, LOCAL_SLOTS].into_iter().flat_map(slots).collect()
     }
 
-    /// Whether packets reach the table: it has a base chain.
+    /// Whether packets reach rules of the table: it has a base chain, and not without rules.
     pub(crate) fn is_hooked(&self) -> bool {
         let mut chains = self.chains.values();
-        chains.any(|chain| chain.chain.hook.is_some())
+        chains.any(|chain| chain.chain.hook.is_some() && !chain.rules.is_empty())
+    }
+
+    /// Whether its rules were removed and then, unlike planned, not the table: an agent was killed
+    /// in between, or the kernel refused.
+    pub(crate) fn is_flushed(&self) -> bool {
+        let mut chains = self.chains.values();
+        let is_base = chains.any(|chain| chain.chain.hook.is_some());
+        is_base && self.chains.values().all(|chain| chain.rules.is_empty())
     }
 
     /// The contents that the kernel stores, without the table beside it.

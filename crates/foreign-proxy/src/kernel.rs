@@ -38,8 +38,10 @@ const LEGACY_PREFIX: &str = "KUBE-S";
 /// kernel's lock.
 const CHAINS_AT_ONCE: usize = 2000;
 
-/// The iptables tables that contain chains of kube-proxy. The table that redirects comes first.
-const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
+/// The iptables tables that contain chains of kube-proxy. The table that refuses comes first: as
+/// long as nat redirects, mode ipvs of Signpost does not send packets through filter with the
+/// address of a Service.
+const IPTABLES: [&str; 3] = ["filter", "nat", "mangle"];
 /// Chains that only kube-proxy uses. `KUBE-MARK-MASQ` and `KUBE-POSTROUTING` are not listed:
 /// kubelets before 1.28 have them, and rules of CNI's portmap jump there. `KUBE-FIREWALL` still
 /// belongs to the kubelet.

@@ -12,19 +12,8 @@ use thiserror::Error;
 use xtables::{CommitError, ObserveError, OpenError, TableChange, TableName, Tables, Variant};
 
 /// The beginnings of the names of chains that only kube-proxy has, in both modes that use iptables,
-/// callers first. Table mangle has one empty chain of kube-proxy's, which no rule leads to.
+/// callers first, and the table that refuses before the one that redirects. Table mangle has one empty chain of kube-proxy's, which no rule leads to.
 const KINDS: [(TableName, &str); 22] = [
-    (TableName::Nat, "KUBE-SERVICES"),
-    (TableName::Nat, "KUBE-NODEPORTS"),
-    (TableName::Nat, "KUBE-NODE-PORT"),
-    (TableName::Nat, "KUBE-LOAD-BALANCER"),
-    (TableName::Nat, "KUBE-FW-"),
-    (TableName::Nat, "KUBE-EXT-"),
-    (TableName::Nat, "KUBE-XLB-"),
-    (TableName::Nat, "KUBE-SVC-"),
-    (TableName::Nat, "KUBE-SVL-"),
-    (TableName::Nat, "KUBE-SEP-"),
-    (TableName::Nat, "KUBE-PROXY-CANARY"),
     (TableName::Filter, "KUBE-SERVICES"),
     (TableName::Filter, "KUBE-EXTERNAL-SERVICES"),
     (TableName::Filter, "KUBE-NODEPORTS"),
@@ -36,6 +25,17 @@ const KINDS: [(TableName, &str); 22] = [
     (TableName::Filter, "KUBE-IPVS-FILTER"),
     (TableName::Filter, "KUBE-IPVS-OUT-FILTER"),
     (TableName::Filter, "KUBE-PROXY-CANARY"),
+    (TableName::Nat, "KUBE-SERVICES"),
+    (TableName::Nat, "KUBE-NODEPORTS"),
+    (TableName::Nat, "KUBE-NODE-PORT"),
+    (TableName::Nat, "KUBE-LOAD-BALANCER"),
+    (TableName::Nat, "KUBE-FW-"),
+    (TableName::Nat, "KUBE-EXT-"),
+    (TableName::Nat, "KUBE-XLB-"),
+    (TableName::Nat, "KUBE-SVC-"),
+    (TableName::Nat, "KUBE-SVL-"),
+    (TableName::Nat, "KUBE-SEP-"),
+    (TableName::Nat, "KUBE-PROXY-CANARY"),
 ];
 
 /// Why some or all legacy chains of kube-proxy were not removed. What was removed before stays

@@ -191,10 +191,9 @@ fn expect_no_delivery(stage: &Stage) -> Result<()> {
 /// Failure story T166: the same between two modes. Short enough to be part of every run of all
 /// tests.
 ///
-/// On the way to mode ipvs, a new connection of a pod was refused in one of two runs: the kernel
-/// deletes the sets of a table at once and its chains one after another, so that the chain which
-/// refuses what was not redirected outlived the one that redirects. Hence several switches, and
-/// clients that connect often.
+/// On the way to mode ipvs, a new connection of a pod was refused in one of two runs: in a table
+/// that is deleted, maps find nothing any more while chains still refuse. Hence several switches,
+/// and clients that connect often.
 fn there_and_back() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY / 4)?;

@@ -17,6 +17,7 @@ use nftables_model::{name, recovery_of_reading};
 use super::draining::Draining;
 use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use super::{Connection, Holding, Ipvs};
+use crate::allocation::number_of;
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
 
@@ -39,7 +40,15 @@ impl Ipvs {
 
     /// Replaces the table by the one for remaining connections, and removes that too if there are
     /// none. Only then are they counted: as long as the table classifies, there may be another one.
+    /// Without a table, nothing classifies, and there is nothing to replace.
     pub(super) fn commit_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+        let socket = connection.tables.socket();
+        let there = socket.observe_table(self.family, TABLE);
+        let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
+        if !there.map_err(unread)? {
+            self.holding = Holding::Ending;
+            return self.finish_ending(connection);
+        }
         let [flush, delete] = removal(self.family, TABLE);
         let steps = [replacement(self.family), flush, delete];
         for (number, transaction) in steps.iter().enumerate() {
@@ -72,7 +81,9 @@ impl Ipvs {
             }
             Holding::Ending => {
                 let found = connection.observe_connections(self.family);
-                if found.map_err(unread)? == Ending::Done {
+                let (ending, last) = found.map_err(unread)?;
+                self.last_observed = last;
+                if ending == Ending::Done {
                     self.commit_end(connection)?;
                     self.holding = Holding::Nothing;
                 }
@@ -144,20 +155,27 @@ impl Ipvs {
 }
 
 impl Connection {
-    /// Whether IPVS has connections to any of Signpost's virtual servers, including closing ones.
-    fn observe_connections(&mut self, family: Family) -> Result<Ending, netlink::QueryError> {
+    /// Whether IPVS has connections to any of Signpost's virtual servers, including closing ones, and
+    /// the last number of these.
+    fn observe_connections(
+        &mut self,
+        family: Family,
+    ) -> Result<(Ending, u32), netlink::QueryError> {
         let own = self.servers.observe_virtual_servers()?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
         let keys: Vec<ipvs::VirtualServerKey> = keys.collect();
+        let numbers = keys.iter().filter_map(|key| number_of(key.mark.value()));
+        let last = numbers.max().unwrap_or(0);
         let behind = self.servers.observe_destinations_of(keys)?;
         let mut counts = behind
             .iter()
             .flat_map(|(_, destinations)| destinations.values());
         let is_used = counts.any(|(_, connections)| connections.active + connections.inactive > 0);
-        Ok(match is_used {
+        let ending = match is_used {
             true => Ending::Awaited,
             false => Ending::Done,
-        })
+        };
+        Ok((ending, last))
     }
 }
 

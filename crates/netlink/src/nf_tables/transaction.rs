@@ -22,12 +22,13 @@ pub enum Operation {
     AddTable,
     /// Removes the table with its content.
     ///
-    /// Packets do not see this as one step: the sets are gone at once, but each chain of a hook keeps
-    /// its rules until the kernel removes the chain from its hook, one after another
-    /// (`nf_tables_commit_chain_prepare` in net/netfilter/nf_tables_api.c skips chains that go). What
-    /// packets traverse is emptied by [`Operation::FlushTable`], in an earlier transaction.
+    /// Packets do not see this as one step. In net/netfilter/nf_tables_api.c, the elements of maps
+    /// are gone at once (`nft_map_deactivate`), but each chain of a hook keeps its rules until the
+    /// kernel removes the chain from its hook, one after another (`nf_tables_commit_chain_prepare`
+    /// skips chains that go), and other sets still match. [`Operation::FlushTable`], in an earlier
+    /// transaction, empties what packets traverse.
     DeleteTable,
-    /// Removes the rules of all chains. Packets meet either all of them or none.
+    /// Removes the rules of all chains. At each hook, a packet meets either all of them or none.
     FlushTable,
     /// Creates a chain, or leaves it as it is.
     AddChain(Chain),
