@@ -68,7 +68,7 @@ fn main() -> Result<()> {
         }));
     }
     for scheduler in ["sourceHash", "maglev"] {
-        let name = format!("nftables/t67_t106_{scheduler}_places_clients_as_on_every_node");
+        let name = format!("nftables/t67_t106_clients_are_placed_as_on_every_node::{scheduler}");
         trials.push(trial(&name, move || clients(scheduler)));
     }
     let missing = find_ipvs(&["rr", "sh", "mh"])?;
@@ -77,7 +77,8 @@ fn main() -> Result<()> {
     });
     let mut of_ipvs = vec![turns_of_ipvs.with_ignored_flag(missing.is_some())];
     for scheduler in ["sourceHash", "maglev"] {
-        let name = format!("ipvs/t67_t106_{scheduler}_places_clients_alike_whatever_came_before");
+        let name =
+            format!("ipvs/t67_t106_clients_are_placed_alike_whatever_came_before::{scheduler}");
         let trial = trial(&name, move || clients_of_ipvs(scheduler));
         of_ipvs.push(trial.with_ignored_flag(missing.is_some()));
     }

@@ -2,6 +2,7 @@
 //! files.
 
 mod dependencies;
+mod documents;
 mod mechanisms;
 mod paths;
 mod sources;

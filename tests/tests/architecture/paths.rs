@@ -27,7 +27,7 @@ fn names(line: &str, folder: &str) -> bool {
     })
 }
 
-fn text_files(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+pub(crate) fn text_files(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(folder).expect("the tree can be listed") {
         let path = entry.expect("the tree can be listed").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
