@@ -14,9 +14,9 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 	@target/demo/demo
 
 test: check control-plane helm ## Run every test, on a real control plane, real kubelets and a real kernel
-	PROFILE=demo images/programs target/images/demo
-	images/archives target/images/demo dist/demo
 	cargo build --workspace --bins --examples --tests
+	PROFILE=demo images/programs target/images/demo
+	WRITE_IMAGE=target/debug/write-image images/archives target/images/demo dist/demo
 	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist/demo target/debug/run-tests 2>&1 | tools/tally
 
 check: ## Formatting and lints
