@@ -69,11 +69,11 @@ fn diff_in_parts(family: Family, observed: &Table, desired: &Table, most: usize)
     }
     let is_mended = !desired.exists || can_update_in_place(observed, desired);
     let serves_itself = is_mended && observed.is_hooked();
-    if next.is_some_and(Table::is_hooked) && !serves_itself {
-        plan.move_back(observed, desired);
+    if let Some(next) = next.filter(|next| next.is_hooked() && !serves_itself) {
+        plan.move_back(observed, next, desired);
     } else if observed.exists && !is_mended {
         plan.move_beside(next, desired);
-        plan.move_back(observed, desired);
+        plan.move_back(observed, desired, desired);
     } else {
         if let Some(next) = next {
             plan.delete(NEXT, next);
@@ -223,8 +223,8 @@ impl Plan {
         self.mend(NEXT, observed, desired, Hooks::Last);
     }
 
-    /// Rebuilds the table under its usual name while the table beside it serves.
-    fn move_back(&mut self, observed: &Table, desired: &Table) {
+    /// Rebuilds the table under its usual name while the table beside it, `next`, serves.
+    fn move_back(&mut self, observed: &Table, next: &Table, desired: &Table) {
         let nothing = Table::default();
         let observed = match observed.exists {
             true if !can_update_in_place(observed, desired) => {
@@ -234,7 +234,7 @@ impl Plan {
             _ => observed,
         };
         self.mend(TABLE, observed, desired, Hooks::Last);
-        self.delete(NEXT, desired);
+        self.delete(NEXT, next);
     }
 
     /// Changes `observed` to `desired`, in place.
