@@ -273,7 +273,12 @@ fn what_packets_are_led_to_comes_before_the_table_and_goes_behind_it() {
     assert!(
         matches!(
             go.steps(),
-            [Step::Table(_), Step::Table(_), Step::Departures(_), Step::Delivery(_)]
+            [
+                Step::Table(_),
+                Step::Table(_),
+                Step::Departures(_),
+                Step::Delivery(_)
+            ]
         ),
         "{go}"
     );
