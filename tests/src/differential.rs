@@ -213,7 +213,7 @@ impl BothProxies {
             "variant": mode.variant().map(|variant| variant.to_string()),
         });
         let mut last = Value::Null;
-        let reported = wait_for("our agent to report its mode", SETTLES_WITHIN, || {
+        let reported = wait_for("the agent to report its mode", SETTLES_WITHIN, || {
             let arguments = ["get", "nodeproxy", addresses::NODE, "--output=json"];
             let object: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
             let status = &object["status"];

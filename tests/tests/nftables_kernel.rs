@@ -216,7 +216,7 @@ fn quiet_is_distinguished_from_change(namespace: &Namespace) -> Result<()> {
     for (backend, _) in &mut families {
         ensure!(
             backend.observe_drift()? == Drift::None,
-            "our own commits count as drift"
+            "Signpost's own commits count as drift"
         );
     }
     namespace.nft(&["add table ip theirs"])?;

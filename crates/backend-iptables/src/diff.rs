@@ -195,7 +195,7 @@ impl fmt::Display for Change {
             }
             for (hook, rules) in &step.entries {
                 if rules.is_empty() {
-                    writeln!(f, "# {hook}: our rules go")?;
+                    writeln!(f, "# {hook}: Signpost's rules go")?;
                 }
                 for (at, rule) in rules.iter().enumerate() {
                     writeln!(f, "-I {hook} {} {rule}", at + 1)?;

@@ -118,7 +118,7 @@ fn what_an_api_server_sends_is_read() {
         .map(|endpoint| format!("{}:{}", endpoint.address, endpoint.port))
         .collect();
     assert_eq!(endpoints, ["10.0.1.5:8080"]);
-    let node = catalog.node().expect("our own");
+    let node = catalog.node().expect("the agent's own");
     assert_eq!(node.zone.as_deref(), Some("zone-a"));
     assert_eq!(node.labels.len(), 2);
     assert_eq!(catalog.service_cidrs().len(), 2);

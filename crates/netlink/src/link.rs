@@ -38,7 +38,7 @@ const SCOPE_HOST: u8 = 254;
 const LOCAL_ROUTE: u8 = 2;
 /// `LOOPBACK_IFINDEX`: `lo` has this number in every network namespace.
 const LOOPBACK: NonZeroU32 = NonZeroU32::MIN;
-/// The metric of our IPv6 routes. Only the kernel can add one with metric 0.
+/// The metric of Signpost's IPv6 routes. Only the kernel can add one with metric 0.
 const METRIC: u32 = 1;
 /// `AF_UNSPEC`.
 const ANY_FAMILY: u8 = 0;

@@ -45,7 +45,7 @@ pub fn restart(cluster: &mut RealCluster) -> BTreeMap<Group, BTreeMap<String, Ou
             message: format!("{error:#}").replace('\n', " "),
         },
     };
-    let group = Group("[sig-network] Services, by our own steps".to_owned());
+    let group = Group("[sig-network] Services, by steps of this project".to_owned());
     let name = "should work after restarting apiserver".to_owned();
     BTreeMap::from([(group, BTreeMap::from([(name, outcome)]))])
 }

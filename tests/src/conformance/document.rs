@@ -25,7 +25,7 @@ const INTRODUCTION: &str = "\
 # Conformance
 
 Kubernetes' own end-to-end tests of Services, run on a cluster of real kubelets ([tests/cluster](../tests/cluster)): with Signpost
-installed by its chart, and with kube-proxy in nftables mode in its place, so that a failure of the cluster can be told from one of Signpost.
+installed by its chart, and with kube-proxy in nftables mode in its place, so that a failure of the cluster differs from one of Signpost.
 A test passes here if it passed in every run. The cluster's load balancers are routes that a small router keeps
 (`tests/src/conformance/load_balancers.rs`): traffic reaches the nodes with the address it was sent to, and only nodes whose health check
 says so.

@@ -21,7 +21,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_iptables",
         "findings.rs",
-        "names our chains in a condition",
+        "names Signpost's chains in a condition",
     ),
     (
         "backend_iptables",

@@ -65,7 +65,7 @@ fn every_variable_that_is_set_is_one_that_the_program_reads() -> Result<()> {
         }
         // The two variables that the client library reads.
         for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
-            ensure!(set.contains(variable), "{program} is not told {variable}");
+            ensure!(set.contains(variable), "{program} does not get {variable}");
         }
     }
     Ok(())

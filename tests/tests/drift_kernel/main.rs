@@ -120,7 +120,7 @@ fn main() -> Result<()> {
             second_agent::another_programs_socket,
         ),
         (
-            "t83_a_thread_that_changes_our_rules_is_named_by_its_program",
+            "t83_a_thread_that_changes_signposts_rules_is_named_by_its_program",
             second_agent::a_thread_is_named_by_its_program,
         ),
         (

@@ -51,7 +51,7 @@ fn main() -> Result<()> {
             profiles::edited,
         ),
         (
-            "t03_bad_profiles_are_refused_with_our_messages",
+            "t03_bad_profiles_are_refused_with_signposts_messages",
             profiles::refused,
         ),
         (

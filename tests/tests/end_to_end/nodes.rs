@@ -29,7 +29,7 @@ pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
             "apiVersion": "signpost.dev/v1alpha1",
             "kind": "NodeProxy",
             "metadata": {"name": node},
-            "status": {"kernelVersion": "told by another"},
+            "status": {"kernelVersion": "written by another"},
         });
         let file = folder.path().join(node);
         fs::write(&file, status.to_string())?;
@@ -88,10 +88,14 @@ pub(crate) fn events(cluster: &mut Cluster) -> Result<()> {
             &about,
             columns,
         ];
-        let reported = wait_for(&format!("the start of {name} to be told"), DEADLINE, || {
-            let reported = cluster.control_plane().kubectl(&arguments)?;
-            Ok((!reported.trim().is_empty()).then_some(reported))
-        })?;
+        let reported = wait_for(
+            &format!("the start of {name} to be reported"),
+            DEADLINE,
+            || {
+                let reported = cluster.control_plane().kubectl(&arguments)?;
+                Ok((!reported.trim().is_empty()).then_some(reported))
+            },
+        )?;
         let expected = format!("signpost-agent {name} Normal signpost-agent ");
         ensure!(reported.starts_with(&expected), "{reported}");
     }

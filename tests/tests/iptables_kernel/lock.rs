@@ -79,7 +79,7 @@ pub(crate) fn held_by_another_process(ground: &Ground) -> Result<()> {
         (error.recovery, error.effect) == (Recovery::Retry, Effect::None),
         "{error:?}"
     );
-    ensure!(impatient.lock_wait() >= SHORT, "the wait is not told");
+    ensure!(impatient.lock_wait() >= SHORT, "the wait is not reported");
     let process = holder.process();
     let text = format!("{:#}", anyhow::Error::from(error));
     let named = format!("flock (process {process})");

@@ -99,7 +99,7 @@ pub(crate) fn quiet_is_distinguished_from_change(ground: &Ground) -> Result<()> 
             // Only a full read would tell.
             Variant::Legacy => Drift::Possible,
         };
-        ensure!(drift == expected, "{drift:?} after our own commits");
+        ensure!(drift == expected, "{drift:?} after Signpost's own commits");
     }
     for family in Family::ALL {
         ground.iptables(family, "-t nat -F SIGNPOST-POSTROUTING")?;
@@ -142,7 +142,7 @@ pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
     expect_no_drift(ipv6, &mut notification_listener)?;
     ensure!(
         ipv4.observe_drift()? == Drift::Possible,
-        "a change in our table went unseen"
+        "a change in Signpost's table went unseen"
     );
     Ok(())
 }

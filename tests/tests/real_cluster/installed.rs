@@ -151,7 +151,7 @@ pub(crate) fn token(stage: &mut Stage) -> Result<()> {
             "apiVersion": "signpost.dev/v1alpha1",
             "kind": "NodeProxy",
             "metadata": {"name": node},
-            "status": {"kernelVersion": "told by another"},
+            "status": {"kernelVersion": "written by another"},
         });
         let file = folder.path().join(node);
         fs::write(&file, status.to_string())?;

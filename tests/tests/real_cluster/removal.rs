@@ -25,7 +25,7 @@ pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
     let said = stage
         .helm
         .run(&["uninstall", "signpost", &namespace, "--wait"])?;
-    wait_for("our pods to go", DEADLINE, || {
+    wait_for("the pods of Signpost to go", DEADLINE, || {
         let selector = "--selector=app.kubernetes.io/name=signpost";
         let left = stage.kubectl(&["get", "pods", &namespace, selector, "--output=name"])?;
         Ok(left.trim().is_empty().then_some(()))

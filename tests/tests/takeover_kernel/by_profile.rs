@@ -34,7 +34,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
 
     stage.stop_kube_proxy();
     stage.wait_for_applied(&takeover)?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "False")?;
     // The field takes precedence: a command cannot override it.
     let refused = stage.run(&["handback", "--force"])?;
@@ -43,7 +43,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
         false,
         "spec.handover of ProxyProfile default is Takeover",
     )?;
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
 
     // Only Signpost serves the node: it keeps serving and reports why.
     let handback = stage.configure(Handover::Handback)?;
@@ -52,10 +52,10 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
         refused.message.contains("no rules of kube-proxy are here"),
         "{refused:?}"
     );
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
     stage.start_kube_proxy(mode)?;
     stage.wait_for_applied(&handback)?;
-    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    ensure!(!stage.has_signpost_tables()? && !is_gone(stage, mode)?);
     let is_ready = |status: &str, reason: &str| (status, reason) == ("True", "HandedBack");
     stage.wait_for_condition(READY, |ready| is_ready(&ready.status, &ready.reason))?;
 
@@ -64,6 +64,6 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     stage.wait_for_condition(READY, |ready| {
         (&*ready.status, &*ready.reason) == ("False", "HandedBack")
     })?;
-    ensure!(!stage.has_our_tables()?);
+    ensure!(!stage.has_signpost_tables()?);
     crowd.disperse()
 }

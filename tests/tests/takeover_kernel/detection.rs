@@ -39,7 +39,7 @@ pub(crate) fn kube_proxy_beside_signpost(stage: &mut Stage) -> Result<()> {
         });
         ensure!(named, "no process is said to have port {port}:\n{log}");
     }
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
     for family in Family::ALL {
         let kube_proxy = stage.list_kube_proxy(Mode::Nftables, family)?;
         ensure!(

@@ -34,7 +34,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     );
 
     expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     stage.wait_for_foreign("False", "NoneFound")?;
     expect(
         stage.run(&["takeover"])?,
@@ -50,7 +50,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     )?;
     let others = list_all_but_signposts(stage)?;
     expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
-    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    ensure!(!stage.has_signpost_tables()? && !is_gone(stage, mode)?);
     ensure!(
         list_everything(stage)? == others,
         "rules of others have changed"
@@ -71,13 +71,13 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
         Ok(listed.contains("10.96.0.11 . tcp . 80").then_some(()))
     })?;
     ensure!(
-        !stage.has_our_tables()?,
+        !stage.has_signpost_tables()?,
         "it programmed what it had handed back"
     );
 
     stage.stop_kube_proxy();
     expect(stage.run(&["takeover"])?, true, "programmed again")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     crowd.disperse()
 }
 
@@ -144,14 +144,14 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
 /// Takes over, hands back, and takes over again.
 fn take_over_twice(stage: &mut Stage, mode: Mode) -> Result<()> {
     expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     stage.wait_for_foreign("False", "NoneFound")?;
     stage.start_kube_proxy(mode)?;
     expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
-    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    ensure!(!stage.has_signpost_tables()? && !is_gone(stage, mode)?);
     stage.stop_kube_proxy();
     expect(stage.run(&["takeover"])?, true, "programmed again")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     Ok(())
 }
 
@@ -299,7 +299,7 @@ pub(crate) fn no_kube_proxy_to_hand_back_to(stage: &mut Stage) -> Result<()> {
         false,
         "no kube-proxy has answered",
     )?;
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
     // The ports were released only temporarily.
     stage
         .agent()?
@@ -313,7 +313,7 @@ pub(crate) fn no_kube_proxy_to_hand_back_to(stage: &mut Stage) -> Result<()> {
         true,
         "no rules of Signpost",
     )?;
-    ensure!(!stage.has_our_tables()?);
+    ensure!(!stage.has_signpost_tables()?);
     stage.node()?.nft(&["flush ruleset"])?;
     stage
         .wait_for_condition(READY, |ready| ready.message.contains("no proxy serves"))

@@ -43,7 +43,7 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     stage.wait_for("the takeover to be completed", |stage| {
         Ok(is_gone(stage, mode)?.then_some(()))
     })?;
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
     crowd.disperse()
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
 
     // The state after a handback that was killed before its last step.
     stage.kill_agent()?;
-    ensure!(stage.has_our_tables()?);
+    ensure!(stage.has_signpost_tables()?);
     let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});
     fs::write(stage.state().join("handed-back.json"), mark.to_string())?;
     stage.launch_agent()?;
@@ -68,6 +68,6 @@ pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
     stage.wait_for_condition(READY, |ready| ready.reason == "HandedBack")?;
     stage.stop_kube_proxy();
     expect(stage.run(&["takeover"])?, true, "programmed again")?;
-    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     crowd.disperse()
 }

@@ -119,7 +119,7 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
 
     stage.start_kube_proxy(mode)?;
     expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
-    ensure!(!stage.has_our_tables()?);
+    ensure!(!stage.has_signpost_tables()?);
     stage.wait_for_condition(READY, is_handed_back)?;
     let between = Crowd::gather_for(stage.topology(), EVERY)?;
     stage.stop_kube_proxy();

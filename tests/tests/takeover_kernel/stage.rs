@@ -215,7 +215,7 @@ impl Stage {
     }
 
     /// Whether the kernel has Signpost's tables, in both families or in none.
-    pub(crate) fn has_our_tables(&self) -> Result<bool> {
+    pub(crate) fn has_signpost_tables(&self) -> Result<bool> {
         let tables = self.node()?.nft(&["list", "tables"])?;
         let own = ["table ip signpost", "table ip6 signpost"];
         let there = own.map(|table| tables.lines().any(|line| line == table));

@@ -26,7 +26,10 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
     let mut tables = ground.open()?;
     tables.observe(nat)?;
     tables.commit(&[tree(nat, 80)])?;
-    ensure!(!tables.observe_drift()?, "our own change counts as drift");
+    ensure!(
+        !tables.observe_drift()?,
+        "Signpost's own change counts as drift"
+    );
     let leaf = |port| [chains(nat, &[("SIGNPOST-LEAF", &ports(&[port]))])];
 
     for damage in ["-F PREROUTING", "-F SIGNPOST-TOP", "-F"] {
@@ -64,7 +67,10 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
     tables.observe(nat)?;
     ensure!(!tables.observe_drift()?, "what was read counts as drift");
     tables.commit(&leaf(84))?;
-    ensure!(!tables.observe_drift()?, "our own change counts as drift");
+    ensure!(
+        !tables.observe_drift()?,
+        "Signpost's own change counts as drift"
+    );
     Ok(())
 }
 

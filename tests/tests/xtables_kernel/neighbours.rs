@@ -235,7 +235,10 @@ pub(crate) fn quiet_is_distinguished_from_change(ground: &Ground) -> Result<()> 
     for (table, from) in FROM {
         tables.commit(&[program(table, from)])?;
     }
-    ensure!(!tables.observe_drift()?, "our own change counts as drift");
+    ensure!(
+        !tables.observe_drift()?,
+        "Signpost's own change counts as drift"
+    );
     for (table, from) in FROM {
         // In the table read first, and in the one read last.
         ground.iptables(table, "-A INPUT -j ACCEPT")?;
@@ -247,7 +250,10 @@ pub(crate) fn quiet_is_distinguished_from_change(ground: &Ground) -> Result<()> 
         ensure!(!tables.observe_drift()?, "what was read counts as drift");
         tables.commit(&[removal(table, from)])?;
     }
-    ensure!(!tables.observe_drift()?, "our own removal counts as drift");
+    ensure!(
+        !tables.observe_drift()?,
+        "Signpost's own removal counts as drift"
+    );
     Ok(())
 }
 

@@ -22,7 +22,7 @@ fn ranges(name: &str, cidrs: &[&str]) -> ServiceCidr {
 }
 
 #[test]
-fn only_our_own_node_matters() {
+fn only_the_agents_own_node_matters() {
     let mut catalog = synced(&[], &[]);
     catalog.apply(Event::Apply(node("node-2", "zone-b")));
     assert!(catalog.dirty().is_empty());
@@ -49,7 +49,7 @@ fn only_our_own_node_matters() {
 }
 
 #[test]
-fn our_node_as_it_last_was_outlives_its_object() {
+fn the_agents_node_as_it_last_was_outlives_its_object() {
     let deleted = |catalog: &mut catalog::Catalog| {
         catalog.apply(Event::<Node>::Delete(node("node-1", "").key()));
     };

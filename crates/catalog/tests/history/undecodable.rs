@@ -76,7 +76,7 @@ fn what_was_wrong_with_the_last_good_version_is_still_reported() {
 }
 
 #[test]
-fn only_our_own_node_is_named() {
+fn only_the_agents_own_node_is_named() {
     let mut catalog = synced(&[], &[]);
     catalog.apply(undecodable::<Node>(ObjectKey::cluster("node-2")));
     assert_eq!(rejections(&catalog), [""; 0]);

@@ -19,20 +19,20 @@ use crate::{
 /// 12.
 const CASES: &str = r#"
  # | zone | node   | service     | endpoints                                                          | cluster | local | any | what it shows
- 1 | a    | node-9 |             | 3R z=a; 4R z=b; 5R z=c; 6R z=a                                     | 3 6     |       | yes | all hinted, some for our zone: those
+ 1 | a    | node-9 |             | 3R z=a; 4R z=b; 5R z=c; 6R z=a                                     | 3 6     |       | yes | all hinted, some for the node's zone: those
  2 | a    | node-9 | eTP ext     | 3RL z=a; 4RL z=b; 5R z=c; 6R z=a                                   | 3 6     | 3 4   | yes | zones do not narrow the list of an external policy Local
  3 | a    | node-9 | iTP ext     | 3RL z=a; 4RL z=b; 5R z=c; 6R z=a                                   | 3 6     | 3 4   | yes | zones do not narrow the list of an internal policy Local
  4 | -    | node-9 |             | 3R z=a                                                             | 3       |       | yes | a node without labels obeys no zone
  5 | ""   | node-9 |             | 3R z=a                                                             | 3       |       | yes | a node with an empty zone obeys no zone
- 6 | b    | node-9 |             | 3R z=a                                                             | 3       |       | yes | nothing hinted for our zone: everything
+ 6 | b    | node-9 |             | 3R z=a                                                             | 3       |       | yes | nothing hinted for the node's zone: everything
  7 | a    | node-9 |             | 3R z=a; 4R z=b; 5R z=c; 6 z=a                                      | 3       |       | yes | what is not ready is not chosen
- 8 | a    | node-9 |             | 3 z=a; 4R z=b; 5R z=c; 6 z=a                                       | 4 5     |       | yes | only ready hints count: our zone has none
+ 8 | a    | node-9 |             | 3 z=a; 4R z=b; 5R z=c; 6 z=a                                       | 4 5     |       | yes | only ready hints count: the node's zone has none
  9 | a    | node-9 |             | 3R z=a; 4R z=b; 5R; 6R z=a                                         | 3 4 5 6 |       | yes | one without a hint: everything
 10 | c    | node-9 |             | 3R z=a,b,c; 4R z=b,c; 5R z=b,d; 6R z=c                             | 3 4 6   |       | yes | an endpoint for several zones
 11 | a    | node-1 |             | 3R z=a n=node-1; 4R z=b n=node-2; 5R z=c n=node-3; 6R z=a n=node-4 | 3       |       | yes | upstream's gate off gives 3 6; node hints are always obeyed here
-12 | a    | node-1 |             | 3R z=a n=node-1; 4R z=b n=node-2; 5R z=c n=node-3; 6R z=a n=node-4 | 3       |       | yes | our node before our zone
+12 | a    | node-1 |             | 3R z=a n=node-1; 4R z=b n=node-2; 5R z=c n=node-3; 6R z=a n=node-4 | 3       |       | yes | the node before its zone
 13 | a    | node-1 |             | 3R z=a n=node-1; 4R; 5R z=c n=node-3; 6R z=a n=node-4              | 3 4 5 6 |       | yes | one without hints ends both levels
-14 | a    | node-0 |             | 3R z=a n=node-1; 4R z=b n=node-2; 5R z=c n=node-3; 6R z=a n=node-4 | 3 6     |       | yes | nothing for our node: our zone
+14 | a    | node-0 |             | 3R z=a n=node-1; 4R z=b n=node-2; 5R z=c n=node-3; 6R z=a n=node-4 | 3 6     |       | yes | nothing for the node: its zone
 15 | a    | node-9 | eTP ext     | 0RL z=a; 1RL z=b; 2R z=a; 3R z=b                                   | 0 2     | 0 1   | yes | the two lists are independent
 16 | -    | node-9 | iTP         |                                                                    |         |       | no  | Local with nothing at all
 17 | -    | node-9 | iTP         | 0R; 1R                                                             |         |       | yes | Local with endpoints elsewhere only

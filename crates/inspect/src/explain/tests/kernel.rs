@@ -56,7 +56,7 @@ fn a_number_that_leads_nowhere_is_reported_of_the_table() {
     world.repaired_drift(|table| without(table, "service-chains { 0x03000001"));
     let text = world.answer("shop/till");
     let line = "! missing in the kernel: service-chains { 0x03000001 : goto cluster-1 }\n";
-    let (of_service, of_table) = text.split_once("IPv4: ").expect("both are told of");
+    let (of_service, of_table) = text.split_once("IPv4: ").expect("both are printed");
     assert!(of_table.contains(line), "{text}");
     assert!(!of_service.contains("service-chains"), "{text}");
 }
