@@ -3,9 +3,10 @@
 //!
 //! ```text
 //!   ProxyProfiles --.                                        .--> Stamp    NodeProxy.spec of a node
-//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy without a profile
+//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy that no profile is for
 //!   NodeProxies -----+                                       +--> Report   ProxyProfile.status
-//!   Leases ----------'                                       '--> Silence  NodeProxy.status of a silent agent
+//!   DaemonSets ------+                                       '--> Silence  NodeProxy.status of a silent agent
+//!   Leases ----------'
 //!   answers to writes ---^
 //! ```
 //!
@@ -55,6 +56,7 @@ use crate::{
         rollup::Rollup,
         waves::Progress,
     },
+    placement::Placement,
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
 };
 
@@ -64,6 +66,7 @@ pub(crate) struct Fleet {
     profiles: ObjectCache<ProfileRecord>,
     nodes: ObjectCache<NodeRecord>,
     proxies: ObjectCache<NodeProxyRecord>,
+    placements: ObjectCache<Placement>,
     courses: BTreeMap<String, RolloutProgress>,
     observations: Observations,
     heartbeats: Heartbeats,
@@ -83,6 +86,8 @@ pub(crate) enum Event {
     Node(Change<NodeRecord>),
     /// A change of NodeProxies.
     Proxy(Change<NodeProxyRecord>),
+    /// A change of the agents' DaemonSets.
+    Placement(Change<Placement>),
     /// The resource versions of the agents' Leases.
     Leases {
         /// The versions by node name.
@@ -141,12 +146,15 @@ pub(crate) enum Action {
         /// has returned is not overwritten.
         version: Option<String>,
     },
-    /// Delete a `NodeProxy` that no profile selects, or whose node is gone.
+    /// Delete a `NodeProxy` that no profile selects, or whose node is gone or runs no agent.
     Remove {
         /// Its name.
         node: String,
         /// Its UID, so that an object created since with the same name is not deleted.
         uid: String,
+        /// The resource version that this decision is based on, so that the report of an agent that
+        /// has returned is not deleted.
+        version: Option<String>,
     },
 }
 
@@ -169,12 +177,14 @@ impl Fleet {
             Event::Profile(change) => self.profiles.impact(change),
             Event::Node(change) => self.nodes.impact(change),
             Event::Proxy(change) => self.proxies.impact(change),
+            Event::Placement(change) => self.placements.impact(change),
             Event::Leases { .. } => PlanImpact::Something,
         };
         self.has_changes |= impact == PlanImpact::Something;
         match event {
             Event::Profile(change) => drop(self.profiles.apply(change)),
             Event::Node(change) => drop(self.nodes.apply(change)),
+            Event::Placement(change) => drop(self.placements.apply(change)),
             Event::Proxy(change) => {
                 self.heartbeats.receive(&change, &self.proxies);
                 let gone = self.proxies.apply(change).into_iter();
@@ -208,6 +218,7 @@ impl Fleet {
         self.profiles.listed().is_some()
             && self.nodes.listed().is_some()
             && self.proxies.listed().is_some()
+            && self.placements.listed().is_some()
     }
 
     /// Whether a plan may differ from the last one before [`Plan::wake`].
@@ -223,14 +234,18 @@ impl Fleet {
             profiles,
             nodes,
             proxies,
+            placements,
             courses,
             observations,
             heartbeats,
             departed,
         } = self;
-        let (Some(profiles), Some(nodes), Some(proxies)) =
-            (profiles.listed(), nodes.listed(), proxies.listed())
-        else {
+        let (Some(profiles), Some(nodes), Some(proxies), Some(placements)) = (
+            profiles.listed(),
+            nodes.listed(),
+            proxies.listed(),
+            placements.listed(),
+        ) else {
             return Plan::default();
         };
         courses.retain(|name, _| profiles.contains_key(name));
@@ -250,8 +265,16 @@ impl Fleet {
                 labels: node.labels.clone(),
                 current: proxy.and_then(|proxy| proxy.spec.clone()),
             };
-            let resolution = ranking.resolve(&facts);
-            if let Some(why) = node.without_agent() {
+            let mut resolution = ranking.resolve(&facts);
+            let member = resolution.effective.take().map(|effective| Member {
+                node,
+                proxy,
+                departed: departed.get(&node.name),
+                heartbeats,
+                effective,
+            });
+            let exclusion = || member.as_ref()?.exclusion(placements, now);
+            if let Some(why) = node.without_agent().or_else(exclusion) {
                 if let Some(winner) = resolution.winner {
                     let left_out = format!("{} ({why})", node.name);
                     left_out_of.entry(winner).or_default().push(left_out);
@@ -259,14 +282,8 @@ impl Fleet {
                 continue;
             }
             conflicts.count(&resolution);
-            if let (Some(winner), Some(effective)) = (resolution.winner, resolution.effective) {
-                members.entry(winner).or_default().push(Member {
-                    node,
-                    proxy,
-                    departed: departed.get(&node.name),
-                    heartbeats,
-                    effective,
-                });
+            if let (Some(winner), Some(member)) = (resolution.winner, member) {
+                members.entry(winner).or_default().push(member);
             }
         }
 
@@ -323,6 +340,7 @@ impl Fleet {
         let removals = gone.map(|proxy| Action::Remove {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),
+            version: proxy.resource_version(),
         });
         let removals: Vec<Action> = removals.collect();
         plan.actions.extend(stamps(nodes, proxies, desired));

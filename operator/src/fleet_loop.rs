@@ -147,7 +147,7 @@ fn log(action: &Action, failures: u32) {
         }
         Action::Remove { node, .. } => info!(
             node,
-            "deleted the NodeProxy: its Node is gone, or no profile applies to it"
+            "deleted the NodeProxy: its Node is gone, no profile applies to it, or no agent runs there"
         ),
         Action::Silence { node, .. } => warn!(
             node,

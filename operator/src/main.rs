@@ -2,7 +2,8 @@
 //! report.
 //!
 //! ```text
-//!   ProxyProfile, Node, NodeProxy, agents' Leases    Lease
+//!   ProxyProfile, Node, NodeProxy,
+//!   agents' DaemonSets and Leases                    Lease
 //!        | watches                                     | lease (election decides)
 //!        v                                             v
 //!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while it holds the lease
@@ -24,6 +25,7 @@ mod initial_profile;
 mod lease;
 mod operator_metrics;
 mod pace;
+mod placement;
 mod records;
 mod watches;
 mod writes;

@@ -251,6 +251,7 @@ mod tests {
             &Action::Remove {
                 node: "n1".into(),
                 uid: "1".into(),
+                version: None,
             },
             false,
         );

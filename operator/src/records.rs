@@ -11,7 +11,10 @@ use crds::{
     span::Span,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::{
+    api::core::v1::Taint,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
+};
 use kube::{
     Resource,
     core::{ClusterResourceScope, DynamicObject},
@@ -85,6 +88,8 @@ pub(crate) struct NodeRecord {
     pub(crate) uid: String,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Its taints.
+    pub(crate) taints: Vec<Taint>,
     /// Whether its kubelet reports.
     pub(crate) reach: Reachability,
     version: Version,
@@ -123,6 +128,8 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) stamped_at: Option<Timestamp>,
     /// The agent's status; absent before the first report, or if it cannot be read.
     pub(crate) status: Option<NodeProxyStatus>,
+    /// Whether there is a status, also one that cannot be read.
+    pub(crate) has_status: bool,
     version: Version,
 }
 
@@ -132,9 +139,20 @@ pub(crate) struct SlimNode {
     /// The name, the UID and the labels.
     #[serde(default)]
     pub(crate) metadata: ObjectMeta,
+    /// The taints.
+    #[serde(default)]
+    pub(crate) spec: SlimNodeSpec,
     /// The status written by the node controller.
     #[serde(default)]
     pub(crate) status: SlimNodeStatus,
+}
+
+/// The spec of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct SlimNodeSpec {
+    /// Its taints.
+    #[serde(default)]
+    pub(crate) taints: Vec<Taint>,
 }
 
 /// The status of a node.
@@ -158,7 +176,8 @@ pub(crate) struct SlimCondition {
 // === impl Version ===
 
 impl Version {
-    fn of(metadata: &ObjectMeta) -> Self {
+    /// Returns the version of an object.
+    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             resource: metadata
@@ -319,6 +338,7 @@ impl NodeRecord {
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),
+            taints: node.spec.taints,
             reach: match ready {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,
                 _ => Reachability::Reachable,
@@ -355,7 +375,8 @@ impl NodeRecord {
         }
     }
 
-    /// Returns the label that excludes the node from running an agent; absent if an agent can run.
+    /// Returns the label of a node on which no agent can run, whatever a DaemonSet says; absent if
+    /// an agent can run.
     pub(crate) fn without_agent(&self) -> Option<String> {
         let os = self.labels.get(OS_LABEL).filter(|os| *os != "linux");
         let os = os.map(|os| format!("{OS_LABEL}={os}"));
@@ -415,6 +436,7 @@ impl NodeProxyRecord {
                 .max()
                 .or(created)
                 .map(|time| time.0),
+            has_status: data.get("status").is_some_and(|status| !status.is_null()),
             status: data
                 .get("status")
                 .and_then(|status| NodeProxyStatus::deserialize(status).ok()),

@@ -1,4 +1,4 @@
-//! The three watches and the lists of Leases, merged into one stream of fleet events.
+//! The watches and the lists of Leases, merged into one stream of fleet events.
 
 use std::{
     fmt::Debug,
@@ -11,7 +11,10 @@ use crds::{
     profile::ProxyProfile,
 };
 use futures::{Stream, StreamExt, stream};
-use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, coordination::v1::Lease},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client, Resource,
     api::ListParams,
@@ -28,6 +31,7 @@ use tracing::warn;
 
 use crate::{
     fleet::{Change, Event},
+    placement::{self, Placement},
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SlimNode},
 };
 
@@ -40,8 +44,12 @@ const LEASES: Duration = Duration::from_secs(15);
 /// The timeout of a list of Leases, so that the result reflects the time of the request.
 const LEASES_LIMIT: Duration = Duration::from_secs(10);
 
-/// Watches profiles, nodes and NodeProxies, and lists the Leases of agents in `namespace`. Never
-/// ends: a watch that fails restarts with a new list, with increasing delays.
+/// How many requests for the DaemonSets must be refused, one after another, before the operator
+/// works without them: an API server that has just started refuses until it has read the roles.
+const REFUSALS: u32 = 5;
+
+/// Watches profiles, nodes, NodeProxies and, in `namespace`, the DaemonSets of agents, whose Leases
+/// it lists. Never ends: a watch that fails restarts with a new list, with increasing delays.
 pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let profiles =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&()));
@@ -49,14 +57,47 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&()));
     let nodes = Api::<SlimNode>::all(client.clone());
     let leases = Api::<Lease>::namespaced(client.clone(), namespace);
-    let watches = stream::select(
+    let daemon_sets = Api::<DynamicObject>::namespaced_with(
+        client.clone(),
+        namespace,
+        &ApiResource::erase::<DaemonSet>(&()),
+    );
+    let of_fleet = stream::select(
         changes("profiles", profiles, ProfileRecord::parse).map(Event::Profile),
         stream::select(
             changes("nodes", nodes, NodeRecord::parse).map(Event::Node),
             changes("node proxies", proxies, NodeProxyRecord::parse).map(Event::Proxy),
         ),
     );
-    stream::select(watches, list(leases)).boxed()
+    let of_agents = stream::select(placements(daemon_sets).map(Event::Placement), list(leases));
+    stream::select(of_fleet, of_agents).boxed()
+}
+
+/// An operator that may not read DaemonSets, such as one whose role is of an older version, works
+/// as if there were none: an agent may run on every node.
+fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Change<Placement>> + Send {
+    let config = watcher::Config::default().labels(placement::AGENTS);
+    let attempts = attempts("the DaemonSets of agents", api, config, Placement::parse);
+    let mut refusals = 0;
+    let mut is_known = false;
+    attempts.filter_map(move |attempt| {
+        let change = match attempt {
+            Ok(change) => Some(change),
+            Err(error) => {
+                refusals += u32::from(is_forbidden(&error));
+                (!is_known && refusals >= REFUSALS).then(|| Change::Listed(Vec::new()))
+            }
+        };
+        is_known |= change.is_some();
+        async move { change }
+    })
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.is_forbidden(),
+        _ => false,
+    }
 }
 
 fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
@@ -98,12 +139,30 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     R: Send + 'static,
 {
+    attempts(what, api, watcher::Config::default(), parse)
+        .filter_map(|attempt| async move { attempt.ok() })
+}
+
+/// Yields the changes of a watch, and the errors after which it restarts, once they are logged.
+fn attempts<K, R>(
+    what: &'static str,
+    api: Api<K>,
+    config: watcher::Config,
+    parse: fn(K) -> R,
+) -> impl Stream<Item = Result<Change<R>, watcher::Error>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    R: Send + 'static,
+{
     let mut listing: Vec<R> = Vec::new();
-    let events = watcher(api, watcher::Config::default()).default_backoff();
+    let events = watcher(api, config).default_backoff();
     events.filter_map(move |event| {
         let change = match event {
-            Ok(watcher::Event::Apply(object)) => Some(Change::Applied(Box::new(parse(object)))),
-            Ok(watcher::Event::Delete(object)) => object.meta().name.clone().map(Change::Deleted),
+            Ok(watcher::Event::Apply(object)) => Some(Ok(Change::Applied(Box::new(parse(object))))),
+            Ok(watcher::Event::Delete(object)) => {
+                let name = object.meta().name.clone();
+                name.map(|name| Ok(Change::Deleted(name)))
+            }
             Ok(watcher::Event::Init) => {
                 listing.clear();
                 None
@@ -112,10 +171,10 @@ where
                 listing.push(parse(object));
                 None
             }
-            Ok(watcher::Event::InitDone) => Some(Change::Listed(std::mem::take(&mut listing))),
+            Ok(watcher::Event::InitDone) => Some(Ok(Change::Listed(std::mem::take(&mut listing)))),
             Err(error) => {
                 warn!(what, error = %chain(&error), "unable to watch");
-                None
+                Some(Err(error))
             }
         };
         async move { change }

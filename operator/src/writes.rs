@@ -149,10 +149,10 @@ impl Writer {
                     NodeProxyRecord::parse(written),
                 ))))
             }
-            Action::Remove { node, uid } => {
+            Action::Remove { node, uid, version } => {
                 let preconditions = Preconditions {
                     uid: Some(uid.clone()),
-                    resource_version: None,
+                    resource_version: version.clone(),
                 };
                 let parameters = DeleteParams {
                     preconditions: Some(preconditions),

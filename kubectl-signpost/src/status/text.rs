@@ -26,7 +26,8 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
     if !unserved.is_empty() {
         parts.push(format!(
             "Nodes without a configuration of Signpost: {}\n  \
-             next: if that is not intended, compare their labels with the profiles' nodeSelector.\n",
+             next: if that is not intended, look for them in the profiles' condition Ready, \
+             which names nodes where no agent can run; for others, compare their labels with the profiles' nodeSelector.\n",
             first(unserved)
         ));
     }

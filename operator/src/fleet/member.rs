@@ -1,6 +1,6 @@
 //! One node of a profile, and its desired configuration.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crds::{
     condition::{
@@ -21,6 +21,7 @@ use crate::{
         heartbeats::Heartbeats,
         node_progress::{after, is_about_the_source},
     },
+    placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord},
 };
 
@@ -143,6 +144,25 @@ impl Member<'_> {
             return is_silent || proxy.is_called_silent();
         }
         self.silent_from().is_some_and(|from| from <= now)
+    }
+
+    /// Returns why no DaemonSet of agents runs a Pod on the node; `None` if one may, if there is no
+    /// such DaemonSet, or as long as the node's agent reports.
+    pub(crate) fn exclusion(
+        &self,
+        placements: &BTreeMap<String, Placement>,
+        now: Timestamp,
+    ) -> Option<String> {
+        let has_reported = self.proxy.is_some_and(|proxy| proxy.has_status);
+        let pods = match (has_reported, self.is_silent(now)) {
+            (true, false) => return None,
+            (true, true) => Pods::Running,
+            (false, _) => Pods::All,
+        };
+        let placements = placements.values();
+        let exclusions = placements.map(|placement| placement.exclusion(self.node, pods));
+        let exclusions: Vec<String> = exclusions.collect::<Option<_>>()?;
+        (!exclusions.is_empty()).then(|| exclusions.join("; "))
     }
 
     /// Returns the write that marks the agent as silent, if it has stopped renewing its Lease and

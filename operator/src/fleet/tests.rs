@@ -23,7 +23,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::records::{STAMP_MANAGER, SlimNode};
+use crate::records::{Record, STAMP_MANAGER, SlimNode};
 
 /// A cluster with its operator.
 struct Cluster {
@@ -31,6 +31,8 @@ struct Cluster {
     profiles: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
     proxies: BTreeMap<String, Value>,
+    /// The DaemonSets of agents.
+    placements: Vec<Placement>,
     now: Timestamp,
     version: u64,
     /// Nodes whose agents do not report by themselves.
@@ -56,6 +58,7 @@ impl Cluster {
             profiles: BTreeMap::new(),
             nodes: BTreeMap::new(),
             proxies: BTreeMap::new(),
+            placements: Vec::new(),
             now: Timestamp::from_second(1_800_000_000).expect("a time"),
             version: 1,
             mute: BTreeSet::new(),
@@ -91,6 +94,23 @@ impl Cluster {
         self.fleet.apply(Event::Profile(Change::Listed(profiles)));
         self.fleet.apply(Event::Node(Change::Listed(nodes)));
         self.fleet.apply(Event::Proxy(Change::Listed(proxies)));
+        let placements = self.placements.clone();
+        self.fleet
+            .apply(Event::Placement(Change::Listed(placements)));
+    }
+
+    /// Creates the DaemonSet of agents with this Pod spec, or replaces it.
+    fn put_daemon_set(&mut self, name: &str, mut pod: Value) {
+        pod["containers"] = json!([]);
+        let daemon_set = json!({
+            "metadata": {"name": name, "uid": name, "resourceVersion": self.next_version()},
+            "spec": {"selector": {}, "template": {"spec": pod}},
+        });
+        let placement = Placement::parse(object(&daemon_set));
+        self.placements.retain(|known| known.name() != name);
+        self.placements.push(placement.clone());
+        self.fleet
+            .apply(Event::Placement(Change::Applied(Box::new(placement))));
     }
 
     fn next_version(&mut self) -> String {
@@ -109,6 +129,12 @@ impl Cluster {
     fn relabel_node(&mut self, name: &str, labels: Value) {
         let mut node = self.nodes[name].clone();
         node["metadata"]["labels"] = labels;
+        self.put_node(name, node);
+    }
+
+    fn taint_node(&mut self, name: &str, taint: Value) {
+        let mut node = self.nodes[name].clone();
+        node["spec"] = json!({"taints": [taint]});
         self.put_node(name, node);
     }
 
@@ -306,12 +332,17 @@ impl Cluster {
                 self.change_status(&node, status);
                 self.silenced.push(node);
             }
-            Action::Remove { node, uid } => {
+            Action::Remove {
+                node,
+                uid,
+                version: decided_by,
+            } => {
                 let known = self
                     .proxies
                     .remove(&node)
                     .expect("only what is there is removed");
                 assert_eq!(known["metadata"]["uid"], uid);
+                assert_eq!(known["metadata"]["resourceVersion"], json!(decided_by));
                 self.fleet.apply(Event::Proxy(Change::Deleted(node)));
             }
         }

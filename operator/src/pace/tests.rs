@@ -11,6 +11,7 @@ fn removal(node: &str) -> Action {
     Action::Remove {
         node: node.into(),
         uid: "1".into(),
+        version: None,
     }
 }
 
@@ -96,6 +97,7 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     )])));
     fleet.apply(Event::Node(Change::Listed(Vec::new())));
     fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
+    fleet.apply(Event::Placement(Change::Listed(Vec::new())));
     let (mut pace, start) = (Pace::default(), Instant::now());
     let mut tries = Vec::new();
     for half_second in 0..400 {

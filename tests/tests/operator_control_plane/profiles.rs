@@ -6,7 +6,7 @@ use tests::deadline::wait_for;
 
 use crate::cluster::{Cluster, condition, message};
 use crate::operator::Operator;
-use crate::{DEADLINE, NODES};
+use crate::{DEADLINE, NAMESPACE, NODES};
 
 #[test]
 fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
@@ -93,6 +93,75 @@ fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
         DEADLINE,
         || Ok(cluster.get("nodeproxy", "n1")?.is_none().then_some(())),
     )
+}
+
+/// The operator reads the DaemonSet with the permissions of its manifests.
+#[test]
+fn t186_nodes_without_a_pod_of_the_agents_daemon_set_are_left_out_and_named() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let labels =
+        json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
+    let daemon_set = |tolerations| {
+        let container = json!({"name": "agent", "image": "none"});
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "signpost-agent", "namespace": NAMESPACE, "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "tolerations": tolerations},
+            }},
+        })
+    };
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"},
+        "spec": {"taints": [{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]},
+    });
+    cluster.control_plane.apply(&node.to_string())?;
+    cluster
+        .control_plane
+        .apply(&daemon_set(json!([])).to_string())?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in ["n1", "n2"] {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    let profile = cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    let ready = message(&profile, "Ready");
+    let expected = "n3 (DaemonSet signpost-agent does not tolerate taint dedicated=db:NoSchedule)";
+    assert!(ready.ends_with(expected), "{ready}");
+    assert_eq!(cluster.get("nodeproxy", "n3")?, None);
+
+    let all = daemon_set(json!([{"operator": "Exists"}]));
+    cluster.control_plane.apply(&all.to_string())?;
+    cluster
+        .wait_for_stamp("n3", "default", "nftables")
+        .map(drop)
+}
+
+/// As after an upgrade of the program without that of its role.
+#[test]
+fn t186_an_operator_that_may_not_read_daemon_sets_works_without_them() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let without_rule = json!([
+        {"op": "test", "path": "/rules/2/resources", "value": ["daemonsets"]},
+        {"op": "remove", "path": "/rules/2"},
+    ]);
+    let namespace = format!("--namespace={NAMESPACE}");
+    let patch = format!("--patch={without_rule}");
+    cluster.control_plane.kubectl(&[
+        "patch",
+        "role",
+        "signpost-operator",
+        &namespace,
+        "--type=json",
+        &patch,
+    ])?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    cluster
+        .wait_for_stamp("n1", "default", "nftables")
+        .map(drop)
 }
 
 #[test]

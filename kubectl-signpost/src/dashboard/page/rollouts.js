@@ -30,7 +30,9 @@ function notes({ isRead, profiles, nodesWithoutConfiguration, unreadable }) {
     found.push({
       text: "Nodes without a configuration of Signpost: ",
       nodes: nodesWithoutConfiguration,
-      next: "if that is not intended, compare their labels with the profiles' nodeSelector.",
+      next:
+        "if that is not intended, look for them in the profiles' condition Ready, which names nodes where no agent can run; " +
+        "for others, compare their labels with the profiles' nodeSelector.",
     });
   }
   return found;

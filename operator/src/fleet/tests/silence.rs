@@ -196,3 +196,46 @@ fn an_agent_that_has_handed_its_node_back_is_not_called_silent() {
     watched.pass(300, &["n1"]);
     assert_eq!(watched.ready("n1"), "False/HandedBack");
 }
+
+/// Such a node would stay NotReady for ever, and take a place in every wave.
+#[test]
+fn t186_a_node_that_loses_its_agent_to_the_daemon_set_is_left_out_once_it_is_silent() {
+    let mut watched = Watched::with_nodes(3);
+    let cluster = &mut watched.cluster;
+    cluster.put_daemon_set("agents", json!({"nodeSelector": {"pool": "web"}}));
+    for node in ["n2", "n3"] {
+        cluster.relabel_node(node, json!({"pool": "web"}));
+    }
+    watched.pass(75, &["n1"]);
+    assert_eq!(watched.cluster.given().len(), 3);
+    watched.pass(30, &["n1"]);
+    assert_eq!(watched.cluster.nodes_with_mode("nftables"), ["n2", "n3"]);
+    let ready = watched.cluster.condition("default", "Ready");
+    assert_eq!(ready, "True/AllNodesProgrammed");
+    let ready = watched.cluster.message("default", "Ready");
+    assert!(
+        ready.ends_with("n1 (nodeSelector pool=web of DaemonSet agents)"),
+        "{ready}"
+    );
+
+    let cluster = &mut watched.cluster;
+    cluster.relabel_node("n1", json!({"pool": "web"}));
+    cluster.run();
+    assert_eq!(cluster.given().len(), 3, "it is back");
+}
+
+/// A Pod stays where a taint NoSchedule comes after it, so the agent is expected back.
+#[test]
+fn t186_a_node_with_a_new_taint_is_silent_and_not_left_out() {
+    let mut watched = Watched::with_nodes(2);
+    let cluster = &mut watched.cluster;
+    cluster.put_daemon_set("agents", json!({}));
+    cluster.taint_node(
+        "n1",
+        json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"}),
+    );
+    watched.pass(105, &["n1"]);
+    assert_eq!(watched.ready("n1"), "Unknown/AgentSilent");
+    watched.pass(15, &[]);
+    assert_eq!(watched.cluster.given().len(), 2);
+}

@@ -38,6 +38,12 @@ fn nothing_is_written_before_every_watch_has_listed() {
         "no profile is known, which does not mean that there is none"
     );
     fleet.apply(Event::Profile(Change::Listed(Vec::new())));
+    assert_eq!(
+        fleet.plan(cluster.now).actions,
+        [],
+        "no DaemonSet is known either"
+    );
+    fleet.apply(Event::Placement(Change::Listed(Vec::new())));
     assert_eq!(fleet.plan(cluster.now).actions.len(), 3, "now it does");
 }
 

@@ -331,6 +331,38 @@ fn nodes_without_an_agent_are_left_out_and_named() {
 }
 
 #[test]
+fn t186_nodes_without_a_pod_of_the_agents_daemon_sets_are_left_out_and_named() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_daemon_set("linux", json!({"nodeSelector": {"pool": "web"}}));
+    cluster.add_node("n3", json!({}));
+    cluster.run();
+    // The agents of n1 and n2 report, whatever the DaemonSet says by now.
+    assert_eq!(cluster.given().len(), 2);
+    assert_eq!(cluster.status("default").matched_nodes, 2);
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+    let said = cluster.message("default", "Ready");
+    assert!(
+        said.ends_with("n3 (nodeSelector pool=web of DaemonSet linux)"),
+        "{said}"
+    );
+
+    cluster.put_daemon_set("arm", json!({"nodeSelector": {"pool": "arm"}}));
+    cluster.add_node("n4", json!({"pool": "arm"}));
+    cluster.relabel_node("n3", json!({"pool": "web"}));
+    cluster.run();
+    assert_eq!(cluster.given().len(), 4, "one DaemonSet is enough");
+
+    cluster.restart_operator();
+    cluster.forget_writes();
+    cluster.run();
+    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.given().len(), 4, "and nothing is removed");
+}
+
+#[test]
 fn a_profile_without_nodes_is_not_on_its_way() {
     let mut cluster = Cluster::with_nodes(2);
     let selector = json!({"matchLabels": {"role": "edge"}});
