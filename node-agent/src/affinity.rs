@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend_nftables::FullAffinityMaps;
 use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
+use modes::FullAffinityMaps;
 use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -23,8 +23,20 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut applied_config = board.applied_config();
     let mut is_refused = false;
     let mut kernel = FullAffinityMaps::default();
+    let mut view = board.view();
     loop {
-        let observing = spawn_blocking(move || (kernel.observe(), kernel));
+        let desired = view
+            .borrow_and_update()
+            .as_ref()
+            .and_then(|view| view.desired.clone());
+        let Some(desired) = desired else {
+            // Both arms are cancel safe: neither consumes anything.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = view.changed() => if changed.is_err() { return } else { continue },
+            }
+        };
+        let observing = spawn_blocking(move || (kernel.observe(&desired), kernel));
         match observing.await {
             Ok((seen, reusable)) => {
                 kernel = reusable;

@@ -1,6 +1,6 @@
 //! The canonical form of rules, independent of how they came about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataplane::{Family, PersistentMap};
@@ -8,14 +8,15 @@ use netlink::ipvs::Weight;
 use netlink::nf_tables::ElementData;
 
 use crate::allocation::number_of;
+use crate::chains::affinity::AffinityGroup;
 use crate::layout::SetName;
 use crate::render::{allow, lengths_of, mark_key};
 use crate::rules::{Rules, Server, lead, mark_of};
 
 impl Rules {
     /// Returns the same rules in canonical form: marks numbered by the order of frontends, no
-    /// draining destination, no set for an unused prefix length. Equal for rules that treat new
-    /// connections the same. Meant for complete rules.
+    /// draining destination, no set for an unused prefix length or affinity map. Equal for rules
+    /// that treat new connections the same. Meant for complete rules.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Rules {
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
@@ -56,8 +57,8 @@ impl Rules {
                     let data = match (set, data) {
                         // The value begins with the mark, too.
                         (SetName::Affinities, ElementData::Value(value)) => {
-                            let seconds = value.as_slice().get(4..)?;
-                            ElementData::Value(mark_key(number).with(seconds))
+                            let group = value.as_slice().get(4..)?;
+                            ElementData::Value(mark_key(number).with(group))
                         }
                         _ => data.clone(),
                     };
@@ -68,13 +69,33 @@ impl Rules {
             let elements: PersistentMap<_, _> = elements.collect();
             held.elements = elements;
         }
+        let affinities = self.table.sets.get(SetName::Affinities.as_str());
+        let affinities = affinities.into_iter().flat_map(|set| set.elements.iter());
+        let clients_in_use: BTreeSet<SetName> = affinities
+            .filter_map(|(_, data)| Some(group_of(data)?.clients()))
+            .collect();
         rules.table.sets.retain(|name, set| {
-            let may_go = matches!(SetName::parse(name), Some(SetName::Sources(_)));
-            !(may_go && set.elements.is_empty())
+            let is_unused = match SetName::parse(name) {
+                Some(SetName::Sources(_)) => set.elements.is_empty(),
+                Some(clients @ SetName::NamespaceClients(_)) => !clients_in_use.contains(&clients),
+                _ => false,
+            };
+            !is_unused
         });
         let ranges = allow(family, &lengths_of(&rules.table));
         let chains = Arc::make_mut(&mut rules.table.chains);
         chains.insert(Arc::clone(&ranges.chain.name), Arc::new(ranges));
         rules
+    }
+}
+
+/// The group of a virtual server, from its value in [`SetName::Affinities`].
+fn group_of(data: &ElementData) -> Option<AffinityGroup> {
+    match data {
+        ElementData::Value(value) => {
+            let number = value.as_slice().get(4..)?.try_into().ok()?;
+            AffinityGroup::parse(u32::from_ne_bytes(number))
+        }
+        _ => None,
     }
 }

@@ -107,14 +107,14 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             ChainKind::Nat,
             HookPoint::Prerouting,
             RETURN,
-            vec![affinity::by_timeout(SetName::ReturnChains)],
+            vec![affinity::by_group(SetName::ReturnChains)],
         ),
         base(
             "nat-output",
             ChainKind::Nat,
             HookPoint::Output,
             RETURN,
-            vec![affinity::by_timeout(SetName::ReturnChains)],
+            vec![affinity::by_group(SetName::ReturnChains)],
         ),
         filter(
             "release-prerouting",
@@ -129,7 +129,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             AFTER_DSTNAT,
             vec![release()],
         ),
-        regular(LEARN, vec![affinity::by_timeout(SetName::LearningChains)]),
+        regular(LEARN, vec![affinity::by_group(SetName::LearningChains)]),
         filter(
             "filter-input",
             HookPoint::Input,

@@ -45,10 +45,22 @@ pub(crate) const MASQUERADE_LABEL: usize = 115;
 /// The capacity of the affinity map of all Services. An entry takes about 100 bytes of kernel
 /// memory. kube-proxy has 65,536 entries for each endpoint.
 const REMEMBERED: u32 = 1 << 18;
+/// The number of affinity maps that each serve some of the namespaces.
+pub(crate) const CLIENT_MAPS: u8 = 31;
+/// The capacity of each of them: together they have as many entries as the map of all Services.
+const REMEMBERED_PER_MAP: u32 = 1 << 13;
+/// The capacity of the map of crowded virtual servers.
+const RECORDED: u32 = 1 << 10;
 
 /// The names of the sets of source ranges, by prefix length.
 static SOURCES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
+
+/// The names of the affinity maps, by number.
+static CLIENTS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let maps = 0..=CLIENT_MAPS;
+    maps.map(|map| format!("clients-{map}")).collect()
+});
 
 /// The sets and maps of a table, the same in both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,14 +73,20 @@ pub(crate) enum SetName {
     Hairpins,
     /// The owner of each mark. Not used by packets: an agent reads it when it starts.
     Owners,
-    /// With affinity: maps a mark to the number of the chains of its timeout, which is the timeout
-    /// in seconds.
+    /// With affinity: maps a mark to the number of the chains of its
+    /// [`AffinityGroup`](crate::chains::affinity::AffinityGroup).
     Affinities,
     /// With affinity: maps a mark and the slot of a client to the endpoint, if it accepts new
     /// connections.
     Slots,
-    /// Maps client and mark to that mark and the slot of the client's endpoint. Written by packets.
+    /// Maps client and mark to that mark and the slot of the client's endpoint. Written by packets,
+    /// for clients that find the map of their namespace full.
     Clients,
+    /// The same for the namespaces of this affinity map, from 1 to [`CLIENT_MAPS`].
+    NamespaceClients(u8),
+    /// The marks of virtual servers with affinity whose new clients found both maps full. Written
+    /// by packets.
+    Crowded,
     /// Maps the numbers in `Affinities` to the chains that send clients to their endpoints.
     ReturnChains,
     /// Maps the numbers in `Affinities` to the chains that store clients' endpoints.
@@ -117,6 +135,8 @@ pub(crate) enum Shape {
     Slots,
     /// Clients and marks, each with that mark and a slot.
     Clients,
+    /// Marks, each with itself twice.
+    Crowded,
     /// Numbers, each with a chain.
     Chains,
     /// Frontends, each with a mark.
@@ -130,8 +150,9 @@ pub(crate) enum Shape {
 // === impl SetName ===
 
 impl SetName {
-    /// The sets that exist in every table: all except [`SetName::Sources`].
-    pub(crate) const FIXED: [SetName; 21] = [
+    /// The sets that exist in every table: all except [`SetName::Sources`] and
+    /// [`SetName::NamespaceClients`].
+    pub(crate) const FIXED: [SetName; 22] = [
         SetName::ClusterIps,
         SetName::NodePortAddresses,
         SetName::Hairpins,
@@ -139,6 +160,7 @@ impl SetName {
         SetName::Affinities,
         SetName::Slots,
         SetName::Clients,
+        SetName::Crowded,
         SetName::ReturnChains,
         SetName::LearningChains,
         SetName::Services,
@@ -175,6 +197,10 @@ impl SetName {
             SetName::Affinities => "affinities",
             SetName::Slots => "slots",
             SetName::Clients => "clients",
+            SetName::NamespaceClients(map) => CLIENTS
+                .get(usize::from(map))
+                .map_or("clients", String::as_str),
+            SetName::Crowded => "crowded",
             SetName::ReturnChains => "return-chains",
             SetName::LearningChains => "learning-chains",
             SetName::Services => "services",
@@ -201,8 +227,14 @@ impl SetName {
             let set = SetName::Sources(bits);
             (bits <= 128 && set.as_str() == name).then_some(set)
         };
+        let clients = || {
+            let map = name.strip_prefix("clients-")?.parse().ok()?;
+            let set = SetName::NamespaceClients(map);
+            ((1..=CLIENT_MAPS).contains(&map) && set.as_str() == name).then_some(set)
+        };
         let mut fixed = SetName::FIXED.into_iter();
-        fixed.find(|set| set.as_str() == name).or_else(sources)
+        let found = fixed.find(|set| set.as_str() == name);
+        found.or_else(sources).or_else(clients)
     }
 
     pub(crate) fn shape(self) -> Shape {
@@ -213,7 +245,8 @@ impl SetName {
             SetName::Owners => Shape::Owners,
             SetName::Affinities => Shape::Numbers,
             SetName::Slots => Shape::Slots,
-            SetName::Clients => Shape::Clients,
+            SetName::Clients | SetName::NamespaceClients(_) => Shape::Clients,
+            SetName::Crowded => Shape::Crowded,
             SetName::ReturnChains | SetName::LearningChains => Shape::Chains,
             SetName::Services | SetName::Externals | SetName::ShortCircuits | SetName::Locals => {
                 Shape::Marks(AddressAndPort)
@@ -240,6 +273,7 @@ impl SetName {
             | Shape::Numbers
             | Shape::Slots
             | Shape::Clients
+            | Shape::Crowded
             | Shape::Chains => None,
         }
     }
@@ -270,6 +304,10 @@ impl SetName {
                 vec![address, DataType::Mark],
                 SetContent::Values(vec![DataType::Mark, DataType::Mark]),
             ),
+            Shape::Crowded => (
+                vec![DataType::Mark],
+                SetContent::Values(vec![DataType::Mark, DataType::Mark]),
+            ),
             Shape::Chains => (vec![DataType::Mark], SetContent::Verdicts),
             Shape::Marks(fields) => (frontend(fields), SetContent::Values(vec![DataType::Mark])),
             Shape::Members(fields) => (frontend(fields), SetContent::Membership),
@@ -286,6 +324,10 @@ impl SetName {
                 SetName::Clients => SetWriter::Packets {
                     capacity: REMEMBERED,
                 },
+                SetName::NamespaceClients(_) => SetWriter::Packets {
+                    capacity: REMEMBERED_PER_MAP,
+                },
+                SetName::Crowded => SetWriter::Packets { capacity: RECORDED },
                 _ => SetWriter::Transactions,
             },
         }

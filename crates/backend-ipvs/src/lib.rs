@@ -14,7 +14,7 @@
 //!     short-circuits { … }  locals { … }   external policy Local: selected by source
 //!     nodeports      { tcp . 30080 : 0x53400001, … }   and two more for policy Local
 //! nat-prerouting     with affinity, a known client goes directly to its endpoint:
-//!     clients        { 203.0.113.9 . 0x53400001 : 0x53400001 . 0x5c0ffee1, … }  written by packets
+//!     clients-7      { 203.0.113.9 . 0x53400001 : 0x53400001 . 0x5c0ffee1, … }  written by packets
 //!     slots          { 0x53400001 . 0x5c0ffee1 : 10.0.1.5 . 8080, … }
 //! ip rule, a route   deliver packets with such a mark to this node
 //! IPVS               -f 1396703233: 10.0.1.5:8080 weight 1, 10.0.2.7:8080 weight 1
@@ -31,6 +31,7 @@ mod canonical;
 mod chains;
 mod compare;
 mod diff;
+mod full_affinity_maps;
 mod idle;
 mod inspect;
 mod kernel;
@@ -43,6 +44,7 @@ mod simulate;
 mod table_diff;
 
 pub use diff::{Change, Departure, Step};
+pub use full_affinity_maps::FullAffinityMaps;
 pub use idle::IdleTimeouts;
 pub use kernel::{Ipvs, open};
 pub use layout::{ENDING_TABLE, MARKS, TABLE};

@@ -17,7 +17,7 @@ use nftables_model::{
 };
 
 use crate::allocation::{Allocation, Found, Lacks, lost, misleading, outdated};
-use crate::chains::affinity::{self, learn_chain, return_chain};
+use crate::chains::affinity::AffinityGroup;
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Sets of source ranges are kept once created.
+    /// Sets of source ranges and affinity maps are kept once created.
     fn add_sets(&mut self) {
         let near = self.near.table.sets.keys();
         let kept = near.filter_map(|name| SetName::parse(name));
@@ -194,7 +194,7 @@ impl<'a> Draft<'a> {
             let mut numbers = BTreeMap::new();
             for (owner, need) in &old.needs {
                 if let Some(number) = self.rules.allocation.owners.get(owner).copied() {
-                    self.set_affinity(number, need, Place::Leaves);
+                    self.set_affinity(number, owner, need, Place::Leaves);
                     if replaced.contains(&number) {
                         self.forget(owner);
                     }
@@ -227,7 +227,7 @@ impl<'a> Draft<'a> {
                     owner: Some(owner.port.clone()),
                 };
                 self.rules.servers.ensure(number, Arc::new(server));
-                self.set_affinity(number, need, Place::Comes);
+                self.set_affinity(number, owner, need, Place::Comes);
                 let key = mark_key(number);
                 let hash = ElementData::Value(owner.hash());
                 self.put(SetName::Owners, key, Some(hash));
@@ -258,13 +258,14 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds or removes the affinity elements of a virtual server.
-    fn set_affinity(&mut self, number: u32, need: &VirtualServerSpec, place: Place) {
+    fn set_affinity(&mut self, number: u32, owner: &Owner, need: &VirtualServerSpec, place: Place) {
         let Some(seconds) = need.remembered else {
             return;
         };
+        let group = AffinityGroup::of(&owner.port.service.namespace, seconds);
         let comes = |data| (place == Place::Comes).then_some(data);
         let mark = mark_key(number);
-        let value = mark.clone().with(&seconds.to_ne_bytes());
+        let value = mark.clone().with(&group.number().to_ne_bytes());
         self.put(
             SetName::Affinities,
             mark.clone(),
@@ -274,29 +275,33 @@ impl<'a> Draft<'a> {
             let key = mark.clone().with(&sticky_slot(to).to_ne_bytes());
             self.put(SetName::Slots, key, comes(ElementData::Value(target(to))));
         }
-        let timeouts = Arc::make_mut(&mut self.rules.timeouts);
-        let count = timeouts.entry(seconds).or_default();
+        let groups = Arc::make_mut(&mut self.rules.affinity_groups);
+        let count = groups.entry(group).or_default();
         match place {
             Place::Comes => *count += 1,
             Place::Leaves => *count = count.saturating_sub(1),
         }
     }
 
-    /// Updates the numbers of timeouts in use, and the chains that they lead to.
-    fn place_timeouts(&mut self) {
-        Arc::make_mut(&mut self.rules.timeouts).retain(|_, count| *count > 0);
-        let (before, after) = (&self.near.timeouts, Arc::clone(&self.rules.timeouts));
-        let gone = before.keys().filter(|seconds| !after.contains_key(seconds));
-        let gone = gone.map(|seconds| (*seconds, Place::Leaves));
-        let all = gone.chain(after.keys().map(|seconds| (*seconds, Place::Comes)));
-        for (seconds, place) in all.collect::<Vec<_>>() {
-            let key = || Bytes::new().with(&seconds.to_ne_bytes());
+    /// Updates the numbers of affinity groups in use, and the chains that they lead to.
+    fn place_affinity_groups(&mut self) {
+        Arc::make_mut(&mut self.rules.affinity_groups).retain(|_, count| *count > 0);
+        let before = &self.near.affinity_groups;
+        let after = Arc::clone(&self.rules.affinity_groups);
+        let gone = before.keys().filter(|group| !after.contains_key(group));
+        let gone = gone.map(|group| (*group, Place::Leaves));
+        let all = gone.chain(after.keys().map(|group| (*group, Place::Comes)));
+        for (group, place) in all.collect::<Vec<_>>() {
+            if place == Place::Comes {
+                self.add_set(group.clients());
+            }
+            let key = || Bytes::new().with(&group.number().to_ne_bytes());
             let lead = |chain: String| {
                 let verdict = Verdict::Goto(name(&chain));
                 (place == Place::Comes).then_some(ElementData::Verdict(verdict))
             };
-            self.put(SetName::ReturnChains, key(), lead(return_chain(seconds)));
-            self.put(SetName::LearningChains, key(), lead(learn_chain(seconds)));
+            self.put(SetName::ReturnChains, key(), lead(group.return_chain()));
+            self.put(SetName::LearningChains, key(), lead(group.learn_chain()));
         }
     }
 
@@ -359,8 +364,9 @@ impl<'a> Draft<'a> {
 
     /// Returns the rules with their chains.
     fn finish(mut self, desired: &Dataplane, is_same_config: bool) -> Rules {
-        self.place_timeouts();
-        let same_timeouts = self.near.timeouts.keys().eq(self.rules.timeouts.keys());
+        self.place_affinity_groups();
+        let (before, after) = (&self.near.affinity_groups, &self.rules.affinity_groups);
+        let same_groups = before.keys().eq(after.keys());
         let near = &self.near.table;
         let table = &mut self.rules.table;
         table.exists = true;
@@ -368,16 +374,16 @@ impl<'a> Draft<'a> {
         self.rules.idle = IdleTimeouts::asked(&desired.config().ipvs_timeouts);
         self.rules.drain_limit = desired.config().ipvs_timeouts.drain;
         let same_sets = table.sets.len() == near.sets.len();
-        if is_same_config && same_sets && same_timeouts {
+        if is_same_config && same_sets && same_groups {
             table.chains = Arc::clone(&near.chains);
             return self.rules;
         }
         let fixed = chains::fixed(self.family, desired.node(), desired.config());
-        let timeouts = self.rules.timeouts.keys();
-        let timeouts = timeouts.flat_map(|seconds| affinity::chains(self.family, *seconds));
+        let groups = self.rules.affinity_groups.keys();
+        let of_affinity = groups.flat_map(|group| group.chains(self.family));
         let all = fixed
             .into_iter()
-            .chain(timeouts)
+            .chain(of_affinity)
             .chain([allow(self.family, &lengths_of(table))]);
         let chains: Chains = all
             .map(|chain| (Arc::clone(&chain.chain.name), Arc::new(chain)))

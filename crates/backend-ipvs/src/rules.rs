@@ -17,6 +17,7 @@ use netlink::route::Presence;
 use nftables_model::{Contents, View, frontend, parse_frontend};
 
 use crate::allocation::{Allocation, number_of};
+use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 
@@ -34,9 +35,9 @@ pub struct Rules {
     pub(crate) delivery: Presence,
     /// The kernel stores only hashes of this.
     pub(crate) allocation: Allocation,
-    /// The number of virtual servers with each affinity timeout in seconds. Derived from them;
-    /// determines the table.
-    pub(crate) timeouts: Arc<BTreeMap<u32, usize>>,
+    /// The number of virtual servers in each affinity group. Derived from them; determines the
+    /// table.
+    pub(crate) affinity_groups: Arc<BTreeMap<AffinityGroup, usize>>,
     /// The idle timeouts of IPVS. They belong to the whole network namespace, so they stay when
     /// everything else is removed.
     pub(crate) idle: IdleTimeouts,
@@ -175,7 +176,7 @@ impl PartialEq for Rules {
             servers,
             delivery,
             allocation: _,
-            timeouts: _,
+            affinity_groups: _,
             idle,
             drain_limit: _,
             figures: _,

@@ -155,3 +155,6 @@ fn take(rules: &Rules, walk: &mut Walk<'_>) -> Result<Taken, End> {
         false => Taken::Away,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,8 @@ const ELEMENTS_A_TRANSACTION: usize = 10_000;
 /// Elements that must be written together have equal groups. Groups are written in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
-    /// Elements that new rules look up: added in the same transaction as these rules.
+    /// Elements that new rules look up or that lead to new chains: added in the same transaction as
+    /// these.
     WithRules,
     /// Elements that frontends rely on.
     Before(SetName, Bytes),
@@ -222,7 +223,12 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
         SetName::ClusterIps => parse_address(family, key.as_slice()),
         _ => None,
     };
-    if set == SetName::NodePortAddresses && comes {
+    let with_rules = [
+        SetName::NodePortAddresses,
+        SetName::ReturnChains,
+        SetName::LearningChains,
+    ];
+    if comes && with_rules.contains(&set) {
         return Group::WithRules;
     }
     match (frontend, address) {

@@ -205,7 +205,7 @@ fn a_timeout_has_its_chains_as_long_as_a_service_has_it() {
         );
         let text = held.rules.to_string();
         ["return-600", "learn-600", "return-300"]
-            .map(|name| text.contains(&format!("chain {name}")))
+            .map(|name| text.contains(&format!("chain {name}-clients-")))
     };
     assert_eq!(chains(&[web(600), cart(600)]), [true, true, false]);
     assert_eq!(chains(&[web(300), cart(600)]), [true, true, true]);
@@ -221,6 +221,6 @@ fn a_new_client_gets_an_endpoint_by_the_scheduler_of_its_service() {
     let held = advance(&dataplane(&[(service, &[A, B])]), &Rendered::default());
     let text = held.rules.to_string();
     assert!(text.contains("-s sh"), "{text}");
-    assert!(text.contains("update @clients"), "{text}");
+    assert!(text.contains("update @clients-"), "{text}");
     assert!(text.contains("timeout 600s"), "{text}");
 }

@@ -44,10 +44,10 @@ mod slots;
 mod table;
 
 pub use diff::Change;
-pub use full_affinity_maps::{CROWDED, CrowdedError, FullAffinityMaps};
+pub use full_affinity_maps::FullAffinityMaps;
 pub use kernel::{Nftables, open, open_with_listener};
 pub use layout::{NEXT, TABLE};
-pub use nftables_model::Refused;
+pub use nftables_model::{CROWDED, CrowdedError, Refused};
 pub use notification_listener::NotificationListener;
 pub use simulate::{Memory, simulate, simulate_next, ways};
 pub use table::Table;

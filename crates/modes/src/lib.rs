@@ -29,7 +29,10 @@ use dataplane::{Family, Mechanism};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
-pub use list::{Families, detached, open, open_reader, open_without_listener, simulator};
+pub use list::{
+    CROWDED, CrowdedError, Families, FullAffinityMaps, detached, open, open_reader,
+    open_without_listener, simulator,
+};
 pub use on_demand::{IptablesFigures, VariantRules};
 pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};
 

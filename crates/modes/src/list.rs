@@ -1,5 +1,6 @@
 //! The list of mechanisms. A new mechanism is added here.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use backend::{AnyBackend, ChangeListener, erase};
 use backend_iptables::{Iptables, Lock};
 use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
-use dataplane::{Family, Mechanism};
+pub use backend_nftables::{CROWDED, CrowdedError};
+use dataplane::{Dataplane, Family, FrontendKey, Mechanism};
 use netlink::Interruption;
 use reconciler::FamilyReconciler;
 use xtables::Variant;
@@ -65,6 +67,27 @@ pub struct Families {
     pub reconcilers: [FamilyReconciler<AnyBackend>; 2],
     /// The figures about the iptables tables of each.
     pub iptables: [IptablesFigures; 2],
+}
+
+/// Reads from the kernel which frontends with session affinity have no room for new clients.
+/// Mechanism iptables does not record them.
+#[derive(Debug, Default)]
+pub struct FullAffinityMaps {
+    nftables: backend_nftables::FullAffinityMaps,
+    ipvs: backend_ipvs::FullAffinityMaps,
+}
+
+// === impl FullAffinityMaps ===
+
+impl FullAffinityMaps {
+    /// Returns the frontends of `desired` that had no free entry for a new client within
+    /// [`CROWDED`], and those that the kernel names although `desired` does not have them, in this
+    /// thread's network namespace, which must always be the same one.
+    pub fn observe(&mut self, desired: &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+        let mut frontends = self.nftables.observe()?;
+        frontends.extend(self.ipvs.observe(desired)?);
+        Ok(frontends)
+    }
 }
 
 /// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables

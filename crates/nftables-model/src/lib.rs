@@ -6,6 +6,7 @@
 
 mod affinity;
 mod contents;
+mod crowded;
 mod in_parts;
 mod key;
 mod observe;
@@ -21,6 +22,7 @@ pub use affinity::{
     STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, lookup_number, number_comment, sticky_slot,
 };
 pub use contents::{ChainWithRules, Chains, Contents, Elements, SetWithElements, Sets};
+pub use crowded::{CROWDED, CrowdedError, CrowdedSocket};
 pub use in_parts::commit_in_parts;
 pub use key::{
     FrontendFields, address, behind_frontend, frontend, hairpin, name, parse_address,

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use backend::{Recovery, first_of};
-use backend_nftables::CROWDED;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::node_proxy::rejections::Rejections;
@@ -11,7 +10,7 @@ use crds::profile::handover::Handover;
 use crds::unsupported::unsupported_fields;
 use dataplane::{Family, ServiceKey};
 use jiff::Timestamp;
-use modes::LockState;
+use modes::{CROWDED, LockState};
 use reconciler::{
     Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_ROUND,
 };

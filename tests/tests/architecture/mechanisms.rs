@@ -9,16 +9,6 @@ const LIST: &str = "list.rs";
 /// The other files that may name a mechanism's crate, each with the reason.
 const OTHERS: &[(&str, &str, &str)] = &[
     (
-        "backend_nftables",
-        "affinity.rs",
-        "asks which frontends have no room for affinity, in its own words",
-    ),
-    (
-        "backend_nftables",
-        "status/findings.rs",
-        "names the set of those frontends in a condition",
-    ),
-    (
         "backend_iptables",
         "findings.rs",
         "names Signpost's chains in a condition",

@@ -1,6 +1,7 @@
 //! Clients of one Service use up the whole capacity of session affinity.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use dataplane::Packet;
 use tests::deadline::wait_for;
 use tests::network::Namespace;
 
-use crate::stage::{connect, nftables, packets, play};
+use crate::stage::{connect, ipvs, nftables, packets, play};
 
 const STORY: &str = r#"
 apply   shop game slices
@@ -109,4 +110,79 @@ pub(crate) fn flood() -> Result<()> {
         let _ = socket.send_to(b"?", (Ipv4Addr::new(10, 96, 0, 11), 9999));
     }
     Ok(())
+}
+
+/// The same in mode ipvs, where the maps are filled with entries in the place of packets: sending
+/// as many takes an emulated machine a quarter of an hour.
+pub(crate) fn full_maps_of_mode_ipvs() -> Result<()> {
+    let (mut kernel, script) = play(STORY, ipvs)?;
+    let packets = packets(&script);
+    let old = packets.first().context("the story has a client")?;
+    let new = &Packet {
+        source: "10.0.1.8".parse()?,
+        ..old.clone()
+    };
+    let flooded = &Packet {
+        destination: "10.96.0.11".parse()?,
+        ..old.clone()
+    };
+    let before = connect(&mut kernel, old)?;
+    let node = kernel.node()?.clone();
+    let list = |map| node.nft(&["list", "map", "ip", "signpost-ipvs", map]);
+    let services = list("services")?;
+    // nft 1.0.6 lists a mark with its bytes reversed, except in a concatenation.
+    let reversed = value_of(&services, "10.96.0.11 . tcp . 80")?;
+    let affinities = list("affinities")?;
+    let (mark, group) = value_of(&affinities, reversed)?
+        .split_once(" . ")
+        .context("a mark and a number")?;
+    let group = u32::from_str_radix(group.trim_start_matches("0x"), 16)?;
+    fill(&node, &format!("clients-{}", group >> 17), mark, 8_192)?;
+    fill(&node, "clients", mark, 262_144)?;
+
+    let mut ends = BTreeSet::new();
+    for _ in 0..4 * CONNECTIONS {
+        ends.insert(connect(&mut kernel, flooded)?);
+    }
+    ensure!(
+        ends.len() == 2,
+        "{flooded} has an endpoint to stay with: {ends:?}"
+    );
+    let crowded = list("crowded")?;
+    ensure!(crowded.contains(mark), "{mark} is not in {crowded}");
+    for _ in 0..CONNECTIONS {
+        let now = connect(&mut kernel, old)?;
+        ensure!(now == before, "{old} = {now}, not {before}");
+    }
+    let first = connect(&mut kernel, new)?;
+    for _ in 0..CONNECTIONS {
+        let next = connect(&mut kernel, new)?;
+        ensure!(next == first, "{new} = {next}, not {first}");
+    }
+    Ok(())
+}
+
+/// Returns the value that nft lists for `key`.
+fn value_of<'a>(listed: &'a str, key: &str) -> Result<&'a str> {
+    let (_, value) = listed
+        .split_once(&format!("{key} : "))
+        .with_context(|| format!("no {key} in {listed}"))?;
+    let end = value.find([',', '\n', '}']).unwrap_or(value.len());
+    Ok(value[..end].trim())
+}
+
+/// Adds entries of clients from [`SOURCES`] on to `map`, as many as it takes.
+fn fill(node: &Namespace, map: &str, mark: &str, capacity: u32) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("entries");
+    let sources = (0..capacity).map(|client| Ipv4Addr::from_bits(SOURCES.to_bits() + client));
+    let entries = sources.map(|source| format!("{source} . {mark} : {mark} . 0x40000001"));
+    let entries: Vec<String> = entries.collect();
+    let commands = entries.chunks(8_192).map(|entries| {
+        let entries = entries.join(", ");
+        format!("add element ip signpost-ipvs {map} {{ {entries} }}\n")
+    });
+    fs::write(&path, commands.collect::<String>())?;
+    let path = path.to_str().context("a path of text")?;
+    node.nft(&["-f", path]).map(drop)
 }

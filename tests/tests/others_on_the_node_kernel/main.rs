@@ -8,6 +8,7 @@ mod stage;
 
 use anyhow::Result;
 use libtest_mimic::Arguments;
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 
@@ -15,6 +16,10 @@ use crate::host_port::{Written, services_come_first};
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
+    let missing = find_ipvs(&["rr"])?;
+    if let Some(why) = &missing {
+        println!("SKIPPED: full affinity maps of mode ipvs: {why}");
+    }
     let trials = vec![
         trial(
             "nftables/a_process_on_every_address_does_not_answer_on_a_cluster_ip",
@@ -36,6 +41,11 @@ fn main() -> Result<()> {
             "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
             affinity::a_flood_of_clients,
         ),
+        trial(
+            "ipvs/t77_a_service_whose_maps_are_full_takes_affinity_from_no_other",
+            affinity::full_maps_of_mode_ipvs,
+        )
+        .with_ignored_flag(missing.is_some()),
         trial(
             "t93_a_service_whose_affinity_is_exhausted_is_named_as_long_as_it_is",
             exhausted_affinity::it_is_reported_as_long_as_it_lasts,

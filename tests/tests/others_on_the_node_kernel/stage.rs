@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend_iptables::{Iptables, Lock};
+use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{Packet, Verdict};
 use tests::scenario::{
-    Action, Depth, Goldens, RealKernel, Script, Update, iptables_form, nftables_form, run,
+    Action, Depth, Goldens, RealKernel, Script, Update, iptables_form, ipvs_form, nftables_form,
+    run,
 };
 use xtables::Variant;
 
@@ -29,6 +31,12 @@ pub(crate) fn iptables(script: &Script) -> Result<RealKernel<Iptables>> {
     };
     let open = || backend_iptables::open(Variant::NfTables, &lock);
     RealKernel::build(script, open, iptables_form())
+}
+
+/// Mode ipvs.
+pub(crate) fn ipvs(script: &Script) -> Result<RealKernel<Ipvs>> {
+    let open = || backend_ipvs::open(Path::new("/proc/sys"));
+    RealKernel::build(script, open, ipvs_form())
 }
 
 /// Runs all steps of the script `text`, which must succeed; returns the kernel afterwards.

@@ -11,12 +11,12 @@ use dataplane::Family;
 use netlink::nf_tables::{
     CtKey, DataType, Direction, Expression, MapUpdate, MetaKey, NatKind, Register, Rule, Verdict,
 };
+use nftables_model::CROWDED;
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
     lookup_number, number_comment, rule,
 };
-use crate::full_affinity_maps::CROWDED;
 use crate::layout::{self, AffinityMap, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
 
 /// nft identifies a value by the first of its registers only. Its listing of a rule that uses a

@@ -1,0 +1,59 @@
+//! Crowded frontends: those with affinity whose new clients found no free entry. Packets record the
+//! marks of their virtual servers.
+
+use std::collections::BTreeSet;
+
+use dataplane::{Dataplane, Family, FrontendKey};
+use netlink::nf_tables::{Bytes, ElementData};
+use nftables_model::{CrowdedError, CrowdedSocket};
+
+use crate::layout::{SetName, TABLE};
+use crate::plan::ServicePlan;
+
+/// Reads the crowded frontends.
+#[derive(Debug, Default)]
+pub struct FullAffinityMaps(CrowdedSocket);
+
+// === impl FullAffinityMaps ===
+
+impl FullAffinityMaps {
+    /// Returns the frontends of `desired` that had no free entry for a new client within
+    /// [`CROWDED`](nftables_model::CROWDED), in this thread's network namespace, which must always
+    /// be the same one. Costs two dumps of at most 1,024 elements each and, for each family that
+    /// has any, one of the owners of all marks. Empty if the mode has no table.
+    pub fn observe(&mut self, desired: &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+        let mut frontends = BTreeSet::new();
+        for family in Family::ALL {
+            let crowded = self.0.observe(family, TABLE, SetName::Crowded.as_str())?;
+            let marks: BTreeSet<Bytes> = crowded.into_iter().map(|(mark, _)| mark).collect();
+            if !marks.is_empty() {
+                let owners = self.0.observe(family, TABLE, SetName::Owners.as_str())?;
+                let owners = owners.into_iter().filter(|(mark, _)| marks.contains(mark));
+                frontends.extend(find(family, desired, owners));
+            }
+        }
+        Ok(frontends)
+    }
+}
+
+/// Finds the frontends of `desired` whose virtual servers have these `owners`, the elements of
+/// [`SetName::Owners`].
+pub(crate) fn find(
+    family: Family,
+    desired: &Dataplane,
+    owners: impl Iterator<Item = (Bytes, ElementData)>,
+) -> Vec<FrontendKey> {
+    let hashes = owners.filter_map(|(_, data)| match data {
+        ElementData::Value(hash) => Some(hash),
+        _ => None,
+    });
+    let hashes: BTreeSet<Bytes> = hashes.collect();
+    let services = desired.services().iter();
+    let plans = services.map(|(service, _)| ServicePlan::of(desired, service, family));
+    let frontends = plans.flat_map(|plan| plan.frontends);
+    let crowded = frontends.filter(|plan| {
+        let mut owners = plan.leads.iter().map(|(_, owner)| owner);
+        owners.any(|owner| hashes.contains(&owner.hash()))
+    });
+    crowded.map(|plan| plan.key).collect()
+}
