@@ -320,7 +320,7 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
     show_verdict(screen, &verdict, &restart.failures)?;
     if restart.writes.is_empty() {
         screen.success(
-            "Back again, the agent read the kernel, found what it wants, and wrote nothing:",
+            "Back again, the agent read the kernel, found the desired rules, and wrote nothing:",
         )?;
     } else {
         screen.failure("Back again, the agent wrote something:")?;
