@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
 use crds::Span;
 
 pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
@@ -84,15 +83,35 @@ pub enum Command {
     Sysdump(SysdumpOptions),
     /// Print a script that completes commands and flags in a shell.
     ///
-    /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost.
+    /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost. For kubectl
+    /// signpost, write the output of kubectl-signpost completion kubectl to kubectl_complete-signpost in a folder of PATH, and make it
+    /// executable.
     Completion(CompletionOptions),
 }
 
 /// For which shell.
 #[derive(Debug, Args)]
 pub struct CompletionOptions {
-    /// The shell that is to complete them.
-    pub shell: Shell,
+    /// The shell that is to complete them, or kubectl.
+    #[arg(value_name = "SHELL")]
+    pub completer: Completer,
+}
+
+/// What completes the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Completer {
+    /// GNU Bash.
+    Bash,
+    /// Elvish.
+    Elvish,
+    /// fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Z shell.
+    Zsh,
+    /// kubectl, for its own completion in any shell.
+    Kubectl,
 }
 
 /// What is checked.

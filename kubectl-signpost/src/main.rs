@@ -11,6 +11,7 @@ mod advice;
 mod agent;
 mod check;
 mod cluster;
+mod completion;
 mod config;
 mod dashboard;
 mod ending;
@@ -27,7 +28,7 @@ mod trouble;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use kubectl_signpost::arguments;
 use runtime::chain;
 
@@ -74,10 +75,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
         Command::Dashboard(options) => dashboard::run(&access, &options).await,
         Command::Sysdump(options) => sysdump::run(&access, &options).await,
         Command::Completion(options) => {
-            let mut script = Vec::new();
-            let mut command = Arguments::command();
-            clap_complete::generate(options.shell, &mut command, PROGRAM, &mut script);
-            print(&String::from_utf8_lossy(&script))?;
+            print(&completion::script(options.completer))?;
             Ok(Ending::Success)
         }
     }

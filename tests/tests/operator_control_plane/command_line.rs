@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -34,6 +34,20 @@ impl CommandLine {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(arguments).output().context("it runs")
+    }
+
+    /// Runs a command on a terminal of its own with this environment, such as `NO_COLOR=1`; returns
+    /// what it prints there.
+    pub(crate) fn on_terminal(&self, environment: &str, arguments: &[&str]) -> Result<String> {
+        let (program, kubeconfig) = (self.program.display(), self.kubeconfig.display());
+        let arguments = arguments.join(" ");
+        let line = format!("env {environment} {program} --kubeconfig {kubeconfig} {arguments}");
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        let output = script.env_remove("NO_COLOR").stdin(Stdio::null()).output();
+        let output = output.context("it runs")?;
+        ensure!(output.status.success(), "{line}: {output:?}");
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs a command, which must exit with this code; returns its output.

@@ -13,6 +13,7 @@ mod operator;
 mod profiles;
 mod rights;
 mod rollouts;
+mod terminal;
 
 use std::time::Duration;
 
