@@ -1,7 +1,9 @@
 //! The parts of Kubernetes objects that the fleet uses, parsed leniently: an object with an
 //! unreadable part is still known by name and never stops its watch.
 
-use std::{borrow::Cow, collections::BTreeMap};
+mod node;
+
+use std::collections::BTreeMap;
 
 use crds::{
     check::{self, FieldError},
@@ -11,17 +13,12 @@ use crds::{
     span::Span,
 };
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::Taint,
-    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
-};
-use kube::{
-    Resource,
-    core::{ClusterResourceScope, DynamicObject},
-};
-use serde::{Deserialize, Serialize};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::core::DynamicObject;
+use serde::Deserialize;
 use serde_json::Value;
 
+pub(crate) use self::node::{NodeRecord, Reachability, Role, SlimNode};
 use crate::baseline::Baseline;
 
 /// The field manager of `NodeProxy.spec`.
@@ -33,15 +30,6 @@ pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
 pub(crate) const PROFILE_LABEL: &str = "signpost.dev/profile";
 /// The label of a `NodeProxy` that names the node.
 pub(crate) const NODE_LABEL: &str = "signpost.dev/node";
-/// The label in which a kubelet names its operating system. Agents run on Linux only.
-const OS_LABEL: &str = "kubernetes.io/os";
-/// The label that names the zone of a node.
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// The labels of control-plane nodes: the present one, and the one of clusters before 1.24.
-const CONTROL_PLANE_LABELS: [&str; 2] = [
-    "node-role.kubernetes.io/control-plane",
-    "node-role.kubernetes.io/master",
-];
 /// The annotation of a `NodeProxy` that holds, as JSON, the last spec before this one with which
 /// the node was ready. A rollback restores it. It is stored on the node's own object, so that a
 /// rollback needs no other object, even right after the operator has started.
@@ -79,32 +67,6 @@ pub(crate) struct ProfileRecord {
     version: Version,
 }
 
-/// One node of the cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NodeRecord {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its UID: a new node may have the name of a former one.
-    pub(crate) uid: String,
-    /// Its labels.
-    pub(crate) labels: BTreeMap<String, String>,
-    /// Its taints.
-    pub(crate) taints: Vec<Taint>,
-    /// Whether its kubelet reports.
-    pub(crate) reach: Reachability,
-    version: Version,
-}
-
-/// Whether a node's kubelet reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Reachability {
-    /// The kubelet reports, or no status exists yet.
-    Reachable,
-    /// The node controller reports the kubelet as lost: the last report of the agent may be out of
-    /// date.
-    Unreachable,
-}
-
 /// The `NodeProxy` of one node: its assigned configuration and the agent's report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeProxyRecord {
@@ -131,46 +93,6 @@ pub(crate) struct NodeProxyRecord {
     /// Whether there is a status, also one that cannot be read.
     pub(crate) has_status: bool,
     version: Version,
-}
-
-/// The few fields of a Node that the operator uses. A whole Node lists every image on its disk.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct SlimNode {
-    /// The name, the UID and the labels.
-    #[serde(default)]
-    pub(crate) metadata: ObjectMeta,
-    /// The taints.
-    #[serde(default)]
-    pub(crate) spec: SlimNodeSpec,
-    /// The status written by the node controller.
-    #[serde(default)]
-    pub(crate) status: SlimNodeStatus,
-}
-
-/// The spec of a node.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct SlimNodeSpec {
-    /// Its taints.
-    #[serde(default)]
-    pub(crate) taints: Vec<Taint>,
-}
-
-/// The status of a node.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct SlimNodeStatus {
-    /// Its conditions.
-    #[serde(default)]
-    pub(crate) conditions: Vec<SlimCondition>,
-}
-
-/// The parts of a condition that the operator reads.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SlimCondition {
-    /// The type of the condition.
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    /// True, False or Unknown.
-    pub(crate) status: String,
 }
 
 // === impl Version ===
@@ -289,124 +211,6 @@ fn explain(object: &DynamicObject, error: &serde_json::Error) -> Vec<FieldError>
     match check::parse(&whole) {
         Err(errors) if !errors.is_empty() => errors,
         _ => plain(),
-    }
-}
-
-// === impl SlimNode ===
-
-impl Resource for SlimNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-// === impl NodeRecord ===
-
-impl NodeRecord {
-    /// Parses `node`.
-    pub(crate) fn parse(node: SlimNode) -> Self {
-        let version = Version::of(&node.metadata);
-        let ready = node
-            .status
-            .conditions
-            .iter()
-            .find(|condition| condition.kind == "Ready");
-        Self {
-            name: node.metadata.name.unwrap_or_default(),
-            uid: node.metadata.uid.unwrap_or_default(),
-            labels: node.metadata.labels.unwrap_or_default(),
-            taints: node.spec.taints,
-            reach: match ready {
-                Some(ready) if ready.status != "True" => Reachability::Unreachable,
-                _ => Reachability::Reachable,
-            },
-            version,
-        }
-    }
-}
-
-/// The role of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
-    /// Runs Pods.
-    Worker,
-    /// Runs the control plane, and perhaps Pods.
-    ControlPlane,
-}
-
-impl NodeRecord {
-    /// Returns the zone of the node; empty if it has no zone label.
-    pub(crate) fn zone(&self) -> &str {
-        self.labels.get(ZONE_LABEL).map_or("", String::as_str)
-    }
-
-    /// Returns the role of the node.
-    pub(crate) fn role(&self) -> Role {
-        let runs_it = CONTROL_PLANE_LABELS
-            .iter()
-            .any(|label| self.labels.contains_key(*label));
-        if runs_it {
-            Role::ControlPlane
-        } else {
-            Role::Worker
-        }
-    }
-
-    /// Returns the label of a node on which no agent can run, whatever a DaemonSet says; absent if
-    /// an agent can run.
-    pub(crate) fn without_agent(&self) -> Option<String> {
-        let os = self.labels.get(OS_LABEL).filter(|os| *os != "linux");
-        let os = os.map(|os| format!("{OS_LABEL}={os}"));
-        os.or_else(|| {
-            let is_virtual = self
-                .labels
-                .get("type")
-                .is_some_and(|kind| kind == "virtual-kubelet");
-            is_virtual.then(|| "type=virtual-kubelet".to_owned())
-        })
-    }
-}
-
-impl Record for NodeRecord {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn version(&self) -> &Version {
-        &self.version
-    }
-
-    /// A kubelet writes the status of its Node every five minutes, usually without changes.
-    fn decides_as(&self, other: &Self) -> bool {
-        let version = other.version.clone();
-        *other
-            == Self {
-                version,
-                ..self.clone()
-            }
     }
 }
 
