@@ -158,7 +158,9 @@ mod tests {
         assert_eq!(of(Mode::Nftables).scheduler, Scheduler::Random);
         assert_eq!(of(Mode::Ipvs).scheduler, Scheduler::Rr);
         assert_eq!(texts(&of(Mode::Nftables)), ["primary"]);
-        assert_eq!(texts(&of(Mode::Iptables)), ["0.0.0.0/0", "::/0"]);
+        for mode in [Mode::Iptables, Mode::Ipvs] {
+            assert_eq!(texts(&of(mode)), ["0.0.0.0/0", "::/0"]);
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ reasons! {
     // A node and another proxy.
     HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "This node's Services were handed back to another proxy, by the profile or by a command: set \
-         spec.handover of the profile to Takeover, or run signpost-agent takeover on the node, to \
+         spec.handover of the profile to Takeover, or run signpost-agent takeover in the Pod of the node's agent, to \
          serve them with Signpost again.";
     HANDOVER_PENDING = "HandoverPending" for [PROGRESSING]:
         "Wait: the node is about to do what spec.handover of the profile asks for. If this persists, \
@@ -83,13 +83,13 @@ reasons! {
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
         "The node has rules of kube-proxy's mode nftables beside Signpost's, and both forward \
-         traffic: stop kube-proxy, then run signpost-agent takeover on the node.";
+         traffic: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
     KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
         "The node has rules of kube-proxy's mode iptables beside Signpost's, and both forward \
-         traffic: stop kube-proxy, then run signpost-agent takeover on the node.";
+         traffic: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
     KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
         "The node has virtual servers of kube-proxy's mode ipvs beside Signpost's rules, which new \
-         connections follow: stop kube-proxy, then run signpost-agent takeover on the node.";
+         connections follow: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
     KUBE_PROXY_ENDING = "KubeProxyEnding" for [FOREIGN_PROXY_DETECTED]:
         "Wait: Signpost serves the node. Connections from before the takeover continue through \
          kube-proxy's virtual servers, and the agent removes each of these when its last connection \
@@ -168,7 +168,7 @@ reasons! {
     CONNECTED = "Connected" for [API_SERVICE_REACHABLE]:
         "Nothing to do: new connections reach the API server through its Service.";
     CONNECTION_FAILED = "ConnectionFailed" for [API_SERVICE_REACHABLE, DEGRADED]:
-        "The rules are programmed, but new connections through them fail, while the agent reaches the API server: look for other rules that drop the packets (nft list ruleset), run signpost-agent explain default/kubernetes on the node, and return to the previous configuration if this one caused it.";
+        "The rules are programmed, but new connections through them fail, while the agent reaches the API server: look for other rules that drop the packets (nft list ruleset), run signpost-agent explain default/kubernetes in the Pod of the node's agent, and return to the previous configuration if this one caused it.";
     NOT_CHECKED = "NotChecked" for [API_SERVICE_REACHABLE]:
         "Nothing to do: the node is not ready yet, the API server does not answer, another proxy serves the node, or Service default/kubernetes has no endpoints.";
 

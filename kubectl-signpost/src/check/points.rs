@@ -313,7 +313,7 @@ fn profiles(evidence: &Evidence) -> Point {
     match evidence.profiles.as_deref().unwrap_or_default().len() {
         0 => Point {
             verdict: Verdict::Fault,
-            text: "there is no ProxyProfile, so Signpost serves no node".to_owned(),
+            text: "there is no ProxyProfile: nodes keep their last configuration or have the defaults, and report no status".to_owned(),
             next: "create one; the chart makes one, and so does `kubectl signpost config import`",
         },
         count => fine(format!(

@@ -103,7 +103,7 @@ impl Report {
     ) -> Report {
         profiles.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
         let worst = profiles.iter().map(|profile| profile.health).max();
-        // Without a profile, Signpost serves no node.
+        // Without a profile no node reports its status.
         let of_profiles = worst.unwrap_or(Health::Unhealthy);
         Report {
             health: match unreadable.is_empty() {

@@ -17,7 +17,7 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
         .collect();
     if report.profiles.is_empty() {
         parts.push(
-            "There is no ProxyProfile, so Signpost serves no node.\n  \
+            "There is no ProxyProfile: nodes keep their last configuration or have the defaults, and report no status.\n  \
              next: create one; `kubectl signpost config import` converts kube-proxy's configuration into one.\n"
                 .to_owned(),
         );

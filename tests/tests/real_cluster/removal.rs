@@ -90,6 +90,7 @@ fn clean_up(stage: &Stage) -> Result<()> {
             "signpost-agent",
             "cleanup",
             "--state=/host/var/lib/signpost",
+            "--xtables-lock=/host/run/xtables.lock",
         ])?;
     }
     let label = "--selector=app.kubernetes.io/managed-by=kubectl-debug";

@@ -22,7 +22,7 @@ function notes({ isRead, profiles, nodesWithoutConfiguration, unreadable }) {
   }));
   if (isRead && profiles.length === 0) {
     found.push({
-      text: "There is no ProxyProfile, so Signpost serves no node.",
+      text: "There is no ProxyProfile: nodes keep their last configuration or have the defaults, and report no status.",
       next: "create one; `kubectl signpost config import` converts kube-proxy's configuration into one.",
     });
   }
