@@ -16,7 +16,7 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 test: check control-plane helm ## Run every test, on a real control plane, real kubelets and a real kernel
 	cargo build --workspace --bins --examples --tests
 	PROFILE=demo images/programs target/images/demo
-	WRITE_IMAGE=target/debug/write-image images/archives target/images/demo dist/demo
+	WRITE_IMAGE=target/debug/write-image OPERATOR_LIMIT=60MB images/archives target/images/demo dist/demo
 	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist/demo target/debug/run-tests 2>&1 | tools/tally
 
 check: ## Formatting and lints

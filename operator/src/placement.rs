@@ -4,10 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    apps::v1::DaemonSetSpec,
-    core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration},
-};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 use kube::core::DynamicObject;
 use serde::Deserialize;
 
@@ -36,6 +33,46 @@ pub(crate) enum Pods {
     Running,
 }
 
+/// The fields of a DaemonSet that say where its Pods run. Code that parses whole Pods takes a
+/// megabyte of the operator's image.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlimSpec {
+    template: SlimTemplate,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlimTemplate {
+    spec: SlimPod,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimPod {
+    node_selector: BTreeMap<String, String>,
+    affinity: SlimAffinity,
+    tolerations: Vec<Toleration>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimAffinity {
+    node_affinity: SlimNodeAffinity,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimNodeAffinity {
+    required_during_scheduling_ignored_during_execution: Option<SlimNodeSelector>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimNodeSelector {
+    node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
 /// The label selector of the DaemonSets whose Pods are agents.
 pub(crate) const AGENTS: &str = "app.kubernetes.io/name=signpost,app.kubernetes.io/component=agent";
 
@@ -49,18 +86,17 @@ impl Placement {
     /// Parses `daemon_set`. One that cannot be read selects all nodes.
     pub(crate) fn parse(daemon_set: DynamicObject) -> Self {
         let DynamicObject { metadata, data, .. } = daemon_set;
-        let spec = data.get("spec").map(DaemonSetSpec::deserialize);
+        let spec = data.get("spec").map(SlimSpec::deserialize);
         let spec = spec.and_then(Result::ok).unwrap_or_default();
-        let pod = spec.template.spec.unwrap_or_default();
-        let affinity = pod.affinity.and_then(|affinity| affinity.node_affinity);
-        let required =
-            affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution);
+        let pod = spec.template.spec;
+        let affinity = pod.affinity.node_affinity;
+        let required = affinity.required_during_scheduling_ignored_during_execution;
         Self {
             version: Version::of(&metadata),
             name: metadata.name.unwrap_or_default(),
-            node_selector: pod.node_selector.unwrap_or_default(),
+            node_selector: pod.node_selector,
             affinity: required.map(|required| required.node_selector_terms),
-            tolerations: pod.tolerations.unwrap_or_default(),
+            tolerations: pod.tolerations,
         }
     }
 
