@@ -321,7 +321,7 @@ impl Fleet {
             if let Some(rollout_progress) = rollout_progress {
                 courses.insert(name.clone(), rollout_progress);
             }
-            if record.profile.status.as_ref() != Some(&status) {
+            if record.profile.status.as_ref() != Some(&status) || !record.is_status_whole {
                 let before = record.profile.status.clone().map(Box::new);
                 let status = Box::new(status);
                 plan.actions.push(Action::Report {

@@ -102,13 +102,12 @@ impl FleetLoop {
             self.heartbeat.beat();
             self.metrics.wrote(&action, written.is_ok());
             match written {
-                Ok(event) => {
+                Ok(Some(event)) => {
                     let failures = pace.succeeded(&action, Instant::now());
-                    if let Some(event) = event {
-                        log(&action, failures);
-                        fleet.apply(event);
-                    }
+                    log(&action, failures);
+                    fleet.apply(event);
                 }
+                Ok(None) => pace.outdated(&action, Instant::now()),
                 Err(error) => {
                     let error = chain(&error).to_string();
                     match pace.failed(&action, &error, Instant::now()) {

@@ -80,6 +80,18 @@ impl Pace {
         before.map_or(0, |turn| turn.failures)
     }
 
+    /// Records at `now` that the object of `action` has changed since the plan: its watch has to
+    /// report the change first, and may lag.
+    pub(crate) fn outdated(&mut self, action: &Action, now: Instant) {
+        let before = self.0.remove(&key(action));
+        let turn = Turn {
+            due: now + FIRST_PAUSE,
+            failures: before.as_ref().map_or(0, |turn| turn.failures),
+            error: before.map(|turn| turn.error).unwrap_or_default(),
+        };
+        self.0.insert(key(action), turn);
+    }
+
     /// Records that `action` failed at `now` with `error`.
     pub(crate) fn failed(&mut self, action: &Action, error: &str, now: Instant) -> Novelty {
         let before = self.0.remove(&key(action));

@@ -15,7 +15,7 @@ use crds::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DynamicObject;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 pub(crate) use self::node::{NodeRecord, Reachability, Role, SlimNode};
@@ -64,6 +64,8 @@ pub(crate) struct ProfileRecord {
     pub(crate) profile: ProxyProfile,
     /// Why the spec cannot be read.
     pub(crate) unreadable: Vec<FieldError>,
+    /// Whether the whole status can be read; if not, it is written anew.
+    pub(crate) is_status_whole: bool,
     version: Version,
 }
 
@@ -128,7 +130,10 @@ impl ProfileRecord {
     pub(crate) fn parse(object: DynamicObject) -> Self {
         let version = Version::of(&object.metadata);
         let field = |name: &str| object.data.get(name).cloned().unwrap_or(Value::Null);
-        let status = serde_json::from_value::<ProxyProfileStatus>(field("status")).ok();
+        let written = object.data.get("status");
+        let is_status_whole =
+            written.is_none_or(|status| ProxyProfileStatus::deserialize(status).is_ok());
+        let status = written.and_then(readable);
         let spec = match field("spec") {
             Value::Null => Ok(ProxyProfileSpec::default()),
             spec => serde_json::from_value::<ProxyProfileSpec>(spec),
@@ -145,6 +150,7 @@ impl ProfileRecord {
         Self {
             profile,
             unreadable,
+            is_status_whole,
             version,
         }
     }
@@ -181,6 +187,20 @@ impl Record for ProfileRecord {
     fn decides_as(&self, other: &Self) -> bool {
         self.version == other.version
     }
+}
+
+/// Reads a status, or of one that another version wrote the fields that can be read. Without them
+/// the operator would forget verdicts and judge healthy nodes.
+fn readable<T: DeserializeOwned>(status: &Value) -> Option<T> {
+    let whole = T::deserialize(status).ok();
+    whole.or_else(|| {
+        let mut fields = status.as_object()?.clone();
+        fields.retain(|name, value| {
+            let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
+            T::deserialize(&Value::Object(alone)).is_ok()
+        });
+        T::deserialize(&Value::Object(fields)).ok()
+    })
 }
 
 /// Returns a spec that no check accepts, because a `syncPeriod` is at least a second. The ranking
@@ -241,9 +261,7 @@ impl NodeProxyRecord {
                 .or(created)
                 .map(|time| time.0),
             has_status: data.get("status").is_some_and(|status| !status.is_null()),
-            status: data
-                .get("status")
-                .and_then(|status| NodeProxyStatus::deserialize(status).ok()),
+            status: data.get("status").and_then(readable),
             owners: metadata
                 .owner_references
                 .into_iter()

@@ -98,6 +98,14 @@ impl Member<'_> {
         })
     }
 
+    /// Whether an earlier rollout than the one that began at this generation of the profile assigned
+    /// the spec of the node. A failure of the node then says nothing about the present rollout.
+    pub(crate) fn was_given_before(&self, began: i64) -> bool {
+        self.current().is_some_and(|spec| {
+            spec.profile_generation < began || spec.profile_name != self.effective.profile_name
+        })
+    }
+
     /// Whether the agent has applied the configuration of this hash.
     pub(crate) fn has_applied(&self, hash: &ConfigHash) -> bool {
         self.status()
@@ -153,11 +161,12 @@ impl Member<'_> {
         placements: &BTreeMap<String, Placement>,
         now: Timestamp,
     ) -> Option<String> {
-        let has_reported = self.proxy.is_some_and(|proxy| proxy.has_status);
-        let pods = match (has_reported, self.is_silent(now)) {
-            (true, false) => return None,
-            (true, true) => Pods::Running,
-            (false, _) => Pods::All,
+        // A NodeProxy that was deleted and created again has no report yet.
+        let had_agent = |proxy: &NodeProxyRecord| proxy.has_status || proxy.baseline.is_some();
+        let pods = match self.proxy {
+            Some(proxy) if proxy.has_status && !self.is_silent(now) => return None,
+            proxy if proxy.or(self.departed).is_some_and(had_agent) => Pods::Running,
+            _ => Pods::All,
         };
         let placements = placements.values();
         let exclusions = placements.map(|placement| placement.exclusion(self.node, pods));

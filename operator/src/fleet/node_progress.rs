@@ -45,8 +45,8 @@ pub(crate) enum NodeProgress {
     CutOff,
     /// It has been ready with the configuration for long enough.
     Done,
-    /// It is ready with the configuration and had none before. It serves no traffic yet whose loss
-    /// would be noticed, so it proves nothing.
+    /// It is ready with the configuration and had none before, or another proxy serves it. It serves
+    /// no traffic whose loss would be noticed, so it proves nothing.
     Joined,
     /// It has been worse than before for long enough.
     Failing(Failure),
@@ -169,6 +169,10 @@ impl Member<'_> {
             return ail(patience, fault);
         }
         if is_well {
+            // The agent programs nothing, and the profile does not ask for it.
+            if self.is_left_to_another_proxy() && spec.config.handover.is_manual() {
+                return NodeProgress::Joined;
+            }
             let proven = proven_at(proxy, observation.since, rollout);
             return if now < proven {
                 NodeProgress::Proving(proven)

@@ -209,10 +209,15 @@ impl RolloutProgress {
             self.generation = target.generation;
             self.asked = Some(target.asked.clone());
         }
-        let node_progress: Vec<NodeProgress> = members
-            .iter()
-            .map(|member| member.progress(&self.hash, &target.rollout, observations, now))
-            .collect();
+        let began = self.began;
+        let progress_of = |member: &Member<'_>| {
+            let progress = member.progress(&self.hash, &target.rollout, observations, now);
+            match progress {
+                NodeProgress::Failing(_) if member.was_given_before(began) => NodeProgress::Excused,
+                progress => progress,
+            }
+        };
+        let node_progress: Vec<NodeProgress> = members.iter().map(progress_of).collect();
         let waves = Waves::of(&target.rollout, members, &node_progress);
         if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
             self.phase = Phase::Failed {
@@ -262,7 +267,9 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
         waves: &Waves,
     ) {
-        let tolerated = waves.tolerated(&target.rollout);
+        // Once as many nodes have failed as may be unavailable, no other can change.
+        let most = target.rollout.max_unavailable.of(members.len());
+        let tolerated = waves.tolerated(&target.rollout).min(most);
         match self.phase {
             Phase::Rolling => self.judge_rollout(target, members, node_progress, tolerated),
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {

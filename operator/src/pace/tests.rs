@@ -110,3 +110,12 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
 }
+
+/// Failure story T188. The same plan was made again at once, as long as the watch lagged.
+#[test]
+fn t188_a_write_that_comes_too_late_waits_for_the_watch() {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    pace.outdated(&removal("n1"), now);
+    let (due, next) = pace.take_due(vec![removal("n1")], now);
+    assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
+}

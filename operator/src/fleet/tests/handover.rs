@@ -91,3 +91,20 @@ fn t171_a_node_that_was_handed_back_by_a_command_is_done_only_once_it_has_taken_
     cluster.run();
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
 }
+
+/// Failure story T192. The canary was a node that the change does not touch.
+#[test]
+fn t192_a_node_that_another_proxy_serves_is_no_canary() {
+    let mut cluster = Cluster::with_nodes(5);
+    cluster.say_because("n1", "HandedBack", json!({"Ready": "False"}));
+    cluster.run();
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    let rollout = json!({"maxUnavailable": 2});
+    cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2"],
+        "n2 is the canary"
+    );
+}

@@ -366,3 +366,72 @@ fn nodes_that_are_well_go_back_as_few_at_a_time_as_they_came() {
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 20);
 }
+
+/// Failure story T189. The node failed with this configuration weeks after an earlier rollout of it,
+/// and counted as a failure of the return to it: the healthy nodes went back to what was before.
+#[test]
+fn t189_a_node_lost_long_before_an_undo_takes_nothing_back() {
+    let mut cluster = Cluster::with_nodes(9);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.advance(3600);
+    cluster.lose_kubelet("n9");
+    cluster.advance(600);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("ipvs"), ["n1"]);
+    cluster.mute.clear();
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 9);
+}
+
+/// Failure story T190. No other node could change, and nothing said so.
+#[test]
+fn t190_a_rollout_whose_failures_use_up_the_budget_ends() {
+    let mut cluster = Cluster::with_nodes(20);
+    cluster.mute.insert("n11".into());
+    let rollout = json!({"maxUnavailable": 1, "maxFailures": 5, "progressDeadline": "60s"});
+    cluster.put_profile("default", iptables(rollout));
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+}
+
+/// Failure story T191.
+#[test]
+fn t191_a_status_of_a_newer_operator_still_says_that_the_rollout_failed() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(121);
+    let profile = cluster.profiles.get_mut("default").expect("it is there");
+    let finding = json!({"type": "Invented", "nodes": 1, "firstNodes": ["n1"]});
+    profile["status"]["nodeFindings"] = json!([finding]);
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.status("default").history.len(), 2);
+}
+
+/// Failure story T191.
+#[test]
+fn t191_a_word_of_a_newer_agent_fails_no_node() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.put_profile("default", iptables(json!({"minReady": "1h"})));
+    cluster.run();
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["heartbeat"] = "Watch".into();
+    cluster.change_status("n1", status);
+    cluster.advance(600);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "True/RollingOut"
+    );
+}

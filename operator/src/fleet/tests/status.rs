@@ -363,6 +363,18 @@ fn t186_nodes_without_a_pod_of_the_agents_daemon_sets_are_left_out_and_named() {
 }
 
 #[test]
+fn t186_a_deleted_node_proxy_comes_back_where_a_taint_leaves_the_agent() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_daemon_set("agents", json!({}));
+    let taint = json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"});
+    cluster.taint_node("n1", taint);
+    cluster.run();
+    cluster.delete_proxies();
+    cluster.run();
+    assert_eq!(cluster.given().len(), 2);
+}
+
+#[test]
 fn a_profile_without_nodes_is_not_on_its_way() {
     let mut cluster = Cluster::with_nodes(2);
     let selector = json!({"matchLabels": {"role": "edge"}});
