@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use dataplane::Packet;
 use tests::deadline::wait_for;
 use tests::network::Namespace;
+use tests::scenario::{Depth, Script};
 
 use crate::stage::{connect, ipvs, nftables, packets, play};
 
@@ -39,6 +40,16 @@ ports: [{name: a, port: 8080}, {name: b, port: 9999, protocol: UDP}]
 endpoints: [{addresses: [10.0.1.5], nodeName: node-1}, {addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
+/// Clients of the Services in [`STORY`].
+struct Clients {
+    /// Has an endpoint before the flood.
+    old: Packet,
+    /// Connects to the same Service after it.
+    new: Packet,
+    /// Connects to the flooded Service.
+    flooded: Packet,
+}
+
 /// If each connection were placed independently, all would reach the same one of two endpoints once
 /// in a thousand.
 const CONNECTIONS: usize = 11;
@@ -53,17 +64,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(240);
 /// exhausted its capacity.
 pub(crate) fn a_flood_of_clients() -> Result<()> {
     let (mut kernel, script) = play(STORY, nftables)?;
-    let packets = packets(&script);
-    let old = packets.first().context("the story has a client")?;
-    let new = &Packet {
-        source: "10.0.1.8".parse()?,
-        ..old.clone()
-    };
-    let flooded = &Packet {
-        destination: "10.96.0.11".parse()?,
-        ..old.clone()
-    };
-    let before = connect(&mut kernel, old)?;
+    let clients = Clients::of(&script)?;
+    let before = connect(&mut kernel, &clients.old)?;
     let node = kernel.node()?.clone();
     let_flood_through(&node, kernel.pod(1, 9)?)?;
     let is_full = || {
@@ -74,24 +76,7 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
         kernel.pod(1, 9)?.enter(flood)??;
         Ok(is_full()?.then_some(()))
     })?;
-    for _ in 0..CONNECTIONS {
-        let now = connect(&mut kernel, old)?;
-        ensure!(now == before, "{old} = {now}, not {before}");
-    }
-    let first = connect(&mut kernel, new)?;
-    for _ in 0..CONNECTIONS {
-        let next = connect(&mut kernel, new)?;
-        ensure!(next == first, "{new} = {next}, not {first}");
-    }
-    let mut ends = BTreeSet::new();
-    for _ in 0..4 * CONNECTIONS {
-        ends.insert(connect(&mut kernel, flooded)?);
-    }
-    ensure!(
-        ends.len() == 2,
-        "{flooded} has an endpoint to stay with: {ends:?}"
-    );
-    Ok(())
+    clients.expect_affinity_of_one(&mut kernel, &before)
 }
 
 /// Lets `pod` send from the addresses of the flood. Their flows expire at once, so that the
@@ -116,17 +101,8 @@ pub(crate) fn flood() -> Result<()> {
 /// as many takes an emulated machine a quarter of an hour.
 pub(crate) fn full_maps_of_mode_ipvs() -> Result<()> {
     let (mut kernel, script) = play(STORY, ipvs)?;
-    let packets = packets(&script);
-    let old = packets.first().context("the story has a client")?;
-    let new = &Packet {
-        source: "10.0.1.8".parse()?,
-        ..old.clone()
-    };
-    let flooded = &Packet {
-        destination: "10.96.0.11".parse()?,
-        ..old.clone()
-    };
-    let before = connect(&mut kernel, old)?;
+    let clients = Clients::of(&script)?;
+    let before = connect(&mut kernel, &clients.old)?;
     let node = kernel.node()?.clone();
     let list = |map| node.nft(&["list", "map", "ip", "signpost-ipvs", map]);
     let services = list("services")?;
@@ -140,26 +116,54 @@ pub(crate) fn full_maps_of_mode_ipvs() -> Result<()> {
     fill(&node, &format!("clients-{}", group >> 17), mark, 8_192)?;
     fill(&node, "clients", mark, 262_144)?;
 
-    let mut ends = BTreeSet::new();
-    for _ in 0..4 * CONNECTIONS {
-        ends.insert(connect(&mut kernel, flooded)?);
-    }
-    ensure!(
-        ends.len() == 2,
-        "{flooded} has an endpoint to stay with: {ends:?}"
-    );
+    clients.expect_affinity_of_one(&mut kernel, &before)?;
     let crowded = list("crowded")?;
     ensure!(crowded.contains(mark), "{mark} is not in {crowded}");
-    for _ in 0..CONNECTIONS {
-        let now = connect(&mut kernel, old)?;
-        ensure!(now == before, "{old} = {now}, not {before}");
-    }
-    let first = connect(&mut kernel, new)?;
-    for _ in 0..CONNECTIONS {
-        let next = connect(&mut kernel, new)?;
-        ensure!(next == first, "{new} = {next}, not {first}");
-    }
     Ok(())
+}
+
+// === impl Clients ===
+
+impl Clients {
+    fn of(script: &Script) -> Result<Clients> {
+        let packets = packets(script);
+        let old = packets.first().context("the story has a client")?;
+        Ok(Clients {
+            old: old.clone(),
+            new: Packet {
+                source: "10.0.1.8".parse()?,
+                ..old.clone()
+            },
+            flooded: Packet {
+                destination: "10.96.0.11".parse()?,
+                ..old.clone()
+            },
+        })
+    }
+
+    /// The old client stays at `before`, a new one stays somewhere, and the one of the flooded
+    /// Service does not stay.
+    fn expect_affinity_of_one(&self, kernel: &mut impl Depth, before: &str) -> Result<()> {
+        let Clients { old, new, flooded } = self;
+        for _ in 0..CONNECTIONS {
+            let now = connect(kernel, old)?;
+            ensure!(now == before, "{old} = {now}, not {before}");
+        }
+        let first = connect(kernel, new)?;
+        for _ in 0..CONNECTIONS {
+            let next = connect(kernel, new)?;
+            ensure!(next == first, "{new} = {next}, not {first}");
+        }
+        let mut ends = BTreeSet::new();
+        for _ in 0..4 * CONNECTIONS {
+            ends.insert(connect(kernel, flooded)?);
+        }
+        ensure!(
+            ends.len() == 2,
+            "{flooded} has an endpoint to stay with: {ends:?}"
+        );
+        Ok(())
+    }
 }
 
 /// Returns the value that nft lists for `key`.
