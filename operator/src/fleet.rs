@@ -26,11 +26,12 @@ mod node_progress;
 mod observations;
 mod rollout_progress;
 mod rollup;
+mod unwritten_verdicts;
 mod verdict;
 mod waves;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -54,6 +55,7 @@ use crate::{
         observations::Observations,
         rollout_progress::{Flow, RolloutProgress, Target},
         rollup::Rollup,
+        unwritten_verdicts::UnwrittenVerdicts,
         waves::Progress,
     },
     placement::Placement,
@@ -73,6 +75,7 @@ pub(crate) struct Fleet {
     /// The last known `NodeProxy` of each node whose object was deleted. Its agent keeps that
     /// configuration.
     departed: BTreeMap<String, NodeProxyRecord>,
+    unwritten: UnwrittenVerdicts,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
 }
@@ -119,6 +122,9 @@ pub(crate) enum Action {
         before: Option<Box<ProxyProfileStatus>>,
         /// The new status.
         status: Box<ProxyProfileStatus>,
+        /// The resource version that the status describes, so that the verdict of a later operator
+        /// is not overwritten.
+        version: Option<String>,
     },
     /// Assign a configuration to a node.
     Stamp {
@@ -239,6 +245,7 @@ impl Fleet {
             observations,
             heartbeats,
             departed,
+            unwritten,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies), Some(placements)) = (
             profiles.listed(),
@@ -249,6 +256,7 @@ impl Fleet {
             return Plan::default();
         };
         courses.retain(|name, _| profiles.contains_key(name));
+        unwritten.retain(profiles);
         departed.retain(|name, record| {
             let is_the_same = |node: &NodeRecord| record.owners.contains(&node.uid);
             !proxies.contains_key(name) && nodes.get(name).is_some_and(is_the_same)
@@ -290,6 +298,7 @@ impl Fleet {
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
         let mut silences = Vec::new();
+        let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {
             let members = members.remove(name).unwrap_or_default();
             let outcome = Outcome {
@@ -319,6 +328,11 @@ impl Fleet {
                 now,
             );
             if let Some(rollout_progress) = rollout_progress {
+                let written = RolloutProgress::resume(&outcome.target, &record.status());
+                if let Some(until) = unwritten.wait(name, &rollout_progress, &written, now) {
+                    waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
+                    plan.wake_at(Some(until));
+                }
                 courses.insert(name.clone(), rollout_progress);
             }
             if record.profile.status.as_ref() != Some(&status) || !record.is_status_whole {
@@ -328,6 +342,7 @@ impl Fleet {
                     profile: name.clone(),
                     before,
                     status,
+                    version: record.resource_version(),
                 });
             }
         }
@@ -343,6 +358,7 @@ impl Fleet {
             version: proxy.resource_version(),
         });
         let removals: Vec<Action> = removals.collect();
+        desired.retain(|node, _| !waiting.contains(node));
         plan.actions.extend(stamps(nodes, proxies, desired));
         plan.actions.extend(removals);
         plan
@@ -376,13 +392,14 @@ fn stamps(
         let owner = &nodes.get(&name)?.uid;
         let proxy = proxies.get(&name);
         let fits = proxy.is_some_and(|proxy| {
-            proxy.spec.as_ref() == Some(&desired.spec)
-                && proxy.previous == desired.previous
+            let is_kept = proxy.spec.as_ref() == Some(&desired.spec);
+            let is_complete = proxy.previous == desired.previous
                 && proxy.baseline == desired.baseline
                 && proxy.owners.contains(owner)
                 && labels(&name, &desired.spec).all(|(label, value)| {
                     proxy.labels.get(label).map(String::as_str) == Some(value)
-                })
+                });
+            is_kept && (is_complete || !proxy.is_spec_whole)
         });
         (!fits).then(|| Action::Stamp {
             owner: owner.clone(),

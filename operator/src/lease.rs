@@ -12,7 +12,10 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use runtime::chain;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tracing::{info, warn};
 
 use crate::election::{Election, LeaseRecord, Step};
@@ -25,7 +28,13 @@ pub(crate) struct Candidate {
     election: Election,
     /// The Lease as last read or written.
     lease: Option<Lease>,
+    /// Until when this operator may act.
+    term: watch::Sender<Option<Instant>>,
 }
+
+/// Until when an operator may act without renewing its lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Term(watch::Receiver<Option<Instant>>);
 
 /// The error that this operator no longer holds the lease.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +65,13 @@ impl Candidate {
             name: name.to_owned(),
             election,
             lease: None,
+            term: watch::Sender::new(None),
         }
+    }
+
+    /// Returns the term of this operator, which each renewal extends.
+    pub(crate) fn term(&self) -> Term {
+        Term(self.term.subscribe())
     }
 
     /// Returns once this operator holds the lease. Calls `received` after every answer of the API
@@ -191,6 +206,8 @@ impl Candidate {
         match written {
             Ok(lease) => {
                 self.election.accepted(record(&lease), began);
+                self.term
+                    .send_replace(Some(began + self.election.left(began)));
                 self.lease = Some(lease);
                 Ok(true)
             }
@@ -221,6 +238,15 @@ impl Candidate {
             preferred_holder: None,
             strategy: None,
         }
+    }
+}
+
+// === impl Term ===
+
+impl Term {
+    /// Whether the term is over or has not begun.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.borrow().is_none_or(|end| end <= now())
     }
 }
 
@@ -311,5 +337,19 @@ mod tests {
         candidate.acquire(|| ()).await;
         let held = timeout(Duration::from_secs(60), candidate.hold()).await;
         assert!(held.is_err(), "{held:?}");
+    }
+
+    /// Failure story T204. A process that is stopped and continued may write before it notices.
+    #[tokio::test(start_paused = true)]
+    async fn t204_a_leader_that_was_paused_for_too_long_may_write_no_more() {
+        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
+        let mut candidate = Candidate::new(api_server(0), "default", "lease", election);
+        let term = candidate.term();
+        assert!(term.is_over(), "it has not begun");
+        candidate.acquire(|| ()).await;
+        let held = timeout(Duration::from_secs(60), candidate.hold()).await;
+        assert!(held.is_err() && !term.is_over(), "{held:?}");
+        tokio::time::advance(Terms::KUBERNETES.renewal).await;
+        assert!(term.is_over());
     }
 }

@@ -84,7 +84,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
         election,
     );
     let fleet_loop = FleetLoop {
-        writer: Writer::new(&client, &identity),
+        writer: Writer::new(&client, &identity, candidate.term()),
         metrics: OperatorMetrics::register(&metrics),
         heartbeat: health.heartbeat("fleet", STUCK),
     };

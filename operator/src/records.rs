@@ -82,8 +82,11 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) labels: BTreeMap<String, String>,
     /// The UIDs of its owners.
     pub(crate) owners: Vec<String>,
-    /// The assigned spec; absent if it cannot be read, which is handled as no spec.
+    /// The assigned spec, or those of its fields that can be read; absent if there is none.
     pub(crate) spec: Option<NodeProxySpec>,
+    /// Whether that is the whole spec. If another version wrote more, the operator may replace it,
+    /// but never writes it: the node would lose the rest.
+    pub(crate) is_spec_whole: bool,
     /// The last spec before this one with which the node was ready.
     pub(crate) previous: Option<NodeProxySpec>,
     /// The state of the node when it was assigned this spec.
@@ -109,6 +112,10 @@ impl Version {
                 .as_deref()
                 .and_then(|version| version.parse().ok()),
         }
+    }
+
+    fn text(&self) -> Option<String> {
+        self.resource.map(|version| version.to_string())
     }
 
     /// Whether this is an older version of the same object. A watch may deliver one after the
@@ -160,6 +167,11 @@ impl ProfileRecord {
         self.profile.metadata.generation.unwrap_or_default()
     }
 
+    /// Returns the resource version of the object.
+    pub(crate) fn resource_version(&self) -> Option<String> {
+        self.version.text()
+    }
+
     /// Returns the last written status.
     pub(crate) fn status(&self) -> ProxyProfileStatus {
         self.profile.status.clone().unwrap_or_default()
@@ -189,18 +201,30 @@ impl Record for ProfileRecord {
     }
 }
 
-/// Reads a status, or of one that another version wrote the fields that can be read. Without them
-/// the operator would forget verdicts and judge healthy nodes.
-fn readable<T: DeserializeOwned>(status: &Value) -> Option<T> {
-    let whole = T::deserialize(status).ok();
+/// Reads a status or a spec, or of one that another version wrote the fields that can be read.
+/// Without them the operator would forget verdicts, judge healthy nodes, and change all nodes at
+/// once.
+fn readable<T: DeserializeOwned>(written: &Value) -> Option<T> {
+    let whole = T::deserialize(written).ok();
     whole.or_else(|| {
-        let mut fields = status.as_object()?.clone();
+        let mut fields = written.as_object()?.clone();
         fields.retain(|name, value| {
             let alone = serde_json::Map::from_iter([(name.clone(), value.clone())]);
             T::deserialize(&Value::Object(alone)).is_ok()
         });
         T::deserialize(&Value::Object(fields)).ok()
     })
+}
+
+/// Whether `read` has all that was written. An empty list may be left out.
+fn has_all(read: &Value, written: &Value) -> bool {
+    match (read, written) {
+        (Value::Object(read), Value::Object(written)) => written
+            .iter()
+            .all(|(name, written)| has_all(read.get(name).unwrap_or(&Value::Null), written)),
+        (Value::Null, Value::Array(items)) => items.is_empty(),
+        _ => read == written,
+    }
 }
 
 /// Returns a spec that no check accepts, because a `syncPeriod` is at least a second. The ranking
@@ -249,10 +273,12 @@ impl NodeProxyRecord {
                 && entry.subresource.as_deref().unwrap_or_default().is_empty()
         });
         let created = metadata.creation_timestamp.as_ref();
+        let written = data.get("spec").unwrap_or(&Value::Null);
+        let spec: Option<NodeProxySpec> = readable(written);
+        let read = serde_json::to_value(&spec).unwrap_or_default();
         Self {
-            spec: data
-                .get("spec")
-                .and_then(|spec| NodeProxySpec::deserialize(spec).ok()),
+            is_spec_whole: has_all(&read, written),
+            spec,
             previous: previous.and_then(|text| serde_json::from_str(text).ok()),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
             stamped_at: stamps
@@ -296,9 +322,15 @@ impl NodeProxyRecord {
             .is_some_and(|ready| ready.reason == AGENT_SILENT.name)
     }
 
+    /// Returns the assigned spec if the whole of it can be read: only then may another object have
+    /// it.
+    pub(crate) fn whole_spec(&self) -> Option<&NodeProxySpec> {
+        self.spec.as_ref().filter(|_| self.is_spec_whole)
+    }
+
     /// Returns the resource version of the object.
     pub(crate) fn resource_version(&self) -> Option<String> {
-        self.version.resource.map(|version| version.to_string())
+        self.version.text()
     }
 }
 

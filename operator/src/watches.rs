@@ -88,7 +88,7 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Change<Placement>> 
                 (!is_known && refusals >= REFUSALS).then(|| Change::Listed(Vec::new()))
             }
         };
-        is_known |= change.is_some();
+        is_known |= matches!(&change, Some(change) if !matches!(change, Change::Relisting));
         async move { change }
     })
 }
@@ -165,7 +165,7 @@ where
             }
             Ok(watcher::Event::Init) => {
                 listing.clear();
-                None
+                Some(Ok(Change::Relisting))
             }
             Ok(watcher::Event::InitApply(object)) => {
                 listing.push(parse(object));

@@ -19,6 +19,7 @@ use crate::{
     announcements::Announcer,
     baseline::Baseline,
     fleet::{self, Action, Change, Event},
+    lease::Term,
     records::{
         BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER,
         STATUS_MANAGER,
@@ -31,6 +32,7 @@ pub(crate) struct Writer {
     profiles: Api<DynamicObject>,
     proxies: Api<DynamicObject>,
     announcer: Announcer,
+    term: Term,
 }
 
 /// A write that failed, or whose result is unknown.
@@ -50,6 +52,10 @@ pub(crate) enum WriteError {
         name: String,
         limit: Duration,
     },
+    /// The operator has not renewed its lease in time, because its process or machine was paused.
+    /// Another operator may be the leader.
+    #[error("did not write {kind} {name}: the lease has not been renewed in time")]
+    TermOver { kind: &'static str, name: String },
 }
 
 /// The API server's own limit for requests other than watches is too long to block the other
@@ -59,12 +65,13 @@ const LIMIT: Duration = Duration::from_secs(10);
 // === impl Writer ===
 
 impl Writer {
-    /// Writes with `client` as the operator instance `identity`.
-    pub(crate) fn new(client: &Client, identity: &str) -> Self {
+    /// Writes with `client` as the operator instance `identity` during `term`.
+    pub(crate) fn new(client: &Client, identity: &str, term: Term) -> Self {
         Self {
             profiles: Api::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&())),
             proxies: Api::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&())),
             announcer: Announcer::new(client.clone(), identity),
+            term,
         }
     }
 
@@ -72,6 +79,10 @@ impl Writer {
     /// written since, which its watch will report.
     pub(crate) async fn commit(&self, action: &Action) -> Result<Option<Event>, WriteError> {
         let (kind, name) = action.object();
+        if self.term.is_over() {
+            let name = name.to_owned();
+            return Err(WriteError::TermOver { kind, name });
+        }
         match timeout(LIMIT, self.request(action)).await {
             Ok(Ok(event)) => Ok(Some(event)),
             Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => Ok(None),
@@ -94,9 +105,10 @@ impl Writer {
                 profile,
                 before,
                 status,
+                version,
             } => {
                 let parameters = PatchParams::apply(STATUS_MANAGER).force();
-                let report = render_report(profile, status);
+                let report = render_report(profile, status, version.as_deref());
                 let written = self
                     .profiles
                     .patch_status(profile, &parameters, &Patch::Apply(report))
@@ -169,19 +181,19 @@ impl Writer {
 /// found, or a conflict with the version or UID in the plan. Its watch reports the present object.
 fn is_outdated(action: &Action, code: u16) -> bool {
     match action {
-        Action::Report { .. } => code == 404,
         Action::Stamp { version: None, .. } => false,
-        Action::Remove { .. } | Action::Stamp { .. } | Action::Silence { .. } => {
-            matches!(code, 404 | 409)
-        }
+        Action::Report { .. }
+        | Action::Remove { .. }
+        | Action::Stamp { .. }
+        | Action::Silence { .. } => matches!(code, 404 | 409),
     }
 }
 
-fn render_report(profile: &str, status: &ProxyProfileStatus) -> Value {
+fn render_report(profile: &str, status: &ProxyProfileStatus, version: Option<&str>) -> Value {
     json!({
         "apiVersion": "signpost.dev/v1alpha1",
         "kind": "ProxyProfile",
-        "metadata": {"name": profile},
+        "metadata": {"name": profile, "resourceVersion": version},
         "status": status,
     })
 }

@@ -87,7 +87,7 @@ impl Heartbeats {
         let reported = match change {
             Change::Applied(record) => slice::from_ref(&**record),
             Change::Listed(records) => records,
-            Change::Deleted(_) => &[],
+            Change::Deleted(_) | Change::Relisting => &[],
         };
         for record in reported {
             let before = known.listed().and_then(|known| known.get(&record.name));

@@ -1,6 +1,6 @@
 //! A cache of the objects of one kind, fed by a watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::records::Record;
 
@@ -11,6 +11,8 @@ pub(crate) enum Change<R> {
     Applied(Box<R>),
     /// The object of this name was deleted.
     Deleted(String),
+    /// A list of all objects has been requested.
+    Relisting,
     /// The complete list of objects.
     Listed(Vec<R>),
 }
@@ -24,37 +26,55 @@ pub(crate) enum PlanImpact {
     Something,
 }
 
-/// Objects by name; `None` before the first list, because absence is not emptiness.
+/// The last known objects of one kind.
 #[derive(Clone, Debug)]
-pub(crate) struct ObjectCache<R>(Option<BTreeMap<String, R>>);
+pub(crate) struct ObjectCache<R> {
+    /// The objects by name; `None` before the first list, because absence is not emptiness.
+    objects: Option<BTreeMap<String, R>>,
+    /// The names of objects that were applied since the last list was requested. That list may have
+    /// them in an older version.
+    since_request: BTreeSet<String>,
+}
 
 // === impl ObjectCache ===
 
 impl<R: Record> ObjectCache<R> {
     /// Returns whether `change` requires a new plan. Call it before [`ObjectCache::apply`].
     pub(crate) fn impact(&self, change: &Change<R>) -> PlanImpact {
-        let Change::Applied(record) = change else {
-            return PlanImpact::Something;
+        let record = match change {
+            Change::Applied(record) => record,
+            Change::Relisting => return PlanImpact::Nothing,
+            Change::Deleted(_) | Change::Listed(_) => return PlanImpact::Something,
         };
-        let known = self.0.as_ref().and_then(|known| known.get(record.name()));
-        match known {
+        let known = self.objects.as_ref();
+        match known.and_then(|known| known.get(record.name())) {
             Some(known) if known.decides_as(record) => PlanImpact::Nothing,
             _ => PlanImpact::Something,
         }
     }
 
     /// Applies a change from a watch or from the answer to a write; returns the objects that are
-    /// gone. Never replaces an object with an older version of it.
+    /// gone. Never replaces an object with an older version of it, except by a list that was
+    /// requested later: after a restore of etcd, the objects are older.
     pub(crate) fn apply(&mut self, change: Change<R>) -> Vec<R> {
         match change {
+            Change::Relisting => {
+                self.since_request.clear();
+                Vec::new()
+            }
             Change::Listed(records) => {
-                let mut known = self.0.take().unwrap_or_default();
+                let mut known = self.objects.take().unwrap_or_default();
                 let newest = |record: R| match known.remove(record.name()) {
-                    Some(newer) if record.version().is_before(newer.version()) => newer,
+                    Some(newer)
+                        if record.version().is_before(newer.version())
+                            && self.since_request.contains(record.name()) =>
+                    {
+                        newer
+                    }
                     _ => record,
                 };
                 let records = records.into_iter().map(newest);
-                self.0 = Some(
+                self.objects = Some(
                     records
                         .map(|record| (record.name().to_owned(), record))
                         .collect(),
@@ -64,17 +84,21 @@ impl<R: Record> ObjectCache<R> {
             Change::Applied(record) => {
                 // Before the first list there is nothing to compare with, and the list will include
                 // the object.
-                let Some(known) = &mut self.0 else {
+                let Some(known) = &mut self.objects else {
                     return Vec::new();
                 };
-                match known.get(record.name()) {
+                let name = record.name().to_owned();
+                match known.get(&name) {
                     Some(newer) if record.version().is_before(newer.version()) => {}
-                    _ => drop(known.insert(record.name().to_owned(), *record)),
+                    _ => {
+                        self.since_request.insert(name.clone());
+                        known.insert(name, *record);
+                    }
                 }
                 Vec::new()
             }
             Change::Deleted(name) => {
-                let gone = self.0.as_mut().and_then(|known| known.remove(&name));
+                let gone = self.objects.as_mut().and_then(|known| known.remove(&name));
                 gone.into_iter().collect()
             }
         }
@@ -82,12 +106,15 @@ impl<R: Record> ObjectCache<R> {
 
     /// Returns all objects; `None` before the first list.
     pub(crate) const fn listed(&self) -> Option<&BTreeMap<String, R>> {
-        self.0.as_ref()
+        self.objects.as_ref()
     }
 }
 
 impl<R> Default for ObjectCache<R> {
     fn default() -> Self {
-        Self(None)
+        Self {
+            objects: None,
+            since_request: BTreeSet::new(),
+        }
     }
 }

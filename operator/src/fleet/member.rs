@@ -232,7 +232,7 @@ impl Member<'_> {
             ..self.clone()
         };
         Some(DesiredNodeProxy {
-            spec: departed.spec.clone()?,
+            spec: departed.whole_spec()?.clone(),
             previous: departed.previous.clone(),
             baseline: before.baseline(departed.baseline.clone(), rollout, now),
         })
@@ -272,7 +272,8 @@ impl Member<'_> {
         let (previous, baseline) = match self.current() {
             Some(current) if current.config_hash != spec.config_hash => {
                 let baseline = self.baseline(written, rollout, now);
-                let previous = self.was_ready(current).then(|| current.clone());
+                let whole = self.proxy.and_then(NodeProxyRecord::whole_spec);
+                let previous = whole.filter(|current| self.was_ready(current)).cloned();
                 (previous, baseline)
             }
             _ => (None, written),

@@ -32,13 +32,16 @@ use crds::{
 };
 use jiff::Timestamp;
 
-use crate::fleet::{
-    budget::{self, is_about_the_change},
-    member::{DesiredNodeProxy, Member},
-    node_progress::NodeProgress,
-    observations::Observations,
-    verdict::{aborted, failing, verdict},
-    waves::{Progress, Waves},
+use crate::{
+    fleet::{
+        budget::{self, is_about_the_change},
+        member::{DesiredNodeProxy, Member},
+        node_progress::NodeProgress,
+        observations::Observations,
+        verdict::{aborted, failing, verdict},
+        waves::{Progress, Waves},
+    },
+    records::NodeProxyRecord,
 };
 
 /// The configuration that a profile requests for its nodes.
@@ -174,6 +177,11 @@ impl RolloutProgress {
     /// The hash of the configuration.
     pub(crate) const fn hash(&self) -> &ConfigHash {
         &self.hash
+    }
+
+    /// Whether too many nodes failed with the configuration.
+    pub(crate) const fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed { .. })
     }
 
     /// The generation of the profile at which the rollout began.
@@ -429,9 +437,9 @@ impl RolloutProgress {
     fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a NodeProxySpec> {
         let mut votes: BTreeMap<&ConfigHash, (usize, &NodeProxySpec)> = BTreeMap::new();
         for member in members {
+            let current = member.proxy.and_then(NodeProxyRecord::whole_spec);
             let previous = member.proxy.and_then(|proxy| proxy.previous.as_ref());
-            for spec in member
-                .current()
+            for spec in current
                 .into_iter()
                 .chain(previous)
                 .filter(|spec| spec.config_hash != self.hash)

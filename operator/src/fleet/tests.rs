@@ -10,6 +10,7 @@ mod properties;
 mod revisions;
 mod rollout;
 mod silence;
+mod skew;
 mod stamping;
 mod status;
 mod verdict;
@@ -88,6 +89,14 @@ impl Cluster {
 
     fn restart_operator(&mut self) {
         self.fleet = Fleet::default();
+        self.relist();
+    }
+
+    /// The operator's watches end, and it lists everything anew.
+    fn relist(&mut self) {
+        self.fleet.apply(Event::Profile(Change::Relisting));
+        self.fleet.apply(Event::Node(Change::Relisting));
+        self.fleet.apply(Event::Proxy(Change::Relisting));
         let profiles = self.profiles.values().map(profile_record).collect();
         let nodes = self.nodes.values().map(node_record).collect();
         let proxies = self.proxies.values().map(proxy_record).collect();
@@ -258,12 +267,18 @@ impl Cluster {
     fn write(&mut self, action: Action) {
         match action {
             Action::Report {
-                profile, status, ..
+                profile,
+                status,
+                version: decided_by,
+                ..
             } => {
                 let version = self.next_version();
                 let Some(known) = self.profiles.get_mut(&profile) else {
                     return;
                 };
+                if known["metadata"]["resourceVersion"] != json!(decided_by) {
+                    return;
+                }
                 // A round trip through JSON: times lose the precision that an API server does not
                 // keep.
                 known["status"] = serde_json::to_value(&status).expect("JSON");

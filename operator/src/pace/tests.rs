@@ -20,6 +20,7 @@ fn report() -> Action {
         profile: "default".into(),
         before: None,
         status: Box::default(),
+        version: None,
     }
 }
 

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::Cluster;
+use super::{Cluster, proxy_record};
+use crate::fleet::{Change, Event};
 
 fn iptables() -> Value {
     json!({"mode": "iptables"})
@@ -159,4 +160,36 @@ fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
         cluster.write(action);
     }
     assert_eq!(cluster.nodes_with_mode("ipvs").len(), 3);
+}
+
+/// Failure story T195. The restored objects are older than those that the operator had read, and
+/// it went on with the latter.
+#[test]
+fn t195_after_a_restore_of_etcd_the_operator_works_with_what_was_restored() {
+    let mut cluster = Cluster::with_nodes(5);
+    let backup = (cluster.proxies.clone(), cluster.profiles.clone());
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+    (cluster.proxies, cluster.profiles) = backup;
+    cluster.relist();
+    cluster.forget_writes();
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 5);
+    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+/// A list shows the state at its request; the answer to a write may come before the list does.
+#[test]
+fn an_answer_to_a_write_is_newer_than_a_list_that_was_requested_before() {
+    let mut cluster = Cluster::with_nodes(2);
+    let listed = cluster.proxies.values().map(proxy_record).collect();
+    cluster.fleet.apply(Event::Proxy(Change::Relisting));
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    cluster.forget_writes();
+    cluster.fleet.apply(Event::Proxy(Change::Listed(listed)));
+    cluster.run();
+    assert_eq!(cluster.stamped, [""; 0]);
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::Cluster;
+use crate::fleet::Action;
 
 fn iptables(rollout: serde_json::Value) -> serde_json::Value {
     json!({"mode": "iptables", "rollout": rollout})
@@ -434,4 +435,42 @@ fn t191_a_word_of_a_newer_agent_fails_no_node() {
         cluster.condition("default", "Progressing"),
         "True/RollingOut"
     );
+}
+
+/// Writes what the operator plans, except for statuses of profiles, which the API server refuses.
+fn write_without_reports(cluster: &mut Cluster) {
+    for action in cluster.plan().actions {
+        if !matches!(action, Action::Report { .. }) {
+            cluster.write(action);
+        }
+    }
+}
+
+/// Failure story T194. The next operator found the canary as it was before, and no verdict.
+#[test]
+fn t194_an_operator_that_ends_before_it_has_said_why_changes_no_node_back() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.now += jiff::SignedDuration::from_secs(121);
+    write_without_reports(&mut cluster);
+    cluster.restart_operator();
+    cluster.advance(600);
+    assert_eq!(cluster.stamped, ["n1", "n1"], "there and back");
+}
+
+/// Failure story T194.
+#[test]
+fn t194_nodes_that_failed_do_not_wait_for_a_status_that_cannot_be_written() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.now += jiff::SignedDuration::from_secs(121);
+    write_without_reports(&mut cluster);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.now += jiff::SignedDuration::from_secs(10);
+    write_without_reports(&mut cluster);
+    assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
 }

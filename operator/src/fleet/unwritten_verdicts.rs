@@ -1,0 +1,47 @@
+//! Rollbacks that wait until the profile's status says why.
+//!
+//! An operator that ends between the first node that is changed back and the report leaves nothing
+//! that says that the rollout failed. The next operator would change those nodes again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+
+use crate::{
+    fleet::{node_progress::after, rollout_progress::RolloutProgress},
+    records::ProfileRecord,
+};
+
+/// The profiles with a failed rollout that their status does not mention yet, and since when.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnwrittenVerdicts(BTreeMap<String, Timestamp>);
+
+/// The nodes that failed wait no longer than this if the status cannot be written.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+// === impl UnwrittenVerdicts ===
+
+impl UnwrittenVerdicts {
+    /// Forgets profiles that no longer exist.
+    pub(super) fn retain(&mut self, profiles: &BTreeMap<String, ProfileRecord>) {
+        self.0.retain(|name, _| profiles.contains_key(name));
+    }
+
+    /// Returns until when the nodes of `profile` wait at most for its verdict to be written, if they
+    /// do. `rollout` is its rollout, `written` what an operator would resume that starts at `now`.
+    pub(super) fn wait(
+        &mut self,
+        profile: &str,
+        rollout: &RolloutProgress,
+        written: &RolloutProgress,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        if !rollout.has_failed() || written.has_failed() {
+            self.0.remove(profile);
+            return None;
+        }
+        let since = *self.0.entry(profile.to_owned()).or_insert(now);
+        let end = after(since, LONGEST_WAIT);
+        (now < end).then_some(end)
+    }
+}
