@@ -19,7 +19,8 @@ use crate::{
     fleet::{
         Action,
         heartbeats::Heartbeats,
-        node_progress::{after, is_about_the_source},
+        node_progress::{NodeProgress, after, is_about_the_source},
+        observations::Observations,
     },
     placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord},
@@ -307,36 +308,28 @@ impl Member<'_> {
     ) -> Option<Baseline> {
         let present = self.present(now);
         let is_well = present.as_ref().is_some_and(Baseline::is_well);
-        let is_under_way = self
-            .deadline(rollout)
-            .is_some_and(|deadline| now < deadline);
+        let stamped = self.proxy.and_then(|proxy| proxy.stamped_at);
+        let is_under_way = stamped
+            .is_some_and(|stamped| now < after(stamped, rollout.progress_deadline.duration()));
         match written {
             Some(written) if !is_well && is_under_way => Some(written),
             _ => present,
         }
     }
 
-    /// Whether the node was healthy with the configuration of hash `from`, has been changed back
-    /// from it, and still has time to become ready.
-    pub(crate) fn is_returning(
+    /// Returns the state of a node that was healthy with the configuration of hash `from` and was
+    /// changed back from it; `None` for other nodes. Going back is a change like any other.
+    pub(crate) fn progress_back(
         &self,
         from: &ConfigHash,
         rollout: &Rollout,
+        observations: &mut Observations,
         now: Timestamp,
-    ) -> bool {
-        let went_back = self
-            .proxy
-            .and_then(|proxy| proxy.baseline.as_ref())
-            .is_some_and(|baseline| baseline.config_hash == *from && baseline.is_well());
-        let is_ready = self.is_done() || self.is_left_to_another_proxy();
-        went_back
-            && !is_ready
-            && self
-                .current()
-                .is_some_and(|current| current.config_hash != *from)
-            && self
-                .deadline(rollout)
-                .is_some_and(|deadline| now < deadline)
+    ) -> Option<NodeProgress> {
+        let current = &self.current()?.config_hash;
+        let baseline = self.proxy?.baseline.as_ref()?;
+        (current != from && baseline.config_hash == *from && baseline.is_well())
+            .then(|| self.progress(current, rollout, observations, now))
     }
 
     /// Returns the desired configuration that restores the previous spec.

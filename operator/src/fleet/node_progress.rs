@@ -152,7 +152,7 @@ impl Member<'_> {
         if spec.config_hash != *target {
             return NodeProgress::Behind(self.health());
         }
-        let deadline = self.deadline(rollout).unwrap_or(now);
+        let deadline = deadline(proxy, observation.given, rollout);
         let Some(baseline) = baseline else {
             return self.joined(is_well, deadline, now);
         };
@@ -221,12 +221,6 @@ impl Member<'_> {
         self.proxy
             .and_then(assumed_baseline)
             .is_some_and(|baseline| baseline.is_well())
-    }
-
-    /// Returns the deadline of the node to be ready with its current spec.
-    pub(crate) fn deadline(&self, rollout: &Rollout) -> Option<Timestamp> {
-        let stamped = self.proxy?.stamped_at?;
-        Some(after(stamped, rollout.progress_deadline.duration()))
     }
 
     /// Returns what is worse than in `baseline`, other than readiness.
@@ -321,6 +315,17 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
             degraded: None,
         }))
     })
+}
+
+/// Returns the deadline of a node to be ready with the spec that it was `given`. If the operator
+/// started since, the time of the change on the API server's clock counts, too, so that operators
+/// that follow one another do not put the deadline off.
+fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timestamp {
+    let start = match (given, proxy.stamped_at) {
+        (Since::Found(found), Some(stamped)) => found.min(stamped),
+        _ => given.time(),
+    };
+    after(start, rollout.progress_deadline.duration())
 }
 
 /// Returns when a node that is ready `since` then counts as available. For a node that a newly

@@ -41,6 +41,8 @@ pub(crate) enum Since {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
     shape: Shape,
+    /// Since when the node has had this spec.
+    pub(crate) given: Since,
     /// Since when the node has been in this state.
     pub(crate) since: Since,
     /// Whether the node has ever been [`Shape::Well`] with this spec.
@@ -76,12 +78,14 @@ impl Observations {
         if let Some(known) = known.filter(|known| known.shape == shape) {
             return known;
         }
+        let since = match self.syncs {
+            Rounds::First => Since::Found(now),
+            Rounds::Later => Since::Changed(now),
+        };
         let observation = Observation {
             shape,
-            since: match self.syncs {
-                Rounds::First => Since::Found(now),
-                Rounds::Later => Since::Changed(now),
-            },
+            given: known.map_or(since, |known| known.given),
+            since,
             was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
         };
         let stamp = (proxy.uid.clone(), proxy.generation);

@@ -38,6 +38,7 @@ use crate::{
         member::{DesiredNodeProxy, Member},
         node_progress::NodeProgress,
         observations::Observations,
+        returns::Returns,
         verdict::{aborted, failing, verdict},
         waves::{Progress, Waves},
     },
@@ -237,9 +238,23 @@ impl RolloutProgress {
             self.judge(target, members, &node_progress, &waves);
         }
         let take = |member: &Member<'_>| member.take(&member.effective, &target.rollout, now);
+        let returns = match &self.phase {
+            Phase::Failed { .. } => {
+                Returns::of(&self.hash, &target.rollout, members, observations, now)
+            }
+            _ => Returns::default(),
+        };
         let give = match (&self.phase, target.flow) {
             (Phase::Failed { outcome, .. }, _) => {
-                self.retreat(*outcome, &target.rollout, members, &node_progress, now)
+                let rollout = &target.rollout;
+                self.retreat(
+                    *outcome,
+                    rollout,
+                    returns.room,
+                    members,
+                    &node_progress,
+                    now,
+                )
             }
             (_, Flow::Paused) => {
                 let proven = self.proven(members, &node_progress);
@@ -249,21 +264,19 @@ impl RolloutProgress {
             }
             (_, Flow::Open) => self.spread(&target.rollout, members, &node_progress, &waves, now),
         };
-        let returning_until = members.iter().filter_map(|member| {
-            let is_returning = member.is_returning(&self.hash, &target.rollout, now);
-            is_returning.then(|| member.deadline(&target.rollout))?
-        });
         let desired = members.iter().zip(give).map(|(member, kept)| {
             let desired = kept.unwrap_or_else(|| take(member));
             (member.name().to_owned(), desired)
         });
+        let mut progress = waves.progress(&self.hash, members, &node_progress);
+        progress.failed_returns = returns.failed;
         Advance {
-            progress: waves.progress(&self.hash, members, &node_progress),
+            progress,
             desired: desired.collect(),
             wake: node_progress
                 .iter()
                 .filter_map(NodeProgress::ends)
-                .chain(returning_until)
+                .chain(returns.wake)
                 .min(),
         }
     }
@@ -388,20 +401,17 @@ impl RolloutProgress {
 
     /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
     /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
-    /// of the healthy ones at most `maxUnavailable` at a time.
+    /// of the healthy ones only as many as there is `room` for.
     fn retreat(
         &self,
         outcome: OnFailure,
         rollout: &Rollout,
+        mut room: usize,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let trusted = self.trusted(members);
-        let is_returning = |member: &&Member<'_>| member.is_returning(&self.hash, rollout, now);
-        let returning = members.iter().filter(is_returning).count();
-        let most = rollout.max_unavailable.of(members.len());
-        let mut room = most.saturating_sub(returning);
         let mut may_go_back = |progress: &NodeProgress| {
             let is_well = is_ready(progress) || matches!(progress, NodeProgress::Proving(_));
             if !is_well {

@@ -35,6 +35,8 @@ struct Cluster {
     /// The DaemonSets of agents.
     placements: Vec<Placement>,
     now: Timestamp,
+    /// How far the clock of the API server is ahead of the operator's.
+    api_server_ahead: SignedDuration,
     version: u64,
     /// Nodes whose agents do not report by themselves.
     mute: BTreeSet<String>,
@@ -61,6 +63,7 @@ impl Cluster {
             proxies: BTreeMap::new(),
             placements: Vec::new(),
             now: Timestamp::from_second(1_800_000_000).expect("a time"),
+            api_server_ahead: SignedDuration::ZERO,
             version: 1,
             mute: BTreeSet::new(),
             heartbeat: Value::Null,
@@ -317,7 +320,7 @@ impl Cluster {
                     "resourceVersion": version,
                     "labels": {"signpost.dev/node": node, "signpost.dev/profile": spec["profileName"]},
                     "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner}],
-                    "managedFields": [{"manager": STAMP_MANAGER, "operation": "Apply", "time": self.now}],
+                    "managedFields": [{"manager": STAMP_MANAGER, "operation": "Apply", "time": self.now + self.api_server_ahead}],
                 }, "spec": spec, "status": known["status"]});
                 let annotations = &mut proxy["metadata"]["annotations"];
                 if let Some(previous) = previous {

@@ -83,6 +83,9 @@ pub(crate) struct Progress {
     given: usize,
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
+    /// The nodes that failed after they were changed back, each with the reason, if they stop the
+    /// rollback.
+    pub(crate) failed_returns: Vec<String>,
 }
 
 // === impl Waves ===
@@ -215,6 +218,7 @@ impl Waves {
                 .filter(waits)
                 .map(|&index| members[index].name().to_owned())
                 .collect(),
+            failed_returns: Vec::new(),
         }
     }
 }
@@ -317,6 +321,11 @@ impl RolloutProgress {
                 nodes(progress.waiting_for.len()),
                 progress.current,
                 first(&progress.waiting_for)
+            ),
+            RolloutPhase::RollingBack if !progress.failed_returns.is_empty() => format!(
+                "{} to roll back, which waits for nodes that failed after going back: {}",
+                nodes(progress.given),
+                first(&progress.failed_returns)
             ),
             RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.given)),
             _ => String::new(),

@@ -474,3 +474,54 @@ fn t194_nodes_that_failed_do_not_wait_for_a_status_that_cannot_be_written() {
     write_without_reports(&mut cluster);
     assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
 }
+
+/// Failure story T205. Something else than the change is wrong: the rollback fails as well.
+#[test]
+fn t205_a_rollback_after_which_nodes_fail_takes_no_healthy_node_along() {
+    let mut cluster = Cluster::with_nodes(20);
+    let rollout = json!({"maxUnavailable": 2, "progressDeadline": "60s"});
+    cluster.put_profile("default", iptables(rollout));
+    cluster.mute = ["n8", "n9"].map(str::to_owned).into();
+    cluster.run();
+    cluster.broken_mode = Some("nftables");
+    cluster.mute.clear();
+    cluster.say("n8", json!({"Ready": "False"}));
+    cluster.say("n9", json!({"Ready": "False"}));
+    cluster.advance(3600);
+    assert_eq!(
+        cluster.nodes_with_mode("nftables").len(),
+        4,
+        "two that failed, and two that were the first to follow"
+    );
+    let rollout = cluster.status("default").rollout.expect("it is there");
+    assert_eq!(
+        rollout.waiting_for,
+        "16 nodes to roll back, which waits for nodes that failed after going back: \
+         n1 (Said: by the test), n10 (Said: by the test)"
+    );
+    cluster.broken_mode = None;
+    for node in ["n1", "n10"] {
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 20);
+}
+
+/// Failure story T205.
+#[test]
+fn t205_a_node_that_went_back_keeps_its_place_until_it_is_available() {
+    let mut cluster = Cluster::with_nodes(6);
+    let rollout = json!({"maxUnavailable": 1, "minReady": "60s", "canary": 0, "waves": [100]});
+    cluster.put_profile("default", iptables(rollout.clone()));
+    cluster.advance(170);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    let mut aborted = rollout;
+    aborted["abort"] = cluster.status("default").target_hash.into();
+    cluster.put_profile("default", iptables(aborted));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 2);
+    cluster.advance(50);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 2);
+    cluster.advance(11);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 1);
+}

@@ -251,6 +251,22 @@ fn t111_clocks_of_nodes_decide_nothing() {
     }
 }
 
+/// Failure story T111. The deadline of a node was a time of the API server.
+#[test]
+fn t111_the_clock_of_the_api_server_moves_no_deadline() {
+    for ahead in [-7200, 7200] {
+        let mut cluster = Cluster::with_nodes(3);
+        cluster.api_server_ahead = jiff::SignedDuration::from_secs(ahead);
+        cluster.mute.insert("n1".into());
+        cluster.put_profile("default", iptables(json!({"progressDeadline": "600s"})));
+        cluster.advance(590);
+        assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "{ahead}");
+        cluster.advance(20);
+        let progressing = cluster.condition("default", "Progressing");
+        assert_eq!(progressing, "False/RolledBack", "{ahead}");
+    }
+}
+
 #[test]
 fn nodes_that_are_unavailable_already_count_among_those_that_may_be() {
     let mut cluster = Cluster::with_nodes(9);
