@@ -180,33 +180,29 @@ struct Outcome<'a> {
 impl Fleet {
     /// Applies an event to the observed state.
     pub(crate) fn apply(&mut self, event: Event) {
-        let impact = match &event {
-            Event::Profile(change) => self.profiles.impact(change),
-            Event::Node(change) => self.nodes.impact(change),
-            Event::Proxy(change) => self.proxies.impact(change),
-            Event::Placement(change) => self.placements.impact(change),
-            Event::Leases { .. } => PlanImpact::Something,
-        };
-        self.has_changes |= impact == PlanImpact::Something;
-        match event {
-            Event::Profile(change) => drop(self.profiles.apply(change)),
-            Event::Node(change) => drop(self.nodes.apply(change)),
-            Event::Placement(change) => drop(self.placements.apply(change)),
+        let impact = match event {
+            Event::Profile(change) => self.profiles.apply(change).0,
+            Event::Node(change) => self.nodes.apply(change).0,
+            Event::Placement(change) => self.placements.apply(change).0,
             Event::Proxy(change) => {
                 self.heartbeats.receive(&change, &self.proxies);
-                let gone = self.proxies.apply(change).into_iter();
+                let (impact, gone) = self.proxies.apply(change);
+                let gone = gone.into_iter();
                 self.departed
                     .extend(gone.map(|record| (record.name.clone(), record)));
+                impact
             }
             // The NodeProxies must be listed first: they say which agents renew a Lease.
-            Event::Leases { versions, at } => {
-                if let Some(proxies) = self.proxies.listed() {
+            Event::Leases { versions, at } => match self.proxies.listed() {
+                Some(proxies) => {
                     let promised = proxies.values().filter(|proxy| proxy.has_promised_lease());
                     let promised = promised.map(|proxy| proxy.name.as_str());
-                    self.heartbeats.observe(promised, &versions, at);
+                    self.heartbeats.observe(promised, &versions, at)
                 }
-            }
-        }
+                None => PlanImpact::Nothing,
+            },
+        };
+        self.has_changes |= impact == PlanImpact::Something;
     }
 
     /// Returns every profile, as last read or written.

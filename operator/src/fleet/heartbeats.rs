@@ -5,13 +5,13 @@
 //! version ([0048](../../../docs/decisions/0048-a-lease-for-each-agent.md)).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     slice,
     time::{Duration, Instant},
 };
 
 use crate::{
-    fleet::known::{Change, ObjectCache},
+    fleet::known::{Change, ObjectCache, PlanImpact},
     records::NodeProxyRecord,
 };
 
@@ -28,6 +28,8 @@ const LONGEST_GAP: Duration = Duration::from_secs(45);
 pub(crate) struct Heartbeats {
     /// The observations by node name.
     seen: BTreeMap<String, Seen>,
+    /// The nodes whose agents were silent at the last list.
+    silent: BTreeSet<String>,
     listed_at: Option<Instant>,
     oldest: Duration,
 }
@@ -45,13 +47,13 @@ struct Seen {
 
 impl Heartbeats {
     /// Applies a list of Leases requested at `now`: their `versions` by node. Agents that are not
-    /// in `promised` renew no Lease.
+    /// in `promised` renew no Lease. Returns whether that changes which agents are silent.
     pub(crate) fn observe<'a>(
         &mut self,
         promised: impl Iterator<Item = &'a str>,
         versions: &BTreeMap<String, String>,
         now: Instant,
-    ) {
+    ) -> PlanImpact {
         let mut before = std::mem::take(&mut self.seen);
         let last = self.listed_at.replace(now);
         if last.is_some_and(|last| now.saturating_duration_since(last) > LONGEST_GAP) {
@@ -70,6 +72,14 @@ impl Heartbeats {
         let ages = self.seen.values();
         let ages = ages.map(|seen| now.saturating_duration_since(seen.since));
         self.oldest = ages.max().unwrap_or_default();
+        let is_silent = |seen: &Seen| now.saturating_duration_since(seen.since) >= SILENCE;
+        let silent = self.seen.iter().filter(|(_, seen)| is_silent(seen));
+        let silent = silent.map(|(node, _)| node.clone()).collect();
+        if std::mem::replace(&mut self.silent, silent) == self.silent {
+            PlanImpact::Nothing
+        } else {
+            PlanImpact::Something
+        }
     }
 
     /// Returns how long the oldest Lease had been unchanged at the last list.
@@ -94,14 +104,14 @@ impl Heartbeats {
             let is_news = before.is_none_or(|before| before.status != record.status);
             if is_news && !record.is_called_silent() {
                 self.seen.remove(&record.name);
+                self.silent.remove(&record.name);
             }
         }
     }
 
     /// Whether the agent of `node` was silent at the last list.
     pub(crate) fn is_silent(&self, node: &str) -> bool {
-        let seen = self.listed_at.zip(self.seen.get(node));
-        seen.is_some_and(|(listed, seen)| listed.saturating_duration_since(seen.since) >= SILENCE)
+        self.silent.contains(node)
     }
 }
 

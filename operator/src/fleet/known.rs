@@ -39,8 +39,7 @@ pub(crate) struct ObjectCache<R> {
 // === impl ObjectCache ===
 
 impl<R: Record> ObjectCache<R> {
-    /// Returns whether `change` requires a new plan. Call it before [`ObjectCache::apply`].
-    pub(crate) fn impact(&self, change: &Change<R>) -> PlanImpact {
+    fn impact(&self, change: &Change<R>) -> PlanImpact {
         let record = match change {
             Change::Applied(record) => record,
             Change::Relisting => return PlanImpact::Nothing,
@@ -53,10 +52,16 @@ impl<R: Record> ObjectCache<R> {
         }
     }
 
-    /// Applies a change from a watch or from the answer to a write; returns the objects that are
-    /// gone. Never replaces an object with an older version of it, except by a list that was
-    /// requested later: after a restore of etcd, the objects are older.
-    pub(crate) fn apply(&mut self, change: Change<R>) -> Vec<R> {
+    /// Applies a change from a watch or from the answer to a write; returns whether it requires a
+    /// new plan, and the objects that are gone. Never replaces an object with an older version of
+    /// it, except by a list that was requested later: after a restore of etcd, the objects are
+    /// older.
+    pub(crate) fn apply(&mut self, change: Change<R>) -> (PlanImpact, Vec<R>) {
+        let impact = self.impact(&change);
+        (impact, self.replace(change))
+    }
+
+    fn replace(&mut self, change: Change<R>) -> Vec<R> {
         match change {
             Change::Relisting => {
                 self.since_request.clear();

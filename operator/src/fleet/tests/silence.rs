@@ -71,6 +71,23 @@ impl Watched {
 }
 
 #[test]
+fn t160_a_list_of_renewed_leases_costs_no_plan_of_all_nodes() {
+    let mut watched = Watched::with_nodes(3);
+    for second in [15, 30] {
+        watched.clock += Duration::from_secs(15);
+        let renewed = watched.versions.values_mut();
+        renewed.for_each(|version| *version = format!("9{second}"));
+        watched.list();
+        assert!(!watched.cluster.fleet.has_changes());
+    }
+    for _ in 0..6 {
+        watched.clock += Duration::from_secs(15);
+        watched.list();
+    }
+    assert!(watched.cluster.fleet.has_changes(), "all agents are silent");
+}
+
+#[test]
 fn t136_a_node_whose_agent_does_not_renew_its_lease_is_unknown_until_it_is_heard_again() {
     let mut watched = Watched::with_nodes(3);
     watched.pass(75, &["n1"]);
