@@ -12,7 +12,7 @@
 //!   comes before it. A mistake in a profile changes nothing on the nodes where that profile is in
 //!   force.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt};
+use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -24,15 +24,16 @@ use crate::{
     unsupported,
 };
 
-/// The properties of a node that the decision depends on.
+/// The properties of a node that the decision depends on. Large ones are shared: an operator asks for
+/// thousands of nodes at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<BTreeMap<String, String>>,
     /// Its latest configuration, if any.
-    pub current: Option<NodeProxySpec>,
+    pub current: Option<Arc<NodeProxySpec>>,
 }
 
 /// All profiles in the order in which they decide, checked and completed once for any number of nodes.
@@ -45,14 +46,14 @@ pub struct Ranking<'a> {
 struct Ranked<'a> {
     profile: &'a ProxyProfile,
     name: &'a str,
-    outcome: Result<NodeProxySpec, Vec<FieldError>>,
+    outcome: Result<Arc<NodeProxySpec>, Vec<FieldError>>,
 }
 
 /// The configuration that a node should have, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// The node's configuration; absent if no profile decides, which is not an error.
-    pub effective: Option<NodeProxySpec>,
+    pub effective: Option<Arc<NodeProxySpec>>,
     /// The profile that decides.
     pub winner: Option<String>,
     /// Why the node keeps its configuration although its profile has a different one.
@@ -176,7 +177,7 @@ impl<'a> Ranked<'a> {
         let name = profile.metadata.name.as_deref().unwrap_or_default();
         let errors = check::check(&profile.spec);
         let outcome = if errors.is_empty() {
-            Ok(stamp(profile, name))
+            Ok(Arc::new(stamp(profile, name)))
         } else {
             Err(errors)
         };

@@ -50,7 +50,7 @@ fn whatever_a_profile_holds_it_is_refused_by_field_or_can_be_carried_out() {
     ];
     let odd = odd.map(|word| json!(word)).to_vec();
     let node = NodeFacts {
-        labels: BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]),
+        labels: BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]).into(),
         ..NodeFacts::default()
     };
     try_many(CASES, &damaged_json(profiles(), odd), |object| {

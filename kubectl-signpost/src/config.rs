@@ -159,8 +159,8 @@ fn put(profiles: &mut Vec<ProxyProfile>, mut changed: ProxyProfile) {
 fn facts_of(node: &Node, proxy: Option<&NodeProxy>) -> NodeFacts {
     NodeFacts {
         name: node.name_any(),
-        labels: node.metadata.labels.clone().unwrap_or_default(),
-        current: proxy.map(|proxy| proxy.spec.clone()),
+        labels: node.metadata.labels.clone().unwrap_or_default().into(),
+        current: proxy.map(|proxy| proxy.spec.clone().into()),
     }
 }
 

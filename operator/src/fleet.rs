@@ -33,6 +33,7 @@ mod waves;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -134,9 +135,9 @@ pub(crate) enum Action {
         /// The UID of the Node object, which becomes the owner of the `NodeProxy`.
         owner: String,
         /// The spec to assign.
-        spec: Box<NodeProxySpec>,
+        spec: Arc<NodeProxySpec>,
         /// The spec to return to if the change fails.
-        previous: Option<Box<NodeProxySpec>>,
+        previous: Option<Arc<NodeProxySpec>>,
         /// The state of the node before the change.
         baseline: Option<Baseline>,
         /// The resource version that this decision is based on, so that a later write is not
@@ -267,7 +268,7 @@ impl Fleet {
             let proxy = proxies.get(&node.name);
             let facts = NodeFacts {
                 name: node.name.clone(),
-                labels: node.labels.clone(),
+                labels: Arc::clone(&node.labels),
                 current: proxy.and_then(|proxy| proxy.spec.clone()),
             };
             let mut resolution = ranking.resolve(&facts);
@@ -401,8 +402,8 @@ fn stamps(
         (!fits).then(|| Action::Stamp {
             owner: owner.clone(),
             node: name,
-            spec: Box::new(desired.spec),
-            previous: desired.previous.map(Box::new),
+            spec: desired.spec,
+            previous: desired.previous,
             baseline: desired.baseline,
             version: proxy.and_then(NodeProxyRecord::resource_version),
         })

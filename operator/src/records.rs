@@ -2,8 +2,10 @@
 //! unreadable part is still known by name and never stops its watch.
 
 mod node;
+mod report;
+mod shared_specs;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{
     check::{self, FieldError},
@@ -18,7 +20,11 @@ use kube::core::DynamicObject;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-pub(crate) use self::node::{NodeRecord, Reachability, Role, SlimNode};
+pub(crate) use self::{
+    node::{NodeRecord, Reachability, Role, SlimNode},
+    report::{Latency, Report},
+    shared_specs::SharedSpecs,
+};
 use crate::baseline::Baseline;
 
 /// The field manager of `NodeProxy.spec`.
@@ -83,18 +89,18 @@ pub(crate) struct NodeProxyRecord {
     /// The UIDs of its owners.
     pub(crate) owners: Vec<String>,
     /// The assigned spec, or those of its fields that can be read; absent if there is none.
-    pub(crate) spec: Option<NodeProxySpec>,
+    pub(crate) spec: Option<Arc<NodeProxySpec>>,
     /// Whether that is the whole spec. If another version wrote more, the operator may replace it,
     /// but never writes it: the node would lose the rest.
     pub(crate) is_spec_whole: bool,
     /// The last spec before this one with which the node was ready.
-    pub(crate) previous: Option<NodeProxySpec>,
+    pub(crate) previous: Option<Arc<NodeProxySpec>>,
     /// The state of the node when it was assigned this spec.
     pub(crate) baseline: Option<Baseline>,
     /// When the operator last changed the spec, on the API server's clock, in whole seconds.
     pub(crate) stamped_at: Option<Timestamp>,
     /// The agent's status; absent before the first report, or if it cannot be read.
-    pub(crate) status: Option<NodeProxyStatus>,
+    pub(crate) status: Option<Report>,
     /// Whether there is a status, also one that cannot be read.
     pub(crate) has_status: bool,
     version: Version,
@@ -261,8 +267,8 @@ fn explain(object: &DynamicObject, error: &serde_json::Error) -> Vec<FieldError>
 // === impl NodeProxyRecord ===
 
 impl NodeProxyRecord {
-    /// Parses `object`.
-    pub(crate) fn parse(object: DynamicObject) -> Self {
+    /// Parses `object`. Its specs are those of `shared` where they are equal.
+    pub(crate) fn parse(object: DynamicObject, shared: &mut SharedSpecs) -> Self {
         let DynamicObject { metadata, data, .. } = object;
         let version = Version::of(&metadata);
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
@@ -278,8 +284,10 @@ impl NodeProxyRecord {
         let read = serde_json::to_value(&spec).unwrap_or_default();
         Self {
             is_spec_whole: has_all(&read, written),
-            spec,
-            previous: previous.and_then(|text| serde_json::from_str(text).ok()),
+            spec: spec.map(|spec| shared.share(spec)),
+            previous: previous
+                .and_then(|text| serde_json::from_str(text).ok())
+                .map(|previous| shared.share(previous)),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
             stamped_at: stamps
                 .filter_map(|entry| entry.time.as_ref())
@@ -287,7 +295,10 @@ impl NodeProxyRecord {
                 .or(created)
                 .map(|time| time.0),
             has_status: data.get("status").is_some_and(|status| !status.is_null()),
-            status: data.get("status").and_then(readable),
+            status: data
+                .get("status")
+                .and_then(readable)
+                .map(|status: NodeProxyStatus| status.into()),
             owners: metadata
                 .owner_references
                 .into_iter()
@@ -324,7 +335,7 @@ impl NodeProxyRecord {
 
     /// Returns the assigned spec if the whole of it can be read: only then may another object have
     /// it.
-    pub(crate) fn whole_spec(&self) -> Option<&NodeProxySpec> {
+    pub(crate) fn whole_spec(&self) -> Option<&Arc<NodeProxySpec>> {
         self.spec.as_ref().filter(|_| self.is_spec_whole)
     }
 

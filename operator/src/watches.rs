@@ -32,7 +32,7 @@ use tracing::warn;
 use crate::{
     fleet::{Change, Event},
     placement::{self, Placement},
-    records::{NodeProxyRecord, NodeRecord, ProfileRecord, SlimNode},
+    records::{NodeProxyRecord, NodeRecord, ProfileRecord, SharedSpecs, SlimNode},
 };
 
 /// A stream of fleet events that never ends.
@@ -62,11 +62,13 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
         namespace,
         &ApiResource::erase::<DaemonSet>(&()),
     );
+    let mut shared = SharedSpecs::default();
+    let parse_proxy = move |object| NodeProxyRecord::parse(object, &mut shared);
     let of_fleet = stream::select(
         changes("profiles", profiles, ProfileRecord::parse).map(Event::Profile),
         stream::select(
             changes("nodes", nodes, NodeRecord::parse).map(Event::Node),
-            changes("node proxies", proxies, NodeProxyRecord::parse).map(Event::Proxy),
+            changes("node proxies", proxies, parse_proxy).map(Event::Proxy),
         ),
     );
     let of_agents = stream::select(placements(daemon_sets).map(Event::Placement), list(leases));
@@ -133,7 +135,7 @@ fn version(metadata: ObjectMeta) -> Option<(String, String)> {
 fn changes<K, R>(
     what: &'static str,
     api: Api<K>,
-    parse: fn(K) -> R,
+    parse: impl FnMut(K) -> R + Send,
 ) -> impl Stream<Item = Change<R>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -148,7 +150,7 @@ fn attempts<K, R>(
     what: &'static str,
     api: Api<K>,
     config: watcher::Config,
-    parse: fn(K) -> R,
+    mut parse: impl FnMut(K) -> R + Send,
 ) -> impl Stream<Item = Result<Change<R>, watcher::Error>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,

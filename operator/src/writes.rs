@@ -22,7 +22,7 @@ use crate::{
     lease::Term,
     records::{
         BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER,
-        STATUS_MANAGER,
+        STATUS_MANAGER, SharedSpecs,
     },
 };
 
@@ -138,7 +138,7 @@ impl Writer {
                     .patch(node, &parameters, &Patch::Apply(stamp))
                     .await?;
                 Ok(Event::Proxy(Change::Applied(Box::new(
-                    NodeProxyRecord::parse(written),
+                    NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
             Action::Silence {
@@ -158,7 +158,7 @@ impl Writer {
                     .patch_status(node, &parameters, &Patch::Apply(silence))
                     .await?;
                 Ok(Event::Proxy(Change::Applied(Box::new(
-                    NodeProxyRecord::parse(written),
+                    NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
             Action::Remove { node, uid, version } => {

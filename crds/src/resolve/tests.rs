@@ -36,10 +36,12 @@ fn only(label: &str, value: &str) -> NodeSelector {
 fn node(labels: &[(&str, &str)]) -> NodeFacts {
     NodeFacts {
         name: "n1".into(),
-        labels: labels
-            .iter()
-            .map(|(key, value)| ((*key).into(), (*value).into()))
-            .collect(),
+        labels: Arc::new(
+            labels
+                .iter()
+                .map(|(key, value)| ((*key).into(), (*value).into()))
+                .collect(),
+        ),
         current: None,
     }
 }

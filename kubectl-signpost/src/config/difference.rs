@@ -38,8 +38,8 @@ pub(super) fn compare(profiles: &[ProxyProfile], name: &str, nodes: &[NodeFacts]
     let mut groups = Groups::new();
     for node in nodes {
         let resolution = ranking.resolve(node);
-        let before = node.current.as_ref();
-        let after = resolution.effective.as_ref();
+        let before = node.current.as_deref();
+        let after = resolution.effective.as_deref();
         let concerns = |spec: &NodeProxySpec| spec.profile_name == name;
         if !before.is_some_and(concerns) && !after.is_some_and(concerns) {
             continue;

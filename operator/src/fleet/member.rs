@@ -1,6 +1,6 @@
 //! One node of a profile, and its desired configuration.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crds::{
     condition::{
@@ -8,7 +8,7 @@ use crds::{
         reason::{AGENT_SILENT, HANDED_BACK},
     },
     effective::hash::ConfigHash,
-    node_proxy::{NodeProxySpec, NodeProxyStatus},
+    node_proxy::NodeProxySpec,
     profile::{handover::Handover, rollout::Rollout},
 };
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use crate::{
         observations::Observations,
     },
     placement::{Placement, Pods},
-    records::{NodeProxyRecord, NodeRecord},
+    records::{NodeProxyRecord, NodeRecord, Report},
 };
 
 /// A node that the profile decides for.
@@ -38,16 +38,16 @@ pub(crate) struct Member<'a> {
     /// The heartbeats of all agents.
     pub(crate) heartbeats: &'a Heartbeats,
     /// The spec that the profile would assign now; the current spec while the node is held.
-    pub(crate) effective: NodeProxySpec,
+    pub(crate) effective: Arc<NodeProxySpec>,
 }
 
 /// The desired `NodeProxy` of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DesiredNodeProxy {
     /// Its spec.
-    pub(crate) spec: NodeProxySpec,
+    pub(crate) spec: Arc<NodeProxySpec>,
     /// The spec to return to if the change fails.
-    pub(crate) previous: Option<NodeProxySpec>,
+    pub(crate) previous: Option<Arc<NodeProxySpec>>,
     /// The state of the node before the change.
     pub(crate) baseline: Option<Baseline>,
 }
@@ -60,9 +60,9 @@ const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 impl DesiredNodeProxy {
     /// For a node that has no configuration yet.
-    pub(crate) fn first(spec: &NodeProxySpec) -> Self {
+    pub(crate) fn first(spec: &Arc<NodeProxySpec>) -> Self {
         Self {
-            spec: spec.clone(),
+            spec: Arc::clone(spec),
             previous: None,
             baseline: None,
         }
@@ -78,12 +78,12 @@ impl Member<'_> {
     }
 
     /// Returns the spec assigned to the node.
-    pub(crate) fn current(&self) -> Option<&NodeProxySpec> {
+    pub(crate) fn current(&self) -> Option<&Arc<NodeProxySpec>> {
         self.proxy?.spec.as_ref()
     }
 
     /// Returns the status that the agent reported.
-    pub(crate) fn status(&self) -> Option<&NodeProxyStatus> {
+    pub(crate) fn status(&self) -> Option<&Report> {
         self.proxy?.status.as_ref()
     }
 
@@ -136,7 +136,7 @@ impl Member<'_> {
         if self.is_handed_back() || self.proxy?.has_promised_lease() {
             return None;
         }
-        let last = self.status()?.last_sync_time.as_ref()?.0;
+        let last = self.status()?.last_sync_time?;
         let period = self
             .current()
             .map_or(Duration::ZERO, |spec| spec.config.sync_period.duration());
@@ -207,8 +207,8 @@ impl Member<'_> {
     /// Whether another proxy serves the node and the configuration does not ask for a takeover.
     /// That the agent programs nothing is then no failure of the configuration.
     pub(crate) fn is_left_to_another_proxy(&self) -> bool {
-        let takes_over = |spec: &NodeProxySpec| spec.config.handover == Handover::Takeover;
-        self.is_handed_back() && !self.current().is_some_and(takes_over)
+        let handover = self.current().map(|spec| spec.config.handover);
+        self.is_handed_back() && handover != Some(Handover::Takeover)
     }
 
     /// Returns the condition Ready if it is not True.
@@ -265,7 +265,7 @@ impl Member<'_> {
     /// current one if the node is ready with it, otherwise the previous one.
     pub(crate) fn take(
         &self,
-        spec: &NodeProxySpec,
+        spec: &Arc<NodeProxySpec>,
         rollout: &Rollout,
         now: Timestamp,
     ) -> DesiredNodeProxy {

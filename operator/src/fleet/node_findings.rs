@@ -34,9 +34,7 @@ pub(super) fn sum_up(members: &[Member<'_>], now: Timestamp) -> Vec<NodeFinding>
 
 fn found_on(member: &Member<'_>) -> impl Iterator<Item = NodeFindingKind> {
     let says = |kind| member.says(kind) == Status::True;
-    let has_drift = member
-        .status()
-        .is_some_and(|status| !status.drift.is_empty());
+    let has_drift = member.status().is_some_and(|status| status.has_drift);
     let all = [
         (
             NodeFindingKind::ForeignProxyDetected,

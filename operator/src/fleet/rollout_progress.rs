@@ -14,7 +14,7 @@
 //! configuration. Their failures roll no other node back: the profile is known to work where it
 //! was.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{
     condition::{
@@ -389,7 +389,7 @@ impl RolloutProgress {
         &self,
         members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
-    ) -> Option<&'a NodeProxySpec> {
+    ) -> Option<&'a Arc<NodeProxySpec>> {
         let profile = &members.first()?.effective.profile_name;
         let is_behind = |progress: &NodeProgress| matches!(progress, NodeProgress::Behind(_));
         let is_proven =
@@ -444,8 +444,8 @@ impl RolloutProgress {
 
     /// Returns the configuration, other than the failed one, that most nodes have or can return to.
     /// Nodes that join meanwhile receive it.
-    fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a NodeProxySpec> {
-        let mut votes: BTreeMap<&ConfigHash, (usize, &NodeProxySpec)> = BTreeMap::new();
+    fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a Arc<NodeProxySpec>> {
+        let mut votes: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
         for member in members {
             let current = member.proxy.and_then(NodeProxyRecord::whole_spec);
             let previous = member.proxy.and_then(|proxy| proxy.previous.as_ref());

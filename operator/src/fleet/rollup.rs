@@ -19,7 +19,10 @@ use crds::{
 };
 use jiff::Timestamp;
 
-use crate::fleet::{member::Member, node_findings};
+use crate::{
+    fleet::{member::Member, node_findings},
+    records::Latency,
+};
 
 /// The aggregated reports of one profile's nodes.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +98,7 @@ impl Rollup {
     pub(crate) fn of(members: &[Member<'_>], target: &ConfigHash, now: Timestamp) -> Self {
         let mut rollup = Self::default();
         let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut latencies: Vec<(Microseconds, Microseconds)> = Vec::new();
+        let mut latencies: Vec<Latency> = Vec::new();
         let mut troubles: Vec<(Trouble, Option<Microseconds>, &str)> = Vec::new();
         for member in members {
             let silent = member.is_silent(now);
@@ -124,12 +127,9 @@ impl Rollup {
             {
                 *applied.entry(hash.as_str()).or_default() += 1;
             }
-            let total = member
-                .status()
-                .and_then(|status| status.sync_latency.as_ref())
-                .map(|latency| latency.total);
-            latencies.extend(total.map(|total| (total.p50_microseconds, total.p99_microseconds)));
-            let p99 = total.map(|total| total.p99_microseconds);
+            let latency = member.status().and_then(|status| status.latency);
+            latencies.extend(latency);
+            let p99 = latency.map(|latency| latency.p99);
             let reason = |kind: &str, otherwise: Reason| {
                 member
                     .condition(kind)
@@ -147,7 +147,7 @@ impl Rollup {
                     NO_CONFIGURATION
                 };
                 Trouble::NotReady(reason(READY, nothing))
-            } else if p99.is_some_and(|p99| p99 >= SLOW) {
+            } else if p99.is_some_and(|p99| p99 > SLOW) {
                 Trouble::Slow
             } else {
                 continue;
@@ -187,20 +187,11 @@ impl Rollup {
 
 /// Returns the median of the medians, which no single node can change, and the maximum of the 99th
 /// percentiles, which one node can.
-fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<FleetLatency> {
+fn fleet_latency(mut latencies: Vec<Latency>) -> Option<FleetLatency> {
     latencies.sort();
-    let (median, _) = *latencies.get(latencies.len().saturating_sub(1) / 2)?;
-    let greatest = latencies.into_iter().map(|(_, p99)| p99).max()?;
-    Some(FleetLatency::new(coarse(median), coarse(greatest)))
-}
-
-/// Rounds `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
-/// every report, and each change would write the profile. The metrics have the exact values.
-fn coarse(exact: Microseconds) -> Microseconds {
-    let exact = exact.count();
-    let steps = (0..19).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
-    let mut steps = [0].into_iter().chain(steps);
-    Microseconds::new(steps.find(|step| exact <= *step).unwrap_or(exact))
+    let median = latencies.get(latencies.len().saturating_sub(1) / 2)?.p50;
+    let greatest = latencies.into_iter().map(|latency| latency.p99).max()?;
+    Some(FleetLatency::new(median, greatest))
 }
 
 fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstNode> {
@@ -225,7 +216,7 @@ fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstN
                 }
                 Trouble::Slow => "Slow".to_owned(),
             },
-            p99_microseconds: p99_microseconds.map(coarse),
+            p99_microseconds,
         };
     troubles.into_iter().map(describe).collect()
 }

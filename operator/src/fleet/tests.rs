@@ -24,7 +24,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::records::{Record, STAMP_MANAGER, SlimNode};
+use crate::records::{Record, STAMP_MANAGER, SharedSpecs, SlimNode};
 
 /// A cluster with its operator.
 struct Cluster {
@@ -305,7 +305,7 @@ impl Cluster {
                 }) {
                     return;
                 }
-                let spec = serde_json::to_value(&spec).expect("JSON");
+                let spec = serde_json::to_value(&*spec).expect("JSON");
                 let version = self.next_version();
                 let known = self
                     .proxies
@@ -324,7 +324,7 @@ impl Cluster {
                 }, "spec": spec, "status": known["status"]});
                 let annotations = &mut proxy["metadata"]["annotations"];
                 if let Some(previous) = previous {
-                    let previous = serde_json::to_string(&previous).expect("JSON");
+                    let previous = serde_json::to_string(&*previous).expect("JSON");
                     annotations["signpost.dev/previous"] = previous.into();
                 }
                 if let Some(baseline) = baseline {
@@ -504,7 +504,7 @@ fn profile_record(value: &Value) -> ProfileRecord {
 }
 
 fn proxy_record(value: &Value) -> NodeProxyRecord {
-    NodeProxyRecord::parse(object(value))
+    NodeProxyRecord::parse(object(value), &mut SharedSpecs::default())
 }
 
 fn node_record(value: &Value) -> NodeRecord {

@@ -1,6 +1,6 @@
 //! Nodes of the cluster, and the few fields of them that the operator reads.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Resource, core::ClusterResourceScope};
@@ -16,7 +16,7 @@ pub(crate) struct NodeRecord {
     /// Its UID: a new node may have the name of a former one.
     pub(crate) uid: String,
     /// Its labels.
-    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) labels: Arc<BTreeMap<String, String>>,
     /// Its taints.
     pub(crate) taints: Vec<Taint>,
     /// Whether its kubelet reports.
@@ -138,7 +138,7 @@ impl NodeRecord {
         Self {
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default(),
-            labels: node.metadata.labels.unwrap_or_default(),
+            labels: node.metadata.labels.unwrap_or_default().into(),
             taints: node.spec.taints,
             reach: match ready {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,

@@ -169,14 +169,17 @@ impl ManifestStore {
         };
         let facts = NodeFacts {
             name: self.node.clone(),
-            labels,
-            current: self.assignment.as_ref().map(|known| known.spec.clone()),
+            labels: labels.into(),
+            current: self
+                .assignment
+                .as_ref()
+                .map(|known| known.spec.clone().into()),
         };
         let resolution = resolve(profiles, &facts);
         let reason = resolution.reason;
         resolution.effective.map(|spec| Assignment {
             generation: None,
-            spec,
+            spec: Arc::unwrap_or_clone(spec),
             reason,
         })
     }

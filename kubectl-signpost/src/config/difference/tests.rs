@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::*;
@@ -53,7 +55,7 @@ fn nodes_of_other_profiles_are_left_out_and_those_that_leave_are_not() {
         json!({"nodeSelector": {"matchLabels": {"a": "b"}}}),
     );
     let mut leaving = node("n2", Some(&profile("default", json!({}))));
-    leaving.labels.insert("a".to_owned(), "c".to_owned());
+    Arc::make_mut(&mut leaving.labels).insert("a".to_owned(), "c".to_owned());
     let nodes = [node("n1", Some(&edge)), leaving];
     let groups = compare(&[edge], "default", &nodes);
     assert!(

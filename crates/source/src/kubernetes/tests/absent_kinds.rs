@@ -20,9 +20,8 @@ fn proxy_json(profile_generation: i64, generation: i64, version: &str) -> Value 
 fn spec(profile_generation: i64) -> NodeProxySpec {
     let mut profile = ProxyProfile::new("default", ProxyProfileSpec::default());
     profile.metadata.generation = Some(profile_generation);
-    crds::resolve([&profile], &crds::NodeFacts::default())
-        .effective
-        .expect("an empty selector selects every node")
+    let effective = crds::resolve([&profile], &crds::NodeFacts::default()).effective;
+    std::sync::Arc::unwrap_or_clone(effective.expect("an empty selector selects every node"))
 }
 
 fn assigned(delivery: Delivery) -> Option<Assignment> {
