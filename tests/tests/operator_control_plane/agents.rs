@@ -1,11 +1,12 @@
-//! Reports in place of the agents.
-
-use std::path::Path;
+//! Reports and Events in place of the agents.
 
 use anyhow::{Context, Result};
 use crds::node_proxy::NodeProxy;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use serde_json::{Value, json};
 use tests::control_plane::{ServiceAccount, client};
 
@@ -22,16 +23,57 @@ impl Cluster {
         reported: &str,
         status: &Value,
     ) -> Result<()> {
+        // Not with kubectl, which first reads the subresource; agents may not do that.
+        self.as_agent(node, async |client| {
+            let resource = ApiResource::erase::<NodeProxy>(&());
+            let proxies = Api::<DynamicObject>::all_with(client, &resource);
+            let patch = Patch::Merge(json!({"status": status}));
+            proxies
+                .patch_status(reported, &PatchParams::default(), &patch)
+                .await?;
+            Ok(())
+        })
+    }
+
+    /// Writes an Event as `reporter` with the credentials of the agent on `node`, and reports it
+    /// again, which makes the Event a series.
+    pub(crate) fn announce_as(
+        &self,
+        node: Option<&str>,
+        reporter: Reporter,
+        regarding: &ObjectReference,
+    ) -> Result<()> {
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "Starting".to_owned(),
+            note: None,
+            action: "Report".to_owned(),
+            secondary: None,
+        };
+        self.as_agent(node, async |client| {
+            let recorder = Recorder::new(client, reporter);
+            recorder.publish(&event, regarding).await?;
+            recorder.publish(&event, regarding).await?;
+            Ok(())
+        })
+    }
+
+    /// Makes requests with the credentials of the agent on `node`; with `None`, of an agent whose
+    /// token names no node.
+    pub(crate) fn as_agent(
+        &self,
+        node: Option<&str>,
+        request: impl AsyncFnOnce(Client) -> Result<()>,
+    ) -> Result<()> {
         let mut account = ServiceAccount::new(NAMESPACE, "signpost-agent");
         if let Some(node) = node {
             account = account.on_node(node);
         }
         let kubeconfig = self.control_plane.kubeconfig_of_account(&account)?;
-        // Not with kubectl, which first reads the subresource; agents may not do that.
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
-            .block_on(patch_status(&kubeconfig, reported, status))
+            .block_on(async { request(client(&kubeconfig).await?).await })
     }
 
     /// Reports as the agent of `node` that it has programmed its configuration. The reported
@@ -94,14 +136,4 @@ impl Cluster {
             }),
         )
     }
-}
-
-async fn patch_status(kubeconfig: &Path, node: &str, status: &Value) -> Result<()> {
-    let resource = ApiResource::erase::<NodeProxy>(&());
-    let proxies = Api::<DynamicObject>::all_with(client(kubeconfig).await?, &resource);
-    let patch = Patch::Merge(json!({"status": status}));
-    proxies
-        .patch_status(node, &PatchParams::default(), &patch)
-        .await?;
-    Ok(())
 }

@@ -4,7 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Event as CoreEvent, ObjectReference};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::runtime::events::Reporter;
+use serde_json::{Value, json};
 use tests::control_plane::{OPERATOR_MANIFESTS, ServiceAccount};
 use tests::deadline::wait_for;
 
@@ -101,4 +105,123 @@ fn an_agent_writes_about_its_own_node_alone() -> Result<()> {
         "{refusal}"
     );
     Ok(())
+}
+
+/// Grants agents writes of Events in the API group "", as the role of another program may.
+const FURTHER_RIGHTS: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: further-rights}
+rules:
+  - {apiGroups: [''], resources: [events], verbs: [patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: further-rights}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: further-rights}
+subjects:
+  - {kind: ServiceAccount, name: signpost-agent, namespace: signpost-system}
+";
+
+#[test]
+fn t196_an_agent_writes_events_in_the_name_of_its_own_node_alone() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let service = regarding("Service", Some(NAMESPACE), "cart");
+    let node = regarding("Node", None, "n2");
+    let refused = |token, reporter, regarding| {
+        let written = cluster.announce_as(token, reporter, regarding);
+        written.err().map(|error| format!("{error:#}"))
+    };
+    // The API server takes a moment to enforce the policy.
+    let refusal = wait_for("the policy to be in force", DEADLINE, || {
+        Ok(refused(Some("n2"), agent_on("n1"), &service))
+    })?;
+    for part in [
+        "the agent of node n2 may not write Event cart.",
+        ": reportingInstance must be n2",
+    ] {
+        assert!(refusal.contains(part), "{refusal}");
+    }
+    let kubelet = Reporter {
+        controller: "kubelet".to_owned(),
+        ..agent_on("n2")
+    };
+    let other = regarding("Node", None, "n1");
+    let pod = regarding("Pod", Some(NAMESPACE), "cart");
+    for (token, reporter, regarding, expected) in [
+        (Some("n2"), kubelet, &node, "reportingController must be"),
+        (Some("n2"), agent_on("n2"), &other, "regarding must be"),
+        (Some("n2"), agent_on("n2"), &pod, "regarding must be"),
+        (None, agent_on("n2"), &node, "must say which node it is for"),
+    ] {
+        let refusal = refused(token, reporter, regarding).context(expected)?;
+        assert!(refusal.contains(expected), "not {expected:?}: {refusal}");
+    }
+
+    cluster.announce_as(Some("n2"), agent_on("n2"), &service)?;
+    cluster.announce_as(Some("n2"), agent_on("n2"), &node)?;
+    cluster.announce_as(Some("n1"), agent_on("n1"), &other)?;
+    let written = |node: &str| {
+        let about = format!("--field-selector=involvedObject.kind=Node,involvedObject.name={node}");
+        let columns = "--output=jsonpath={range .items[*]}{.metadata.name} {.reportingInstance} \
+                       {.series.count}{end}";
+        let arguments = ["get", "events", "--namespace=default", &about, columns];
+        cluster.control_plane.kubectl(&arguments)
+    };
+    for node in ["n1", "n2"] {
+        let (written, expected) = (written(node)?, format!(" {node} 2"));
+        assert!(written.ends_with(&expected), "not {expected}: {written}");
+    }
+
+    let all = written("n1")?;
+    let name = all.split(' ').next().context("it has a name")?;
+    let again = json!({"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}});
+    let refusal =
+        patch_event::<Event>(&cluster, name, again).expect_err("it is an Event of node n1");
+    let expected =
+        format!("the agent of node n2 may not write Event {name}: reportingInstance must be n2");
+    assert!(format!("{refusal:#}").contains(&expected), "{refusal:#}");
+
+    cluster.control_plane.apply(FURTHER_RIGHTS)?;
+    // The API server takes a moment to grant them.
+    wait_for("the policy to refuse it, not a role", DEADLINE, || {
+        let takeover = json!({"reportingInstance": "n2", "involvedObject": {"name": "n2"}});
+        let refusal = patch_event::<CoreEvent>(&cluster, name, takeover)
+            .expect_err("it is an Event of node n1");
+        Ok(format!("{refusal:#}").contains(&expected).then_some(()))
+    })
+}
+
+/// The reporter of the Events of the agent on `node`.
+fn agent_on(node: &str) -> Reporter {
+    Reporter {
+        controller: "signpost-agent".to_owned(),
+        instance: Some(node.to_owned()),
+    }
+}
+
+fn regarding(kind: &str, namespace: Option<&str>, name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Patches an Event of namespace `default` with the credentials of the agent on n2.
+fn patch_event<E: kube::Resource<DynamicType = ()>>(
+    cluster: &Cluster,
+    name: &str,
+    patch: Value,
+) -> Result<()> {
+    cluster.as_agent(Some("n2"), async |client| {
+        let resource = ApiResource::erase::<E>(&());
+        let events = Api::<DynamicObject>::namespaced_with(client, "default", &resource);
+        events
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    })
 }
