@@ -40,3 +40,19 @@ app.kubernetes.io/component: {{ . }}
 {{- define "signpost.port" -}}
 {{ regexFind "[0-9]+$" . }}
 {{- end }}
+
+{{/* How many operators there are. Takes the root. */}}
+{{- define "signpost.operator.replicas" -}}
+{{- if .Values.operator.replicas -}}
+{{ .Values.operator.replicas }}
+{{- else -}}
+{{- $selector := merge (dict "kubernetes.io/os" "linux") .Values.operator.nodeSelector -}}
+{{- $nodes := 0 -}}
+{{- range (lookup "v1" "Node" "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- if deepEqual $labels (merge (deepCopy $selector) $labels) -}}{{- $nodes = add1 $nodes -}}{{- end -}}
+{{- end -}}
+{{- /* Where manifests are rendered without a cluster there are no nodes. */ -}}
+{{ ternary 1 2 (eq (int $nodes) 1) }}
+{{- end -}}
+{{- end }}

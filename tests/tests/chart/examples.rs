@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
 use tests::scenario::Update;
 
@@ -147,6 +147,32 @@ fn one_operator_has_no_disruption_budget_and_two_have() -> Result<()> {
         let operator = manifests::find(&rendered, "Deployment", "signpost-operator")?;
         ensure!(operator["metadata"]["namespace"] == NAMESPACE);
     }
+    Ok(())
+}
+
+#[test]
+fn on_a_single_node_there_is_one_operator_because_two_cannot_share_it() -> Result<()> {
+    let control_plane = ControlPlane::start(Options::default())?;
+    let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
+    let helm = Helm::new(Cluster::Kubeconfig(kubeconfig))?;
+    let replicas = |set: &str| -> Result<Value> {
+        let set = format!("--set=apiServer.host=192.0.2.10{set}");
+        let rendered = manifests::parse(&helm.render(&[set])?)?;
+        let operator = manifests::find(&rendered, "Deployment", "signpost-operator")?;
+        Ok(operator["spec"]["replicas"].clone())
+    };
+    let windows = json!({"kubernetes.io/os": "windows"});
+    let linux = json!({"kubernetes.io/os": "linux"});
+    let system = json!({"kubernetes.io/os": "linux", "pool": "system"});
+    for (name, labels, expected) in [("n1", windows, 2), ("n2", system, 1), ("n3", linux, 2)] {
+        let metadata = json!({"name": name, "labels": labels});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+        control_plane.apply(&node.to_string())?;
+        let found = replicas("")?;
+        ensure!(found == expected, "{found} with node {name}");
+    }
+    ensure!(replicas(",operator.nodeSelector.pool=system")? == 1);
+    ensure!(replicas(",operator.nodeSelector.pool=system,operator.replicas=3")? == 3);
     Ok(())
 }
 
