@@ -246,6 +246,35 @@ fn the_job_of_agents_can_be_that_of_kube_proxy() -> Result<()> {
 }
 
 #[test]
+fn relabelings_of_a_user_come_after_those_of_the_chart() -> Result<()> {
+    let own = json!({"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"});
+    let job = json!({"targetLabel": "job", "replacement": "kube-proxy"});
+    let zone = json!({"targetLabel": "zone", "replacement": "a"});
+    let drop = json!({"action": "drop", "sourceLabels": ["__name__"], "regex": "process_.*"});
+    let values = json!({
+        "enabled": true, "jobLabel": "kube-proxy", "relabelings": [zone], "metricRelabelings": [drop],
+    });
+    let arguments = [
+        "--set=apiServer.host=192.0.2.10".to_owned(),
+        format!("--set-json=metrics.podMonitor={values}"),
+    ];
+    let rendered = manifests::parse(&Helm::new(Cluster::None)?.render(&arguments)?)?;
+    for (name, relabelings) in [
+        ("signpost-agent", json!([own, job, zone])),
+        ("signpost-operator", json!([own, zone])),
+    ] {
+        let monitor = manifests::find(&rendered, "PodMonitor", name)?;
+        let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+        ensure!(endpoint["relabelings"] == relabelings, "{name}: {endpoint}");
+        ensure!(
+            endpoint["metricRelabelings"] == json!([drop]),
+            "{name}: {endpoint}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn dashboards_and_alerts_are_there_where_values_say_so() -> Result<()> {
     let render = |set: &str| -> Result<manifests::Objects> {
         let set = format!("--set=apiServer.host=192.0.2.10,profile.create=false,{set}");
