@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::NodeProxyStatus;
 use crds::condition::{self, Finding, READY, Status, reason};
+use crds::{ConfigHash, NodeProxyStatus};
 use dataplane::{Dataplane, FrontendKey, FrontendKind, Protocol, ServiceKey};
 use kube::Client;
 use runtime::CancellationToken;
@@ -42,8 +42,8 @@ pub(crate) enum ApiServiceState {
     /// not been ready yet.
     #[default]
     Unchecked,
-    /// The last check succeeded.
-    Reachable(SocketAddr),
+    /// The last check succeeded while the node had this configuration.
+    Reachable(SocketAddr, ConfigHash),
     /// Several checks in a row have failed, the last with this error.
     Unreachable(SocketAddr, String),
 }
@@ -82,7 +82,8 @@ async fn check_for_ever(board: &Board, client: &Client) {
                 Ok(()) => {
                     failures = 0;
                     pause = jittered(EVERY);
-                    board.post_api_service(ApiServiceState::Reachable(address));
+                    let config = current.applied_hash.clone().unwrap_or_default();
+                    board.post_api_service(ApiServiceState::Reachable(address, config));
                 }
                 // The node has no route there, and the kernel looks for one before it sees rules.
                 Err(error) if error.kind() == ErrorKind::NetworkUnreachable => {
@@ -188,13 +189,14 @@ async fn answers(client: &Client) -> bool {
 // === impl ApiServiceState ===
 
 impl ApiServiceState {
-    /// Returns the condition; the caller knows whether the check means anything now.
-    pub(crate) fn finding(&self, is_meaningful: bool) -> Finding {
+    /// Returns the condition of a node that should have `config`; the caller knows whether the check
+    /// means anything now. A success with another configuration proves nothing about this one.
+    pub(crate) fn finding(&self, config: &ConfigHash, is_meaningful: bool) -> Finding {
         let say = |status, reason, message| {
             Finding::new(condition::API_SERVICE_REACHABLE, status, reason, message)
         };
         match self {
-            ApiServiceState::Reachable(address) if is_meaningful => {
+            ApiServiceState::Reachable(address, checked) if is_meaningful && checked == config => {
                 let message = format!("a new connection to {address} was accepted");
                 say(Status::True, reason::CONNECTED, message)
             }

@@ -27,6 +27,9 @@ const FIELD_MANAGER: &str = "signpost-agent";
 const PERIOD: Duration = Duration::from_secs(30);
 /// The longest pause after a failed renewal: the operator waits for less than three periods.
 const RETRY: Duration = Duration::from_secs(10);
+/// The number of failures in a row that are retried so soon. After them the operator has noticed,
+/// and an API server that returns gets no more requests than at other times.
+const SOON: u32 = 8;
 /// How long the API server may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The time without a renewal after which the operator may have reported this agent as silent. It
@@ -121,7 +124,7 @@ pub(crate) async fn report(
                 failures = failures.saturating_add(1);
                 match error {
                     RenewError::NoNodeProxy => jittered(ABSENT),
-                    _ if error.is_refusal() => jittered(PERIOD),
+                    _ if error.is_refusal() || failures > SOON => jittered(PERIOD),
                     _ => spread(RETRY, fraction()),
                 }
             }

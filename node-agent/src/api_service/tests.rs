@@ -105,8 +105,9 @@ impl Checked {
     }
 
     async fn wait_until_reachable(&mut self) {
-        let reachable = ApiServiceState::Reachable(self.address);
-        let met = self.state.wait_for(|state| *state == reachable).await;
+        let address = self.address;
+        let is_reachable = |state: &ApiServiceState| matches!(state, ApiServiceState::Reachable(at, _) if *at == address);
+        let met = self.state.wait_for(is_reachable).await;
         drop(met.expect("the board is there"));
     }
 

@@ -135,6 +135,8 @@ async fn failures_are_tried_again_soon_and_end_no_promise() {
     rig.assign();
     let tries = rig.asked_in(60).await.len();
     assert!((6..=13).contains(&tries), "{tries}");
+    let tries = rig.asked_in(600).await.len();
+    assert!((18..=28).contains(&tries), "{tries} in ten minutes");
     assert!(rig.has_promised());
 }
 

@@ -47,7 +47,8 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings.extend(conntrack::findings(facts.connections));
     // A directory of manifests has no API server.
     if facts.view.source.unreadable.is_none() {
-        findings.push(facts.api_service.finding(can_check_api_service(facts)));
+        let is_meaningful = can_check_api_service(facts);
+        findings.push(facts.api_service.finding(&facts.view.hash, is_meaningful));
     }
     findings
 }

@@ -49,3 +49,26 @@ fn t184_connections_that_fail_through_programmed_rules_degrade_a_ready_node() {
         ["True/SourceStale", "Unknown/NotChecked"]
     );
 }
+
+/// Failure story T184. The proof of the configuration before was reported for the next one.
+#[test]
+fn t184_a_connection_with_the_configuration_before_proves_nothing_about_this_one() {
+    let view = view();
+    let report = report(Family::ALL.map(|family| programmed(family, &view)));
+    let say = |config: &ConfigHash| {
+        let reachable = ApiServiceState::Reachable(([10, 96, 0, 1], 443).into(), config.clone());
+        let facts = Facts {
+            api_service: &reachable,
+            ..facts(&view, Some(&report))
+        };
+        let before = NodeProxyStatus::default();
+        let status = status(&facts, &before, Timestamp::UNIX_EPOCH);
+        reported(&status, condition::API_SERVICE_REACHABLE).0
+    };
+    assert_eq!(say(&view.hash), "True");
+    let other = EffectiveConfig {
+        mode: Mode::Ipvs,
+        ..EffectiveConfig::default()
+    };
+    assert_eq!(say(&ConfigHash::of(&other)), "Unknown");
+}
