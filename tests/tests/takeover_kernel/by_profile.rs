@@ -8,15 +8,24 @@ use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone, list_everything};
 use crate::stage::{Mode, Stage};
 
-/// Failure story T171: there and back. A running kube-proxy keeps the configuration from being
+/// Failure story T171: from kube-proxy's mode nftables.
+pub(crate) fn from_nftables(stage: &mut Stage) -> Result<()> {
+    there_and_back(stage, Mode::Nftables, "KubeProxyNftables")
+}
+
+/// Failure story T171: from kube-proxy's mode iptables.
+pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
+    there_and_back(stage, Mode::Iptables, "KubeProxyIptables")
+}
+
+/// There and back. A running kube-proxy keeps the configuration from being
 /// applied. The condition Degraded names it, so that a rollout stops at this node; nothing was
 /// changed.
-pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
-    let mode = Mode::Nftables;
+fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     stage.start_kube_proxy(mode)?;
     let crowd = Crowd::gather(stage.topology())?;
     stage.start_agent()?;
-    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    stage.wait_for_foreign("True", reason)?;
     let before = list_everything(stage)?;
 
     let takeover = stage.configure(Handover::Takeover)?;

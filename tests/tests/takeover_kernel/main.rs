@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 15] = [
+    let tests: [(&str, Test); 16] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -79,7 +79,11 @@ fn main() -> Result<()> {
         ),
         (
             "t171_services_change_hands_as_the_profile_says_and_no_connection_is_lost",
-            by_profile::there_and_back,
+            by_profile::from_nftables,
+        ),
+        (
+            "t171_services_change_hands_from_mode_iptables_as_the_profile_says",
+            by_profile::from_iptables,
         ),
         (
             "a_handback_without_kube_proxy_is_refused",
