@@ -8,6 +8,7 @@
 //! - Find the configuration of a node, and the reason for it: [`resolve::resolve`], the same for
 //!   the operator and for an agent without an operator.
 //! - Find out what to do about a condition: [`condition::reason`].
+//! - Find out on which nodes a DaemonSet runs its Pods: [`placement::Placement`].
 //!
 //! ```text
 //!  ProxyProfile.spec --check--> FieldError
@@ -42,6 +43,7 @@ pub mod event;
 pub mod int_or_percent;
 pub mod manifest;
 pub mod node_proxy;
+pub mod placement;
 pub mod profile;
 pub mod reference;
 pub mod resolve;
