@@ -6,16 +6,17 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use crate::arguments::{Access, CheckOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
 use crate::output::Paint;
+use crate::pod_network::PodNetwork;
 use crate::print;
 use points::{Evidence, Right};
-pub(crate) use points::{first, linux};
+pub(crate) use points::{first, linux, name_outside};
 
 /// The resources that an installation creates, as group and resource.
 const CREATED: [(&str, &str); 6] = [
@@ -62,7 +63,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
     Ok(Evidence {
         version: (version.major, version.minor),
         nodes: cluster.read_nodes().await?,
-        pods: cluster.read_pods("").await?,
+        pods: cluster.read_of_each(PodNetwork::of).await?,
         signpost: cluster.read_pods(SELECTOR).await?,
         kube_proxy: absent(cluster.read_in::<DaemonSet>(namespace, name).await)?,
         kube_proxy_configuration: absent(cluster.read_in::<ConfigMap>(namespace, name).await)?,
@@ -106,11 +107,4 @@ pub(crate) fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, Clus
         Err(error) if error.is_absent() || error.is_forbidden() => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Whether a Pod is running.
-fn runs(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    status.and_then(|status| status.phase.as_deref()) == Some("Running")
-        && pod.metadata.deletion_timestamp.is_none()
 }

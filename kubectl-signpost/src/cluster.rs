@@ -1,5 +1,6 @@
 //! The connection to the API server: credentials and reads.
 
+mod error;
 mod watch;
 
 use std::fmt::Debug;
@@ -11,15 +12,15 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{
     ApiResource, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
 };
-use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use thiserror::Error;
 
 use crate::arguments::Access;
 
+pub(crate) use error::ClusterError;
 pub(crate) use watch::{Depth, ObjectEvent};
 
 /// The cluster that a command works on.
@@ -44,31 +45,6 @@ pub(crate) struct Read<T> {
 pub(crate) struct Unreadable {
     pub(crate) object: String,
     pub(crate) reason: String,
-}
-
-/// Why a request to the cluster failed.
-#[derive(Debug, Error)]
-pub(crate) enum ClusterError {
-    /// A kubeconfig named on the command line cannot be used.
-    #[error("failed to use the kubeconfig")]
-    Kubeconfig(#[source] KubeconfigError),
-    /// No kubeconfig was named and none was found.
-    #[error("failed to find a cluster")]
-    Nowhere(#[source] InferConfigError),
-    /// The client could not be created.
-    #[error("failed to set up a client for {server}")]
-    Client {
-        server: String,
-        #[source]
-        source: kube::Error,
-    },
-    /// A request failed.
-    #[error("failed to {doing}")]
-    Request {
-        doing: String,
-        #[source]
-        source: kube::Error,
-    },
 }
 
 /// The connect timeout: how soon an unreachable API server is reported.
@@ -199,6 +175,21 @@ impl Cluster {
         })
     }
 
+    /// Reads all objects of a kind, in all namespaces, and returns what `keep` makes of each. The
+    /// objects are not held together: all Pods of a large cluster take gigabytes.
+    pub(crate) async fn read_of_each<K, T>(
+        &self,
+        keep: impl Fn(&K) -> Option<T>,
+    ) -> Result<Vec<T>, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        let doing = format!("list {}", K::plural(&()));
+        let keep = |object: K| keep(&object);
+        list_some(&api, ListParams::default(), &doing, keep).await
+    }
+
     /// Lists all Nodes.
     pub(crate) async fn read_nodes(&self) -> Result<Vec<Node>, ClusterError> {
         let parameters = ListParams::default();
@@ -277,6 +268,19 @@ async fn list<K>(api: &Api<K>, parameters: ListParams, doing: &str) -> Result<Ve
 where
     K: Clone + DeserializeOwned + Debug,
 {
+    list_some(api, parameters, doing, Some).await
+}
+
+/// Lists all objects as [`list`] does, and returns what `keep` makes of each.
+async fn list_some<K, T>(
+    api: &Api<K>,
+    parameters: ListParams,
+    doing: &str,
+    keep: impl Fn(K) -> Option<T>,
+) -> Result<Vec<T>, ClusterError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     let mut parameters = parameters.limit(CHUNK);
     let mut objects = Vec::new();
     loop {
@@ -285,7 +289,7 @@ where
             doing: doing.to_owned(),
             source,
         })?;
-        objects.extend(part.items);
+        objects.extend(part.items.into_iter().filter_map(&keep));
         match part.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),
             None => return Ok(objects),
@@ -331,69 +335,6 @@ impl<T> Default for Read<T> {
         Read {
             objects: Vec::new(),
             unreadable: Vec::new(),
-        }
-    }
-}
-
-// === impl ClusterError ===
-
-impl ClusterError {
-    /// The next step for the user.
-    pub(crate) fn advice(&self) -> &'static str {
-        match self {
-            ClusterError::Kubeconfig(_) => {
-                "`kubectl config get-contexts` lists contexts; give --kubeconfig or --context"
-            }
-            ClusterError::Nowhere(_) => {
-                "give --kubeconfig FILE, or set KUBECONFIG; `kubectl config view` shows what kubectl uses"
-            }
-            ClusterError::Client { .. } => {
-                "`kubectl version` shows whether these credentials can be used"
-            }
-            ClusterError::Request { .. } => match self.code() {
-                Some(401) => "log in to the cluster again; `kubectl auth whoami` shows who you are",
-                Some(403) => {
-                    "ask an administrator for the permission that the message names; `kubectl auth can-i --list` shows \
-                     those you have"
-                }
-                Some(404) => {
-                    "`kubectl get proxyprofiles,nodeproxies` shows what there is of Signpost; where kubectl does not know \
-                     these types, install it first. Of other objects, check the name and the namespace (-n)"
-                }
-                Some(409) => "another program changed the object at the same time; run this again",
-                Some(422) => "correct the field that the message names",
-                _ => "`kubectl version` shows whether the API server answers",
-            },
-        }
-    }
-
-    /// Whether the API server denied the request for lack of permission.
-    pub(crate) fn is_forbidden(&self) -> bool {
-        self.code() == Some(403)
-    }
-
-    /// Whether the API server answered that the object or its type does not exist.
-    pub(crate) fn is_absent(&self) -> bool {
-        self.code() == Some(404)
-    }
-
-    /// Whether the same request may succeed a moment later: there was no answer, or the server is
-    /// busy or starting.
-    pub(crate) fn is_passing(&self) -> bool {
-        match (self, self.code()) {
-            (_, Some(code)) => code == 429 || code >= 500,
-            (ClusterError::Request { .. }, None) => true,
-            _ => false,
-        }
-    }
-
-    fn code(&self) -> Option<u16> {
-        match self {
-            ClusterError::Request {
-                source: kube::Error::Api(status),
-                ..
-            } => Some(status.code),
-            _ => None,
         }
     }
 }

@@ -19,6 +19,7 @@ mod inspect;
 mod migrate;
 mod nodes;
 mod output;
+mod pod_network;
 mod rollout;
 mod status;
 mod sysdump;

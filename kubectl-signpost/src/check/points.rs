@@ -6,15 +6,14 @@ use std::net::IpAddr;
 
 use crds::ProxyProfile;
 use crds::profile::detect_local::DetectLocalMode;
-use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 
-use super::runs;
 use crate::ending::Ending;
 use crate::output::{Paint, Tone};
+use crate::pod_network::{Comparison, DETECT_OTHERWISE, PodNetwork, compare, runs};
 
 /// The data read from a cluster.
 #[derive(Debug, Clone)]
@@ -22,7 +21,8 @@ pub(super) struct Evidence {
     /// The major and minor version, as reported by the API server.
     pub(super) version: (String, String),
     pub(super) nodes: Vec<Node>,
-    pub(super) pods: Vec<Pod>,
+    /// The Pods that are not in the network of their node.
+    pub(super) pods: Vec<PodNetwork>,
     /// The Pods of Signpost.
     pub(super) signpost: Vec<Pod>,
     pub(super) kube_proxy: Option<DaemonSet>,
@@ -171,30 +171,7 @@ fn pod_addresses(evidence: &Evidence) -> Point {
     if !profiles.is_empty() && !profiles.iter().any(by_node_cidr) {
         return fine("no profile detects local Pods by podCIDRs".to_owned());
     }
-    let cidrs: BTreeMap<String, Vec<IpNet>> = evidence
-        .nodes
-        .iter()
-        .map(|node| (node.name_any(), cidrs_of(node)))
-        .collect();
-    let mut outside: BTreeSet<String> = BTreeSet::new();
-    let mut compared = 0;
-    for pod in evidence.pods.iter().filter(|pod| runs(pod)) {
-        let Some(spec) = &pod.spec else { continue };
-        let node = spec.node_name.as_deref().unwrap_or_default();
-        let ip = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.pod_ip.as_ref());
-        let ip: Option<IpAddr> = ip.and_then(|ip| ip.parse().ok());
-        let (Some(ip), Some(cidrs), None | Some(false)) = (ip, cidrs.get(node), spec.host_network)
-        else {
-            continue;
-        };
-        compared += 1;
-        if !cidrs.iter().any(|cidr| cidr.contains(&ip)) {
-            outside.insert(format!("{} ({ip} on {node})", pod.name_any()));
-        }
-    }
+    let Comparison { compared, outside } = compare(evidence.nodes.iter(), &evidence.pods);
     if outside.is_empty() {
         return fine(format!(
             "{compared} Pods have addresses in the podCIDRs of their nodes"
@@ -205,12 +182,18 @@ fn pod_addresses(evidence: &Evidence) -> Point {
         text: format!(
             "{} of {compared} Pods have addresses outside of the podCIDRs of their nodes: {}",
             outside.len(),
-            first(outside.iter())
+            name_outside(&outside)
         ),
-        next: "set spec.detectLocal of the profile as the network plugin requires \
-               (docs/migrate.md); with the default, NodeCIDR, their traffic to cluster IPs is \
-               masqueraded",
+        next: DETECT_OTHERWISE,
     }
+}
+
+/// Names the first few Pods that no podCIDR of their node contains.
+pub(crate) fn name_outside(outside: &[(&PodNetwork, IpAddr)]) -> String {
+    let names = outside.iter();
+    let names = names.map(|(pod, address)| format!("{} ({address} on {})", pod.name, pod.node));
+    let names: Vec<String> = names.collect();
+    first(names.iter())
 }
 
 fn kube_proxy(evidence: &Evidence) -> Point {
@@ -334,12 +317,6 @@ pub(crate) fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {
         let system = node.labels().get("kubernetes.io/os");
         system.is_none_or(|system| system == "linux")
     })
-}
-
-fn cidrs_of(node: &Node) -> Vec<IpNet> {
-    let cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone());
-    let cidrs = cidrs.unwrap_or_default();
-    cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
 /// Returns the mode in a ConfigMap of the form that kubeadm writes; `None` if it is empty.

@@ -16,18 +16,22 @@ fn node(name: &str, kernel: &str) -> Node {
 
 fn pod(name: &str, node: &str, ip: &str, labels: &Value) -> Pod {
     from_value(json!({
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "namespace": "shop", "labels": labels},
         "spec": {"nodeName": node, "containers": []},
         "status": {"phase": "Running", "podIP": ip},
     }))
     .expect("a Pod")
 }
 
+fn networks(pods: &[Pod]) -> Vec<PodNetwork> {
+    pods.iter().filter_map(PodNetwork::of).collect()
+}
+
 fn evidence() -> Evidence {
     Evidence {
         version: ("1".to_owned(), "36".to_owned()),
         nodes: vec![node("n1", "6.18.4")],
-        pods: vec![pod("a", "n1", "10.0.1.9", &json!({}))],
+        pods: networks(&[pod("a", "n1", "10.0.1.9", &json!({}))]),
         signpost: Vec::new(),
         kube_proxy: None,
         kube_proxy_configuration: None,
@@ -62,9 +66,8 @@ fn a_cluster_without_faults_can_be_installed_on() {
 #[test]
 fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
     let mut evidence = evidence();
-    evidence
-        .pods
-        .push(pod("b", "n1", "192.168.7.7", &json!({})));
+    let outside = pod("b", "n1", "192.168.7.7", &json!({}));
+    evidence.pods.extend(networks(&[outside]));
     let points = before(&evidence);
     assert_eq!(ending(&points), Ending::ProblemFound);
     let said = text(&points);
@@ -72,7 +75,7 @@ fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
         said.contains("fault  1 of 2 Pods have addresses outside"),
         "{said}"
     );
-    assert!(said.contains("b (192.168.7.7 on n1)"), "{said}");
+    assert!(said.contains("shop/b (192.168.7.7 on n1)"), "{said}");
     let mut profile = ProxyProfile::new("default", crds::ProxyProfileSpec::default());
     profile.spec.detect_local.mode = DetectLocalMode::InterfaceNamePrefix;
     evidence.profiles = Some(vec![profile]);
