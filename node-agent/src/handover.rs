@@ -17,6 +17,7 @@ mod debug_request;
 mod desired;
 mod handback;
 mod kube_proxy_rules;
+mod local_detection;
 mod preflight;
 mod server;
 mod takeover;

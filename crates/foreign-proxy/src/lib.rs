@@ -175,6 +175,12 @@ impl Found {
         *self == Found::default()
     }
 
+    /// Returns whether no rules of another proxy are left to be removed. Virtual servers that end do
+    /// not count, and neither do legacy tables that cannot be read: most never held kube-proxy's.
+    pub fn is_taken_over(&self) -> bool {
+        self.rules.is_empty() && self.legacy != Legacy::Chains
+    }
+
     /// Returns the rules, in the order in which a takeover removes them: virtual servers are marked
     /// after the chains that lead to them.
     pub fn removable(&self) -> Vec<(Mechanism, Family)> {

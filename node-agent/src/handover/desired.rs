@@ -15,7 +15,7 @@ use super::server::{Caller, Server};
 use super::{Ending, WarningPolicy, What};
 use crate::jitter::jittered;
 use crate::serving_state::ServingState;
-use foreign_proxy::{ForeignProxyScan, Legacy};
+use foreign_proxy::ForeignProxyScan;
 
 /// The pause after a failed attempt. It doubles up to `LONGEST_PAUSE`. An attempt at a handback
 /// releases the ports of health checks and metrics for up to twelve seconds, so it must not be
@@ -33,14 +33,12 @@ pub(crate) fn is_carried_out(
 ) -> bool {
     match desired {
         Handover::Manual => true,
-        // ForeignProxyDetected reports legacy tables that cannot be read; most never held
-        // kube-proxy's rules.
+        // ForeignProxyDetected reports legacy tables that cannot be read.
         Handover::Takeover => {
             let ForeignProxyScan::Seen(found, _) = scan else {
                 return false;
             };
-            let is_alone = found.rules.is_empty() && found.legacy != Legacy::Chains;
-            serving_state == ServingState::Serving && is_alone
+            serving_state == ServingState::Serving && found.is_taken_over()
         }
         Handover::Handback => {
             serving_state == ServingState::HandedBack && report.is_some_and(has_withdrawn)
@@ -163,7 +161,7 @@ mod tests {
 
     use super::*;
     use foreign_proxy::process::KubeProxy;
-    use foreign_proxy::{Found, Mechanism};
+    use foreign_proxy::{Found, Legacy, Mechanism};
 
     fn seen(rules: &[Mechanism], legacy: Legacy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);

@@ -50,7 +50,7 @@ pub(super) fn observe_points(
     if is_ipvs {
         points.push(Point::note(FROM_IPVS));
     }
-    if found.rules.is_empty() && found.legacy != Legacy::Chains {
+    if found.is_taken_over() {
         points.push(Point::note("no rules of kube-proxy are here to be removed"));
     }
     let removable = found.removable();

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::closing::SignpostNodePorts;
 use super::kube_proxy_rules;
+use super::local_detection;
 use super::preflight::Point;
 use super::server::{Caller, Server, blocking};
 use super::{Ending, WarningPolicy};
@@ -218,6 +219,13 @@ impl Server {
         }
         let signpost = self.signpost();
         let view = self.board.view().borrow().clone();
+        // Where no rules of kube-proxy are left, nothing changes for Pods.
+        if let (false, Some(view)) = (found.is_taken_over(), &view)
+            && let Some(desired) = &view.desired
+        {
+            let mode = view.effective.detect_local.mode;
+            points.extend(local_detection::check(mode, desired));
+        }
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
         let observe = move || {
             kube_proxy_rules::observe_points(&found, serving_state, signpost, node_ports.as_ref())

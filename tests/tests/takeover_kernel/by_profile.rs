@@ -1,12 +1,16 @@
 //! Handovers requested by the profile, without a command.
 
 use anyhow::{Result, ensure};
+use crds::ProxyProfileSpec;
 use crds::condition::{DEGRADED, PROGRESSING, READY};
+use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::handover::Handover;
+use dataplane::Family;
+use testkit::address_plan as addresses;
 
 use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone, list_everything};
-use crate::stage::{Mode, Stage};
+use crate::stage::{Mode, POD_OUTSIDE, Stage};
 
 /// Failure story T171: from kube-proxy's mode nftables.
 pub(crate) fn from_nftables(stage: &mut Stage) -> Result<()> {
@@ -75,4 +79,42 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     })?;
     ensure!(!stage.has_signpost_tables()?);
     crowd.disperse()
+}
+
+/// Failure story T197: a network plug-in has its own address management, and detection by podCIDRs
+/// would take Pods for clients elsewhere. The profile that says how to detect them goes on.
+pub(crate) fn pods_outside_of_pod_cidrs(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.apply_pod_outside()?;
+    stage.start_kube_proxy(mode)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    stage.stop_kube_proxy();
+    let before = list_everything(stage)?;
+    stage.configure(Handover::Takeover)?;
+    let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
+    ensure!(refused.reason == "HandoverRefused", "{refused:?}");
+    let named = format!("detectLocal.mode is NodeCIDR, and endpoint {POD_OUTSIDE} of this node");
+    ensure!(refused.message.contains(&named), "{refused:?}");
+    ensure!(
+        list_everything(stage)? == before,
+        "a refusal changed something"
+    );
+
+    let ranges = Family::ALL.map(|family| addresses::cluster_cidr(family).into());
+    let profile = ProxyProfileSpec {
+        handover: Handover::Takeover,
+        detect_local: DetectLocal {
+            mode: DetectLocalMode::ClusterCidr,
+            cluster_cidrs: ranges.into(),
+            ..DetectLocal::default()
+        },
+        ..ProxyProfileSpec::default()
+    };
+    let takeover = stage.configure_by(&profile)?;
+    stage.wait_for_applied(&takeover)?;
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
+    stage
+        .wait_for_condition(DEGRADED, |degraded| degraded.status == "False")
+        .map(drop)
 }

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 16] = [
+    let tests: [(&str, Test); 17] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -84,6 +84,10 @@ fn main() -> Result<()> {
         (
             "t171_services_change_hands_from_mode_iptables_as_the_profile_says",
             by_profile::from_iptables,
+        ),
+        (
+            "t197_a_profile_does_not_take_over_where_pods_are_outside_of_the_pod_cidrs",
+            by_profile::pods_outside_of_pod_cidrs,
         ),
         (
             "a_handback_without_kube_proxy_is_refused",

@@ -36,6 +36,8 @@ pub(crate) const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
 /// The node's address on the link to the API server.
 pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
+/// The address of a pod of the node that its podCIDRs do not contain. No server answers there.
+pub(crate) const POD_OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 7);
 /// The address of another program's virtual server.
 pub(crate) const OTHERS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 /// The deadline of waits for either proxy.
@@ -334,6 +336,33 @@ impl Stage {
             "--selector=service,service!=web",
         ])?;
         self.apply(&objects)
+    }
+
+    /// Adds a Service whose endpoint is [`POD_OUTSIDE`], until the next [`Stage::apply_services`].
+    pub(crate) fn apply_pod_outside(&self) -> Result<()> {
+        let metadata = |name: &str, labels: Value| {
+            let mut metadata = json!({"namespace": "shop", "name": name, "labels": labels});
+            metadata["labels"]["service"] = "outside".into();
+            metadata
+        };
+        let port = json!({"name": "http", "protocol": "TCP", "port": SERVER_PORT});
+        let of_service = json!({"kubernetes.io/service-name": "outside"});
+        self.apply(&[
+            json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": metadata("outside", json!({})),
+                "spec": {"ports": [port], "ipFamilies": ["IPv4"]},
+            }),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": metadata("outside", of_service),
+                "addressType": "IPv4",
+                "ports": [port],
+                "endpoints": [{"addresses": [POD_OUTSIDE], "nodeName": addresses::NODE}],
+            }),
+        ])
     }
 
     fn install(&self) -> Result<()> {
