@@ -151,6 +151,21 @@ pub fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, ScanErr
     Ok(counts)
 }
 
+/// Returns how many connections each node port of kube-proxy's mode ipvs has had at each address of
+/// the node since kube-proxy created its virtual server, as far as the kernel counts: it does not
+/// where sysctl `run_estimation` is 0. Those without connections are left out.
+pub fn observe_virtual_server_counts(
+    family: Family,
+) -> Result<BTreeMap<(IpAddr, NodePort), u64>, ScanError> {
+    let counted = virtual_servers::observe_node_ports_counted(family);
+    let counted = counted.map_err(ScanError::VirtualServers)?.into_iter();
+    let counts = counted.filter_map(|(server, connections)| {
+        let node_port = (of_number(server.protocol)?, server.address.port());
+        (connections > 0).then_some(((server.address.ip(), node_port), connections))
+    });
+    Ok(counts.collect())
+}
+
 /// Returns the node port that a rule matches, either with an xtables match or, as later versions of
 /// iptables write it, with native expressions.
 fn node_port(rule: &Rule) -> Option<NodePort> {

@@ -133,19 +133,27 @@ pub fn commit_return() -> Result<(), VirtualServerError> {
 pub(crate) fn observe_node_port_addresses(
     family: Family,
 ) -> Result<BTreeSet<IpAddr>, VirtualServerError> {
+    let servers = observe_node_ports_counted(family)?.into_iter();
+    Ok(servers.map(|(server, _)| server.address.ip()).collect())
+}
+
+/// Returns the virtual servers of kube-proxy that take node ports, with the number of connections
+/// that each has had.
+pub(crate) fn observe_node_ports_counted(
+    family: Family,
+) -> Result<Vec<(AddressedServer, u64)>, VirtualServerError> {
     let addresses = observe_addresses()?;
     let mut sets = IpSetSocket::open()?;
     let names = observe_sets(&mut sets)?;
     let node_ports = observe_node_ports(&mut sets, &names)?;
-    let servers = AddressedServerSocket::open()?.observe()?;
-    let at_node = servers.into_iter().filter(|server| {
+    let mut servers = AddressedServerSocket::open()?.observe_counted()?;
+    servers.retain(|(server, _)| {
+        let address = server.address.ip();
         is_kube_proxys(*server, &addresses, &node_ports)
-            && !addresses.kube_proxy.contains(&server.address.ip())
+            && !addresses.kube_proxy.contains(&address)
+            && Family::of(address) == family
     });
-    let at = at_node.map(|server| server.address.ip());
-    Ok(at
-        .filter(|address| Family::of(*address) == family)
-        .collect())
+    Ok(servers)
 }
 
 /// Returns the cluster IPs of `desired` in `family` for which there is no virtual server.

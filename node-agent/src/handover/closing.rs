@@ -2,7 +2,8 @@
 //! them and Signpost's do not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::{Dataplane, Family, FrontendKey, Port};
@@ -13,6 +14,7 @@ use foreign_proxy::Mechanism;
 use foreign_proxy::kernel::ScanError;
 use foreign_proxy::node_ports::{
     Loopback, NodePort, NodePortScope, observe_counts, observe_entrance, observe_flows,
+    observe_virtual_server_counts,
 };
 
 /// Where Signpost's rules accept node ports, or would.
@@ -29,30 +31,87 @@ struct Closing {
     addresses: BTreeSet<IpAddr>,
     /// The number of current connections.
     flows: BTreeMap<(IpAddr, NodePort), u64>,
-    /// The number of connections since kube-proxy wrote its rules, at any address.
-    counts: BTreeMap<NodePort, u64>,
+    /// The connections that kube-proxy's counters have counted.
+    counts: BTreeMap<CountedPort, Count>,
+    counted_at: CountedAt,
 }
 
+/// A node port that kube-proxy's rules count: at one address or, if they do not distinguish
+/// addresses, at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct CountedPort {
+    address: Option<IpAddr>,
+    node_port: NodePort,
+}
+
+/// The number of connections to a node port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Count {
+    /// Since kube-proxy wrote its rule.
+    all: u64,
+    /// Since the last check of this agent, if there was one.
+    recent: Option<u64>,
+}
+
+/// Where the counted connections went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CountedAt {
+    /// To addresses that close.
+    Closing,
+    /// To any address where kube-proxy's rules take node ports, of which some stay open.
+    Any,
+}
+
+/// kube-proxy's counters, as of the last check.
+#[derive(Debug, Default)]
+pub(super) struct Counters(BTreeMap<Family, BTreeMap<CountedPort, u64>>);
+
 /// Returns notes and warnings about node ports that would close; none if nothing closes.
+/// `counters` are those of the last check, and become those of this one.
 pub(super) fn observe_points(
     mechanism: Mechanism,
     family: Family,
     signpost: &SignpostNodePorts,
+    counters: &mut Counters,
 ) -> Result<Vec<Point>, ScanError> {
-    let addresses = signpost.closing(family, &observe_entrance(mechanism, family)?);
+    let taken = signpost.taken(family, &observe_entrance(mechanism, family)?);
+    let addresses = signpost.closing(&taken);
     if addresses.is_empty() {
         return Ok(Vec::new());
     }
     let flows = observe_flows(family, &addresses, |port| signpost.has(family, port))?;
-    let counts = match mechanism {
-        Mechanism::Iptables => observe_counts(family)?,
-        Mechanism::Nftables | Mechanism::Ipvs => BTreeMap::new(),
+    let (counts, counted_at) = match mechanism {
+        // Elements of its maps have no counters.
+        Mechanism::Nftables => (BTreeMap::new(), CountedAt::Any),
+        Mechanism::Iptables => {
+            let counts = observe_counts(family)?.into_iter();
+            let counts = counts.map(|(node_port, all)| {
+                let address = None;
+                (CountedPort { address, node_port }, all)
+            });
+            let counted_at = match addresses == taken {
+                true => CountedAt::Closing,
+                false => CountedAt::Any,
+            };
+            (counters.replace(family, counts.collect()), counted_at)
+        }
+        Mechanism::Ipvs => {
+            let counts = observe_virtual_server_counts(family)?.into_iter();
+            let counts = counts.filter(|((address, _), _)| addresses.contains(address));
+            let counts = counts.map(|((address, node_port), all)| {
+                let address = Some(address);
+                (CountedPort { address, node_port }, all)
+            });
+            let counts = counters.replace(family, counts.collect());
+            (counts, CountedAt::Closing)
+        }
     };
     let closing = Closing {
         family,
         addresses,
         flows,
         counts,
+        counted_at,
     };
     Ok(closing.points())
 }
@@ -68,9 +127,8 @@ impl SignpostNodePorts {
         })
     }
 
-    /// Returns the node's addresses where `node_port_scope` accepts node ports and Signpost's rules do
-    /// not.
-    fn closing(&self, family: Family, node_port_scope: &NodePortScope) -> BTreeSet<IpAddr> {
+    /// Returns the node's addresses where `node_port_scope` accepts node ports.
+    fn taken(&self, family: Family, node_port_scope: &NodePortScope) -> BTreeSet<IpAddr> {
         let addresses = self.desired.node().local_addresses.iter().copied();
         let addresses = addresses.filter(|address| Family::of(*address) == family);
         addresses
@@ -82,8 +140,13 @@ impl SignpostNodePorts {
                     !address.is_loopback() || family == Family::Ipv4
                 }
             })
-            .filter(|address| !self.takes(*address))
             .collect()
+    }
+
+    /// Returns those of the addresses where Signpost's rules accept no node ports.
+    fn closing(&self, taken: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let addresses = taken.iter().copied();
+        addresses.filter(|address| !self.takes(*address)).collect()
     }
 
     fn takes(&self, address: IpAddr) -> bool {
@@ -122,7 +185,7 @@ impl Closing {
             let flows = flows
                 .into_iter()
                 .map(|((address, (protocol, port)), count)| {
-                    let address = std::net::SocketAddr::new(*address, *port);
+                    let address = SocketAddr::new(*address, *port);
                     format!("{address}/{protocol} ({count} connections)")
                 });
             let flows: Vec<String> = flows.collect();
@@ -135,17 +198,70 @@ impl Closing {
         if !self.counts.is_empty() {
             let mut counts: Vec<_> = self.counts.iter().collect();
             counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-            let counts = counts.into_iter().map(|((protocol, port), count)| {
-                format!("{port}/{protocol} ({count} connections)")
-            });
+            let counts = counts
+                .into_iter()
+                .map(|(port, count)| format!("{port} ({count})"));
             let counts: Vec<String> = counts.collect();
-            points.push(Point::note(format!(
-                "{family}: node ports that were used since kube-proxy wrote their rules, which do not count by \
-                 address: {}",
-                some_of(&counts)
-            )));
+            let counts = some_of(&counts);
+            points.push(match self.counted_at {
+                CountedAt::Closing => Point::warning(format!(
+                    "{family}: since kube-proxy wrote their rules, clients have used node ports at addresses that close, \
+                     and would be refused: {counts}"
+                )),
+                CountedAt::Any => Point::note(format!(
+                    "{family}: node ports that were used since kube-proxy wrote their rules, which do not count by \
+                     address: {counts}"
+                )),
+            });
         }
         points
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// Replaces the counters of one family. Returns them with what has come since.
+    fn replace(
+        &mut self,
+        family: Family,
+        counts: BTreeMap<CountedPort, u64>,
+    ) -> BTreeMap<CountedPort, Count> {
+        let before = self.0.insert(family, counts.clone());
+        let counts = counts.into_iter().map(|(port, all)| {
+            let recent = before.as_ref().map(|before| {
+                let before = before.get(&port).copied().unwrap_or_default();
+                // kube-proxy has written the rule again if its counter is behind.
+                all.checked_sub(before).unwrap_or(all)
+            });
+            (port, Count { all, recent })
+        });
+        counts.collect()
+    }
+}
+
+// === impl CountedPort ===
+
+impl fmt::Display for CountedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (protocol, port) = self.node_port;
+        match self.address {
+            Some(address) => write!(f, "{}/{protocol}", SocketAddr::new(address, port)),
+            None => write!(f, "{port}/{protocol}"),
+        }
+    }
+}
+
+// === impl Count ===
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Count { all, recent } = self;
+        write!(f, "{all} connections")?;
+        match recent {
+            Some(recent) => write!(f, ", {recent} of them since the last check"),
+            None => Ok(()),
+        }
     }
 }
 

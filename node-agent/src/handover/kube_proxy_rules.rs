@@ -4,7 +4,7 @@ use crds::profile::mechanism::Mode;
 use dataplane::{Dataplane, Family};
 use runtime::chain;
 
-use super::closing::{self, SignpostNodePorts};
+use super::closing::{self, Counters, SignpostNodePorts};
 use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
 use crate::serving_state::ServingState;
@@ -21,12 +21,15 @@ const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer o
 const FROM_IPVS: &str = "from mode ipvs: new connections follow Signpost's rules; each virtual server of kube-proxy is removed \
     when its last connection has ended, and virtual servers of other programs stay; node ports answer on the node's own \
     address of each family, unless a profile sets nodePorts; wrong ports of cluster IPs are rejected";
-/// Returns findings about the rules in the kernel.
+
+/// Returns findings about the rules in the kernel. `counters` are those of the last check, and
+/// become those of this one.
 pub(super) fn observe_points(
     found: &Found,
     serving_state: ServingState,
     signpost: SignpostSide,
     node_ports: Option<&SignpostNodePorts>,
+    counters: &mut Counters,
 ) -> Vec<Point> {
     let mut points = Vec::new();
     match found.legacy {
@@ -75,8 +78,8 @@ pub(super) fn observe_points(
             .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
         // In mode ipvs no chain has node ports.
         let node_ports = node_ports.filter(|_| !is_ipvs || mechanism == Mechanism::Ipvs);
-        let closing =
-            node_ports.map(|node_ports| closing::observe_points(mechanism, family, node_ports));
+        let closing = node_ports
+            .map(|node_ports| closing::observe_points(mechanism, family, node_ports, counters));
         points.extend(closing.into_iter().flat_map(|closing| {
             closing.unwrap_or_else(|error| {
                 let error = chain(&error);

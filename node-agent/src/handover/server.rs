@@ -22,6 +22,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
@@ -45,6 +46,8 @@ pub(crate) struct Server {
     pub(super) lock: Lock,
     /// Held during a handover.
     pub(super) turn: Mutex<()>,
+    /// kube-proxy's counters as of the last check, which blocking threads read and replace.
+    pub(super) counters: Arc<std::sync::Mutex<Counters>>,
 }
 
 /// Signpost's side of a comparison with another proxy.
@@ -87,6 +90,7 @@ impl Server {
             debug,
             lock,
             turn: Mutex::new(()),
+            counters: Arc::default(),
         }
     }
 

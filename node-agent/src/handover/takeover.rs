@@ -1,5 +1,6 @@
 //! The takeover, from kube-proxy to Signpost.
 
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crds::condition::{self, Status, reason, status_of};
@@ -227,8 +228,17 @@ impl Server {
             points.extend(local_detection::check(mode, desired));
         }
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
+        let counters = Arc::clone(&self.counters);
         let observe = move || {
-            kube_proxy_rules::observe_points(&found, serving_state, signpost, node_ports.as_ref())
+            let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
+            let node_ports = node_ports.as_ref();
+            kube_proxy_rules::observe_points(
+                &found,
+                serving_state,
+                signpost,
+                node_ports,
+                &mut counters,
+            )
         };
         points.extend(blocking(observe).await);
         points

@@ -42,6 +42,13 @@ impl AddressedServerSocket {
 
     /// Lists the virtual servers.
     pub fn observe(&mut self) -> Result<Vec<AddressedServer>, QueryError> {
+        let counted = self.observe_counted()?.into_iter();
+        Ok(counted.map(|(server, _)| server).collect())
+    }
+
+    /// Lists the virtual servers, each with the number of connections that it has had, including
+    /// those that have ended: 0 where the kernel does not count, with sysctl `run_estimation` 0.
+    pub fn observe_counted(&mut self) -> Result<Vec<(AddressedServer, u64)>, QueryError> {
         let Some(family) = self.find()? else {
             return Ok(Vec::new());
         };
@@ -49,12 +56,17 @@ impl AddressedServerSocket {
             SERVERS,
             family.0,
             |sequence| encode::list_services(family, sequence),
-            |message| decode::virtual_server(message, NO_MARKS),
+            |message| {
+                let server = decode::virtual_server(message, NO_MARKS)?;
+                Ok((server, decode::connections_ever(message)))
+            },
         )?;
-        let addressed = listed.into_iter().filter_map(|listed| match listed {
-            Listed::Foreign(ForeignVirtualServer::Addressed(server)) => Some(server),
-            Listed::Own(..) | Listed::Foreign(ForeignVirtualServer::Mark { .. }) => None,
-        });
+        let addressed = listed
+            .into_iter()
+            .filter_map(|(listed, ever)| match listed {
+                Listed::Foreign(ForeignVirtualServer::Addressed(server)) => Some((server, ever)),
+                Listed::Own(..) | Listed::Foreign(ForeignVirtualServer::Mark { .. }) => None,
+            });
         Ok(addressed.collect())
     }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 
-use super::encode::{attribute, destination, forwarding_number, service};
+use super::encode::{attribute, counter, destination, forwarding_number, service};
 use super::{
     AddressedServer, Connections, Destination, ForeignVirtualServer, Forwarding, Mark, MarkRange,
     SchedulerName, Seconds, Thresholds, Timeouts, VirtualServer, VirtualServerFlags,
@@ -63,6 +63,14 @@ pub(super) fn virtual_server(
     let flags = u32::from_ne_bytes(flags.ok_or(illegible("its flags"))?);
     let flags = VirtualServerFlags(flags & !VirtualServerFlags::HASHED);
     Ok(Listed::Own(key, VirtualServer { scheduler, flags }))
+}
+
+/// The number of connections that a listed virtual server has had; 0 if the kernel does not say.
+pub(super) fn connections_ever(message: &Message<'_>) -> u64 {
+    let attributes = message.attributes().nested(attribute::SERVICE);
+    let counters = attributes.and_then(|attributes| attributes.nested(service::COUNTERS));
+    let connections = counters.and_then(|counters| counters.native_u32(counter::CONNECTIONS));
+    connections.map_or(0, u64::from)
 }
 
 pub(super) fn destination(

@@ -50,6 +50,12 @@ pub(super) mod service {
     pub(crate) const FLAGS: u16 = 7;
     pub(crate) const TIMEOUT: u16 = 8;
     pub(crate) const NETMASK: u16 = 9;
+    pub(crate) const COUNTERS: u16 = 10;
+}
+
+/// `IPVS_STATS_ATTR_*`.
+pub(super) mod counter {
+    pub(crate) const CONNECTIONS: u16 = 1;
 }
 
 /// `IPVS_DEST_ATTR_*`.

@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 use rustix::io::Errno;
 
 use super::decode::Listed;
-use super::encode::{attribute, command, destination, service};
+use super::encode::{attribute, command, counter, destination, service};
 use super::*;
 use crate::generic::{FamilyId, QueryError};
 use crate::wire::{Message, Messages, Writer};
@@ -133,6 +133,19 @@ fn listed_server(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     writer.close(nested);
     writer.end(open);
     writer.into_bytes()
+}
+
+#[test]
+fn the_connections_that_a_virtual_server_has_had_are_read_from_its_counters() {
+    let bytes = listed_server(|writer| {
+        let counters = writer.nest(service::COUNTERS);
+        writer.native_u32(counter::CONNECTIONS, 7);
+        writer.native_u32(counter::CONNECTIONS + 1, 70);
+        writer.close(counters);
+    });
+    assert_eq!(decode::connections_ever(&message(&bytes)), 7);
+    let silent = listed_server(|writer| writer.native_u16(service::FAMILY, 2));
+    assert_eq!(decode::connections_ever(&message(&silent)), 0);
 }
 
 fn decode_all(bytes: &[u8]) -> usize {
