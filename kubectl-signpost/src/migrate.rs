@@ -21,9 +21,10 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::config::not_carried_over;
 use crate::ending::Ending;
 use crate::output::{Paint, serialize};
+use crate::pod_network::PodNetwork;
 use crate::print;
 use handover::Direction;
-use plan::{Evidence, Plan};
+use plan::{Evidence, NetworkEvidence, Plan, ServicePorts};
 
 /// The namespace of kube-proxy's Pods in every distribution that has them.
 const NAMESPACE: &str = "kube-system";
@@ -37,7 +38,10 @@ pub(crate) async fn run(
     paint: Paint,
 ) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    let evidence = observe(&cluster).await?;
+    let mut evidence = observe(&cluster).await?;
+    if !matches!(step, MigrateStep::Handback(_)) {
+        evidence.network = observe_network(&cluster).await?;
+    }
     match step {
         MigrateStep::Plan(options) => show(&cluster, &evidence, options, paint).await,
         MigrateStep::Takeover(options) => {
@@ -59,7 +63,16 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
         nodes: absent(cluster.read_nodes().await)?.unwrap_or_default(),
         agents: Agent::among(&cluster.read_pods(SELECTOR).await?),
         system_pods: cluster.read_pods_in(NAMESPACE).await?,
-        has_daemon_set: absent(daemon_set)?.is_some(),
+        daemon_set: absent(daemon_set)?,
+        network: NetworkEvidence::default(),
+    })
+}
+
+async fn observe_network(cluster: &Cluster) -> Result<NetworkEvidence, ClusterError> {
+    let services = cluster.read_of_each(ServicePorts::of).await;
+    Ok(NetworkEvidence {
+        pods: cluster.read_of_each(PodNetwork::of).await?,
+        services: absent(services)?.unwrap_or_default(),
     })
 }
 

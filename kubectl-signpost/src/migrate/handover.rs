@@ -66,6 +66,10 @@ pub(super) async fn run(
         print(&format!("These nodes are left out.\n{obstacles}"))?;
         ending = Ending::ProblemFound;
     }
+    if direction == Direction::Takeover {
+        let is_asked = |node: &&NodePlan| asked.iter().any(|agent| agent.node == node.name);
+        print(&text::warnings(plan.nodes.iter().filter(is_asked)))?;
+    }
     let mut ahead = asked.as_slice();
     while let Some((wave, rest)) = next_wave(ahead, asked.len()) {
         ahead = rest;

@@ -1,23 +1,32 @@
 //! Which proxy serves each node, the next step to Signpost, and its obstacles. Pure.
 
+mod host_ports;
+mod obstacle;
+mod starter;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::condition::reason::{HANDED_BACK, LEGACY_RULES_UNREAD, advice};
+use crds::NodeProxy;
+use crds::condition::reason::{HANDED_BACK, LEGACY_RULES_UNREAD};
 use crds::condition::{FOREIGN_PROXY_DETECTED, READY, Status, status_of};
-use crds::{NodeProxy, NodeProxyStatus};
+use crds::profile::detect_local::DetectLocalMode;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::KUBE_PROXY;
 use crate::advice::{Problem, problem};
 use crate::agent::Agent;
 use crate::check::linux;
 use crate::cluster::{Read, Unreadable};
 use crate::config::Note;
 use crate::ending::Ending;
-use crate::trouble::{ConditionProblem, Weight, troubles};
+use crate::pod_network::{PodNetwork, compare};
+use host_ports::Mover;
+pub(super) use host_ports::ServicePorts;
+pub(super) use obstacle::{Obstacle, Warning};
+use starter::{Starters, kube_proxy_pods};
 
 /// The data read from the cluster.
 #[derive(Debug, Clone, Default)]
@@ -28,8 +37,19 @@ pub(super) struct Evidence {
     pub(super) agents: Vec<Agent>,
     /// The Pods of namespace kube-system.
     pub(super) system_pods: Vec<Pod>,
-    /// Whether the DaemonSet kube-system/kube-proxy exists.
-    pub(super) has_daemon_set: bool,
+    /// The DaemonSet kube-system/kube-proxy.
+    pub(super) daemon_set: Option<DaemonSet>,
+    /// What a takeover depends on; empty before a handback.
+    pub(super) network: NetworkEvidence,
+}
+
+/// What Pods and Services have of the network of nodes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NetworkEvidence {
+    /// The Pods that are not in the network of their node.
+    pub(super) pods: Vec<PodNetwork>,
+    /// The Services with ports at addresses of nodes; empty if the user may not read Services.
+    pub(super) services: Vec<ServicePorts>,
 }
 
 /// The state of the migration.
@@ -57,6 +77,8 @@ pub(super) struct NodePlan {
     pub(super) step: Step,
     /// The obstacles to that step.
     pub(super) obstacles: Vec<Obstacle>,
+    /// What a takeover changes, or what may undo it. Stops nothing.
+    pub(super) warnings: Vec<Warning>,
     #[serde(skip)]
     pub(super) agent: Option<Agent>,
 }
@@ -88,21 +110,16 @@ pub(super) enum Step {
     Takeover,
 }
 
-/// An obstacle to a takeover.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Obstacle {
-    pub(super) what: String,
-    pub(super) next: String,
-    /// Whether `--force` overrides it.
-    pub(super) yields_to_force: bool,
+/// What is known of one node.
+struct NodeEvidence<'a> {
+    name: &'a str,
+    /// Its Node; `None` if the user may not read it.
+    node: Option<&'a Node>,
+    proxy: Option<&'a NodeProxy>,
+    /// Its Pod of kube-proxy.
+    pod: Option<&'a Pod>,
+    agent: Option<&'a Agent>,
 }
-
-/// The command that stops kube-proxy on all nodes without removing it.
-const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
-    '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
-const STOP_STATIC_POD: &str =
-    "docs/migrate.md says for each distribution how to stop kube-proxy so that it stays stopped";
 
 // === impl Plan ===
 
@@ -123,18 +140,21 @@ impl Plan {
         let agents = evidence.agents.iter();
         let agents: BTreeMap<&str, &Agent> =
             agents.map(|agent| (agent.node.as_str(), agent)).collect();
-        let nodes = names.into_iter().map(|name| {
-            let name = name.as_str();
-            NodePlan::of(
-                name,
-                proxies.get(name).copied(),
-                pods.get(name).copied(),
-                agents.get(name).copied(),
-                evidence.has_daemon_set,
-            )
+        let nodes = evidence.nodes.iter();
+        let nodes: BTreeMap<String, &Node> = nodes.map(|node| (node.name_any(), node)).collect();
+        let starters = Starters::of(evidence.daemon_set.as_ref(), &evidence.nodes);
+        let all = names.iter().map(|name| NodeEvidence {
+            name,
+            node: nodes.get(name).copied(),
+            proxy: proxies.get(name).copied(),
+            pod: pods.get(name.as_str()).copied(),
+            agent: agents.get(name.as_str()).copied(),
         });
+        let all: Vec<NodeEvidence<'_>> = all.collect();
+        let mut plans: Vec<NodePlan> = all.iter().map(|of| of.plan(&starters)).collect();
+        add_network(&mut plans, &all, &evidence.network);
         Ok(Plan {
-            nodes: nodes.collect(),
+            nodes: plans,
             configuration: Vec::new(),
             unreadable: evidence.proxies.unreadable.clone(),
         })
@@ -149,66 +169,81 @@ impl Plan {
     }
 }
 
-/// Returns the kube-proxy Pods that have not ended, by node: those of the DaemonSet and static
-/// Pods.
-fn kube_proxy_pods(pods: &[Pod]) -> BTreeMap<&str, &Pod> {
-    let of_node = pods.iter().filter_map(|pod| {
-        let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        let phase = pod.status.as_ref()?.phase.as_deref();
-        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
-        let is_kube_proxy = pod.owner_references().iter().any(|owner| {
-            match owner.kind.as_str() {
-                "DaemonSet" => owner.name == KUBE_PROXY,
-                // A kubelet appends the node's name to the name of a static Pod, and the Node owns
-                // it.
-                "Node" => pod.name_any() == format!("{KUBE_PROXY}-{node}"),
-                _ => false,
-            }
-        });
-        (is_kube_proxy && !has_ended).then_some((node, pod))
-    });
-    of_node.collect()
+/// Adds to the nodes that are still to move what their Pods and Services have against it.
+fn add_network(plans: &mut [NodePlan], of_nodes: &[NodeEvidence<'_>], network: &NetworkEvidence) {
+    let both = plans.iter_mut().zip(of_nodes);
+    let mut moving: Vec<(&mut NodePlan, Mover<'_>)> = both
+        .filter(|(plan, _)| plan.step != Step::None)
+        .filter_map(|(plan, of)| Some((plan, of.mover()?)))
+        .collect();
+    let by_node_cidr = moving.iter().map(|(_, mover)| mover);
+    let by_node_cidr =
+        by_node_cidr.filter(|mover| mover.config.detect_local.mode == DetectLocalMode::NodeCidr);
+    let comparison = compare(by_node_cidr.map(|mover| mover.node), &network.pods);
+    let with_outside = comparison.outside.iter().map(|(pod, _)| pod.node.as_str());
+    let with_outside: BTreeSet<&str> = with_outside.collect();
+    let movers: Vec<Mover<'_>> = moving.iter().map(|(_, mover)| *mover).collect();
+    let mut warnings = host_ports::warnings(&movers, &network.pods, &network.services);
+    for (plan, _) in &mut moving {
+        if with_outside.contains(plan.name.as_str()) {
+            plan.obstacles.push(Obstacle::of_pod_addresses(&comparison));
+        }
+        plan.warnings
+            .extend(warnings.remove(&plan.name).unwrap_or_default());
+    }
 }
 
-// === impl NodePlan ===
+// === impl NodeEvidence ===
 
-impl NodePlan {
-    fn of(
-        name: &str,
-        proxy: Option<&NodeProxy>,
-        pod: Option<&Pod>,
-        agent: Option<&Agent>,
-        has_daemon_set: bool,
-    ) -> NodePlan {
-        let nothing = NodeProxyStatus::default();
-        let status = proxy.and_then(|proxy| proxy.status.as_ref());
-        let conditions = &status.unwrap_or(&nothing).conditions;
+impl<'a> NodeEvidence<'a> {
+    fn plan(&self, starters: &Starters<'_>) -> NodePlan {
+        let conditions = self.conditions();
         let serving = Serving::of(conditions);
-        let step = match (pod, serving) {
-            (Some(_), _) => Step::StopKubeProxy,
-            (None, Serving::Signpost) => Step::None,
-            (None, _) => Step::Takeover,
+        let idle = self.node.filter(|_| self.pod.is_none());
+        let next_start = idle.and_then(|node| starters.next_start(node, serving));
+        let step = match (self.pod, &next_start, serving) {
+            (Some(_), _, _) | (None, Some(_), _) => Step::StopKubeProxy,
+            (None, None, Serving::Signpost) => Step::None,
+            (None, None, _) => Step::Takeover,
         };
         let mut obstacles = Vec::new();
-        obstacles.extend(pod.map(|pod| Obstacle::of_pod(pod, has_daemon_set)));
-        obstacles.extend(agent.is_none().then(Obstacle::no_agent));
+        let stop = || starters.stop(self.node);
+        obstacles.extend(self.pod.map(|pod| Obstacle::of_pod(pod, stop())));
+        obstacles.extend(next_start);
+        obstacles.extend(self.agent.is_none().then(Obstacle::no_agent));
         if step != Step::None {
-            match proxy {
+            match self.proxy {
                 None => obstacles.push(Obstacle::no_proxy()),
                 Some(_) => obstacles.extend(Obstacle::of_conditions(conditions, serving)),
             }
         }
+        let doubtful = idle.filter(|_| step == Step::Takeover);
+        let doubt = doubtful.and_then(|node| starters.doubt(node));
+        let found = find(conditions, FOREIGN_PROXY_DETECTED);
         NodePlan {
-            name: name.to_owned(),
+            name: self.name.to_owned(),
             serving,
-            kube_proxy_pod: pod.map(ResourceExt::name_any),
-            found: find(conditions, FOREIGN_PROXY_DETECTED)
-                .map(|condition| condition.message.clone())
-                .unwrap_or_default(),
+            kube_proxy_pod: self.pod.map(ResourceExt::name_any),
+            found: found.map_or_else(String::new, |found| found.message.clone()),
             step,
             obstacles,
-            agent: agent.cloned(),
+            warnings: doubt.into_iter().collect(),
+            agent: self.agent.cloned(),
         }
+    }
+
+    fn conditions(&self) -> &'a [Condition] {
+        let status = self.proxy.and_then(|proxy| proxy.status.as_ref());
+        status.map_or(&[], |status| &status.conditions)
+    }
+
+    /// Returns the node as one that moves; `None` if its Node or NodeProxy is not known.
+    fn mover(&self) -> Option<Mover<'a>> {
+        Some(Mover {
+            node: self.node?,
+            conditions: self.conditions(),
+            config: &self.proxy?.spec.config,
+        })
     }
 }
 
@@ -241,84 +276,6 @@ pub(super) fn is_handed_back(conditions: &[Condition]) -> bool {
 
 fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
-}
-
-// === impl Obstacle ===
-
-impl Obstacle {
-    fn of_pod(pod: &Pod, has_daemon_set: bool) -> Obstacle {
-        let (what, next) = match (pod.metadata.deletion_timestamp.is_some(), has_daemon_set) {
-            (true, _) => (
-                "a Pod of kube-proxy is about to end",
-                "run this again once `kubectl -n kube-system get pods` no longer lists it",
-            ),
-            (false, true) => ("a Pod of kube-proxy runs", STOP_KUBE_PROXY),
-            (false, false) => ("a Pod of kube-proxy runs", STOP_STATIC_POD),
-        };
-        Obstacle {
-            what: what.to_owned(),
-            next: next.to_owned(),
-            yields_to_force: false,
-        }
-    }
-
-    pub(super) fn no_agent() -> Obstacle {
-        Obstacle {
-            what: "no agent runs".to_owned(),
-            next: "`kubectl get pods -A -o wide -l app.kubernetes.io/component=agent` shows where agents run; `kubectl signpost check` says what is missing"
-                .to_owned(),
-            yields_to_force: false,
-        }
-    }
-
-    fn no_proxy() -> Obstacle {
-        Obstacle {
-            what: "the node has no NodeProxy".to_owned(),
-            next: advice("NoConfiguration").unwrap_or_default().to_owned(),
-            yields_to_force: false,
-        }
-    }
-
-    /// Returns the obstacles that the conditions of a NodeProxy report.
-    fn of_conditions(conditions: &[Condition], serving: Serving) -> Vec<Obstacle> {
-        let faults = troubles(conditions).into_iter();
-        let faults = faults.filter(|trouble| {
-            trouble.weight == Weight::Fault && trouble.reason != HANDED_BACK.name
-        });
-        let mut obstacles: Vec<Obstacle> = faults.map(Obstacle::of_trouble).collect();
-        let found = find(conditions, FOREIGN_PROXY_DETECTED);
-        if serving == Serving::Unknown {
-            let next = found.and_then(|condition| advice(&condition.reason));
-            obstacles.push(Obstacle {
-                what: "the agent does not know whether the node has rules of kube-proxy".to_owned(),
-                next: next
-                    .unwrap_or(
-                        "wait until it has reported; `kubectl signpost nodes` says why it does not",
-                    )
-                    .to_owned(),
-                yields_to_force: true,
-            });
-        }
-        obstacles
-    }
-
-    fn of_trouble(trouble: ConditionProblem) -> Obstacle {
-        let ConditionProblem {
-            condition,
-            status,
-            reason,
-            message,
-            advice,
-            ..
-        } = trouble;
-        Obstacle {
-            what: format!("{condition} is {status}, {reason}: {message}"),
-            next: advice
-                .unwrap_or("`kubectl signpost nodes` shows what is wrong with the node")
-                .to_owned(),
-            yields_to_force: true,
-        }
-    }
 }
 
 #[cfg(test)]

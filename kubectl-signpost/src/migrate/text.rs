@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plan::{NodePlan, Obstacle, Plan, Serving, Step};
+use super::plan::{NodePlan, Obstacle, Plan, Serving, Step, Warning};
 use crate::arguments::Format;
 use crate::check::first;
 use crate::output::{Paint, Tone};
@@ -19,6 +19,7 @@ pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
             .iter()
             .flat_map(|node| node.obstacles.iter().map(|obstacle| (&node.name, obstacle))),
     );
+    text += &warnings(plan.nodes.iter());
     for unreadable in &plan.unreadable {
         text += &format!(
             "\n{} cannot be read: {}\n  next: use the version of kubectl-signpost that belongs to the installed operator.\n",
@@ -51,16 +52,33 @@ pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
 
 /// Renders each obstacle once, with its nodes.
 pub(super) fn obstacles<'a>(of_nodes: impl Iterator<Item = (&'a String, &'a Obstacle)>) -> String {
-    let mut names: BTreeMap<&Obstacle, Vec<&String>> = BTreeMap::new();
-    for (name, obstacle) in of_nodes {
-        names.entry(obstacle).or_default().push(name);
-    }
     let mut text = String::new();
-    for (obstacle, names) in names {
-        let names = first(names.into_iter());
-        text += &format!("\n{names}: {}\n  next: {}\n", obstacle.what, obstacle.next);
+    for (Obstacle { what, next, .. }, names) in by_finding(of_nodes) {
+        text += &format!("\n{names}: {what}\n  next: {next}\n");
     }
     text
+}
+
+/// Renders each warning about these nodes once, with its nodes.
+pub(super) fn warnings<'a>(nodes: impl Iterator<Item = &'a NodePlan>) -> String {
+    let of_nodes = nodes.flat_map(|node| node.warnings.iter().map(|warning| (&node.name, warning)));
+    let mut text = String::new();
+    for (Warning { what, next }, names) in by_finding(of_nodes) {
+        text += &format!("\n{names}: warning: {what}\n  next: {next}\n");
+    }
+    text
+}
+
+/// Returns each finding with the names of its first few nodes.
+fn by_finding<'a, F: Ord + 'a>(
+    of_nodes: impl Iterator<Item = (&'a String, &'a F)>,
+) -> impl Iterator<Item = (&'a F, String)> {
+    let mut names: BTreeMap<&F, Vec<&String>> = BTreeMap::new();
+    for (name, finding) in of_nodes {
+        names.entry(finding).or_default().push(name);
+    }
+    let findings = names.into_iter();
+    findings.map(|(finding, names)| (finding, first(names.into_iter())))
 }
 
 fn table(plan: &Plan, format: Format) -> Table {

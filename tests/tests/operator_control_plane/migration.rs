@@ -29,18 +29,24 @@ impl Cluster {
     }
 
     /// Creates a Pod that is running on `node` according to the API.
-    fn run_pod(&self, mut pod: Value, node: &str) -> Result<()> {
+    fn run_pod(&self, pod: Value, node: &str) -> Result<()> {
+        self.run_pod_at(pod, node, &json!([]), &json!([]))
+    }
+
+    /// Creates a Pod that is running on `node`, with these ports and addresses.
+    fn run_pod_at(&self, mut pod: Value, node: &str, ports: &Value, ips: &Value) -> Result<()> {
         let name = pod["metadata"]["name"].as_str().context("it has a name")?;
         let (name, namespace) = (format!("pod/{name}"), pod["metadata"]["namespace"].clone());
         let namespace = namespace.as_str().context("it has a namespace")?;
-        pod["spec"] =
-            json!({"nodeName": node, "containers": [{"name": "agent", "image": "any:1"}]});
+        let container = json!({"name": "agent", "image": "any:1", "ports": ports});
+        pod["spec"] = json!({"nodeName": node, "containers": [container]});
         // The service account of a namespace is created a moment after it.
         wait_for(&format!("{name} to be accepted"), DEADLINE, || {
             Ok(self.control_plane.apply(&pod.to_string()).ok())
         })?;
-        let running = json!({"status": {"phase": "Running"}}).to_string();
-        self.control_plane.patch_status(&name, namespace, &running)
+        let running = json!({"status": {"phase": "Running", "podIP": ips[0]["ip"], "podIPs": ips}});
+        self.control_plane
+            .patch_status(&name, namespace, &running.to_string())
     }
 
     fn run_agent(&self, node: &str) -> Result<()> {
@@ -151,4 +157,71 @@ fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_othe
     }
     let text = cli.expect(0, &["migrate", "plan"])?;
     expect_words(&text, &["Signpost alone serves 3 nodes"])
+}
+
+/// Failure stories T197 and T198: what stops a takeover, or changes with it, is named before it.
+#[test]
+fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_ports_have_against_it()
+-> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.run_agent(node)?;
+        cluster.report_conditions(node, &[READY, FOUND])?;
+        let number = node.trim_start_matches('n');
+        let range = format!("10.0.{number}.0/24");
+        let patch = json!({"spec": {"podCIDR": range, "podCIDRs": [range]}}).to_string();
+        let patch = ["patch", "node", node, "--patch", &patch];
+        cluster.control_plane.kubectl(&patch)?;
+    }
+    let text = cli.expect(0, &["migrate", "plan"])?;
+    expect_words(&text, &["ready for a takeover: n1, n2, n3\n"])?;
+
+    // Nothing schedules the Pods of the DaemonSet here.
+    cluster
+        .control_plane
+        .kubectl(&["label", "node", "n1", "proxy=kube-proxy"])?;
+    let labels = json!({"k8s-app": "kube-proxy"});
+    let pod = json!({
+        "metadata": {"labels": labels},
+        "spec": {"nodeSelector": {"proxy": "kube-proxy"}, "containers": [{"name": "p", "image": "any:1"}]},
+    });
+    let daemon_set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "spec": {"selector": {"matchLabels": labels}, "template": pod},
+    });
+    cluster.control_plane.apply(&daemon_set.to_string())?;
+    let metadata = |name: &str| json!({"name": name, "namespace": "default"});
+    let pod = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(name)});
+    let outside = json!([{"ip": "10.8.0.7"}]);
+    cluster.run_pod_at(pod("outside"), "n2", &json!([]), &outside)?;
+    let port = json!([{"containerPort": 80, "hostPort": 30080}]);
+    let inside = json!([{"ip": "10.0.3.7"}]);
+    cluster.run_pod_at(pod("inside"), "n3", &port, &inside)?;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": metadata("cart"),
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+    });
+    cluster.control_plane.apply(&service.to_string())?;
+
+    let text = cli.expect(3, &["migrate", "plan"])?;
+    expect_words(
+        &text,
+        &[
+            "n1: DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy on it again\n  next: kubectl",
+            "n2: detectLocal.mode is NodeCIDR, and 1 of 2 Pods have addresses outside of the podCIDRs of their nodes: \
+             default/outside (10.8.0.7 on n2)\n  next: set spec.detectLocal",
+            "n3: warning: host port 30080/TCP (default/inside) is also a node port of Service default/cart",
+            "ready for a takeover: n3\n",
+        ],
+    )?;
+    let text = cli.expect(3, &["migrate", "takeover", "--node=n1", "--node=n2"])?;
+    expect_words(
+        &text,
+        &["left out", "n1: DaemonSet", "n2: detectLocal.mode"],
+    )
 }

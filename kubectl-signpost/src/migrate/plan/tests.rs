@@ -1,13 +1,16 @@
 use std::collections::BTreeMap;
 
 use crds::effective::hash::ConfigHash;
-use crds::{EffectiveConfig, NodeProxySpec};
+use crds::{EffectiveConfig, NodeProxySpec, NodeProxyStatus};
 use serde_json::{Value, json};
 
+use super::starter::{STOP_KUBE_PROXY, STOP_STATIC_POD};
 use super::*;
 use crate::arguments::Format;
+use crate::migrate::KUBE_PROXY;
 use crate::migrate::text::render;
 use crate::output::Paint;
+use crate::pod_network;
 use crate::trouble::tests::condition;
 
 /// The type, status and reason of a condition.
@@ -64,6 +67,22 @@ fn agent(node: &str) -> Agent {
     Agent::among(&[pod]).remove(0)
 }
 
+/// The DaemonSet of kube-proxy, for nodes with these labels.
+pub(in crate::migrate) fn daemon_set(selector: &Value) -> DaemonSet {
+    let pod = json!({"nodeSelector": selector, "containers": [], "tolerations": [{"operator": "Exists"}]});
+    let set = json!({
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "spec": {"selector": {}, "template": {"spec": pod}},
+    });
+    serde_json::from_value(set).expect("a DaemonSet")
+}
+
+fn node(name: &str, spec: &Value) -> Node {
+    let labels = json!({"kubernetes.io/os": "linux"});
+    let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+    serde_json::from_value(node).expect("a Node")
+}
+
 /// Nodes with agents.
 pub(in crate::migrate) fn evidence(nodes: &[(&str, &[Said])]) -> Evidence {
     let proxies = nodes.iter().map(|(name, of)| proxy(name, of));
@@ -73,7 +92,7 @@ pub(in crate::migrate) fn evidence(nodes: &[(&str, &[Said])]) -> Evidence {
             unreadable: Vec::new(),
         },
         agents: nodes.iter().map(|(name, _)| agent(name)).collect(),
-        has_daemon_set: true,
+        daemon_set: Some(daemon_set(&json!({"signpost.dev/kube-proxy": "wanted"}))),
         ..Evidence::default()
     }
 }
@@ -165,7 +184,7 @@ fn pods_of_kube_proxy_are_known_by_their_owners() {
 fn a_static_pod_is_not_stopped_by_a_patch() {
     let mut evidence = evidence(&[("n1", &[READY_TRUE, FOUND])]);
     run_kube_proxy(&mut evidence, "n1");
-    evidence.has_daemon_set = false;
+    evidence.daemon_set = None;
     let plan = plan(&evidence);
     assert_eq!(plan.nodes[0].obstacles[0].next, STOP_STATIC_POD);
 }
@@ -202,15 +221,15 @@ fn what_an_agent_warns_of_is_an_obstacle_until_signpost_serves_alone() {
 fn nodes_without_agent_or_configuration_are_named_and_windows_is_not() {
     let mut evidence = evidence(&[("n1", &[READY_TRUE, FOUND])]);
     evidence.agents.clear();
-    let node = |name: &str, system: &str| -> Node {
+    let with_system = |name: &str, system: &str| -> Node {
         let labels = json!({"kubernetes.io/os": system});
         let node: Value = json!({"metadata": {"name": name, "labels": labels}});
         serde_json::from_value(node).expect("a Node")
     };
     evidence.nodes = vec![
-        node("n1", "linux"),
-        node("n2", "linux"),
-        node("w1", "windows"),
+        with_system("n1", "linux"),
+        with_system("n2", "linux"),
+        with_system("w1", "windows"),
     ];
     let plan = plan(&evidence);
     let text = render(&plan, Format::Text, Paint::Plain);
@@ -220,6 +239,81 @@ fn nodes_without_agent_or_configuration_are_named_and_windows_is_not() {
     assert!(Plan::of(&evidence, &["n3".to_owned()]).is_err());
     let one = Plan::of(&evidence, &["n2".to_owned()]).expect("it is known");
     assert_eq!(one.nodes.len(), 1);
+}
+
+/// Failure story T198.
+#[test]
+fn t198_a_daemon_set_that_selects_a_node_without_a_pod_comes_before_a_takeover() {
+    let mut evidence = evidence(&[
+        ("n1", &[READY_TRUE, FOUND]),
+        ("n2", &[READY_TRUE, NONE_FOUND]),
+    ]);
+    evidence.nodes = ["n1", "n2", "n3"].map(|name| node(name, &json!({}))).into();
+    let steps = |evidence: &Evidence| -> Vec<Step> {
+        let plan = plan(evidence);
+        plan.nodes.iter().map(|node| node.step).collect()
+    };
+    let (stopped, selected) = (steps(&evidence), [Step::StopKubeProxy; 3]);
+    assert_eq!(stopped, [Step::Takeover, Step::None, Step::Takeover]);
+    evidence.daemon_set = Some(daemon_set(&json!({"kubernetes.io/os": "linux"})));
+    assert_eq!(steps(&evidence), selected);
+    let plan = plan(&evidence);
+    assert_eq!(plan.ending(), Ending::ProblemFound);
+    let text = render(&plan, Format::Text, Paint::Plain);
+    let expected = format!(
+        "\nn1, n2, n3: DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy on it again\n  \
+         next: {STOP_KUBE_PROXY}\n"
+    );
+    assert!(text.contains(&expected), "{text}");
+}
+
+/// Failure story T197.
+#[test]
+fn t197_pods_outside_of_the_pod_cidrs_stop_a_takeover_by_node_cidr() {
+    let mut evidence = evidence(&[
+        ("n1", &[READY_TRUE, FOUND]),
+        ("n2", &[READY_TRUE, FOUND]),
+        ("n3", &[READY_TRUE, FOUND]),
+        ("n4", &[READY_TRUE, NONE_FOUND]),
+    ]);
+    let nodes = ["n1", "n2", "n3", "n4"];
+    evidence.nodes = nodes
+        .map(|name| node(name, &json!({"podCIDRs": ["10.0.1.0/24"]})))
+        .into();
+    let by_prefix = &mut evidence.proxies.objects[2].spec.config.detect_local;
+    by_prefix.mode = DetectLocalMode::InterfaceNamePrefix;
+    let pods = nodes.map(|node| pod_network::tests::pod(node, node, &["10.8.0.7"], &json!([])));
+    evidence.network.pods = pods.iter().filter_map(PodNetwork::of).collect();
+    let inside = pod_network::tests::pod("inside", "n1", &["10.0.1.7"], &json!([]));
+    evidence.network.pods.extend(PodNetwork::of(&inside));
+    let plan = plan(&evidence);
+    let counts: Vec<usize> = plan.nodes.iter().map(|node| node.obstacles.len()).collect();
+    assert_eq!(counts, [1, 1, 0, 0], "{plan:#?}");
+    assert!(plan.nodes[0].obstacles[0].yields_to_force);
+    let text = render(&plan, Format::Text, Paint::Plain);
+    let expected = "\nn1, n2: detectLocal.mode is NodeCIDR, and 2 of 3 Pods have addresses outside of the podCIDRs of their \
+                    nodes: shop/n1 (10.8.0.7 on n1), shop/n2 (10.8.0.7 on n2)\n  next: set spec.detectLocal";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn warnings_are_printed_and_stop_nothing() {
+    let mut evidence = evidence(&[("n1", &[READY_TRUE, FOUND])]);
+    let mut of_gke = node("n1", &json!({}));
+    let label = ("cloud.google.com/gke-nodepool", "default");
+    of_gke
+        .labels_mut()
+        .insert(label.0.to_owned(), label.1.to_owned());
+    evidence.nodes = vec![of_gke];
+    evidence.daemon_set = None;
+    let plan = plan(&evidence);
+    assert_eq!(plan.ending(), Ending::Success);
+    let text = render(&plan, Format::Text, Paint::Plain);
+    assert!(
+        text.contains("\nn1: warning: the node image of GKE starts kube-proxy"),
+        "{text}"
+    );
+    assert!(text.contains("\nready for a takeover: n1\n"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,286 @@
+//! Host ports of Pods that are ports of Services, too, and that a takeover gives from one to the
+//! other. Pure.
+//!
+//! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
+//! proxy's mode (decision 0027).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crds::EffectiveConfig;
+use crds::address::NodePortAddress;
+use crds::condition::reason::{KUBE_PROXY_IPTABLES, KUBE_PROXY_IPVS, KUBE_PROXY_NFTABLES};
+use crds::condition::{FOREIGN_PROXY_DETECTED, Status, status_of};
+use crds::profile::mechanism::Mode;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::find;
+use super::obstacle::Warning;
+use crate::check::first;
+use crate::pod_network::{HostPort, PodNetwork, Protocol};
+
+/// The ports of a Service that may be ports of nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::migrate) struct ServicePorts {
+    /// The namespace and the name: `shop/cart`.
+    name: String,
+    ports: Vec<(Protocol, i32)>,
+    node_ports: Vec<(Protocol, i32)>,
+    /// The load-balancer IPs at which nodes take `ports`.
+    load_balancer_ips: Vec<IpAddr>,
+}
+
+/// A node before its takeover.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mover<'a> {
+    pub(super) node: &'a Node,
+    /// The conditions of its NodeProxy.
+    pub(super) conditions: &'a [Condition],
+    pub(super) config: &'a EffectiveConfig,
+}
+
+/// Which of the two a connection to the common port reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Winner {
+    Service,
+    Pod,
+    /// It depends on which program attached its rules last.
+    Latest,
+}
+
+/// The modes of a takeover: kube-proxy's and Signpost's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Change {
+    from: Mode,
+    to: Mode,
+}
+
+/// A common port that changes hands.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Clash<'a> {
+    protocol: Protocol,
+    port: i32,
+    service: &'a str,
+    /// What the port is of the Service.
+    kind: &'static str,
+    change: Change,
+}
+
+/// Returns for each node the host ports of its Pods that change hands. Nodes that have the same in
+/// common have the same warning, so that it is printed once.
+pub(super) fn warnings(
+    movers: &[Mover<'_>],
+    pods: &[PodNetwork],
+    services: &[ServicePorts],
+) -> BTreeMap<String, Vec<Warning>> {
+    let movers = movers.iter();
+    let movers: BTreeMap<String, (Mover<'_>, Change)> = movers
+        .filter_map(|mover| Some((mover.node.name_any(), (*mover, Change::of(mover)?))))
+        .collect();
+    let mut clashes: BTreeMap<Clash<'_>, BTreeSet<(&str, &str)>> = BTreeMap::new();
+    for pod in pods {
+        let Some((mover, change)) = movers.get(&pod.node) else {
+            continue;
+        };
+        for host_port in &pod.host_ports {
+            for service in services {
+                let Some(kind) = mover.common(host_port, service) else {
+                    continue;
+                };
+                let clash = Clash {
+                    protocol: host_port.protocol,
+                    port: host_port.port,
+                    service: &service.name,
+                    kind,
+                    change: *change,
+                };
+                let found = clashes.entry(clash).or_default();
+                found.insert((&pod.node, &pod.name));
+            }
+        }
+    }
+    let mut warnings: BTreeMap<String, Vec<Warning>> = BTreeMap::new();
+    for (clash, pods) in clashes {
+        let names: BTreeSet<String> = pods.iter().map(|(_, pod)| (*pod).to_owned()).collect();
+        let warning = clash.warning(&names);
+        let nodes: BTreeSet<&str> = pods.iter().map(|(node, _)| *node).collect();
+        for node in nodes {
+            let of_node = warnings.entry(node.to_owned()).or_default();
+            of_node.push(warning.clone());
+        }
+    }
+    warnings
+}
+
+// === impl ServicePorts ===
+
+impl ServicePorts {
+    /// Returns the ports of `service`; `None` if none can be a port of a node. An external IP
+    /// cannot: Signpost serves none that is an address of the node.
+    pub(in crate::migrate) fn of(service: &Service) -> Option<ServicePorts> {
+        let spec = service.spec.as_ref()?;
+        let ports = spec.ports.iter().flatten();
+        let ports = ports.filter_map(|port| {
+            let protocol = Protocol::named(port.protocol.as_deref())?;
+            Some((
+                (protocol, port.port),
+                port.node_port.map(|port| (protocol, port)),
+            ))
+        });
+        let (ports, node_ports): (Vec<_>, Vec<Option<_>>) = ports.unzip();
+        let node_ports: Vec<(Protocol, i32)> = node_ports.into_iter().flatten().collect();
+        let status = service.status.as_ref();
+        let balancer = status.and_then(|status| status.load_balancer.as_ref());
+        let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+        // A proxy between clients and nodes keeps its address to itself.
+        let own = ingress.into_iter().flatten();
+        let own = own.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
+        let load_balancer_ips = own.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok());
+        let load_balancer_ips: Vec<IpAddr> = load_balancer_ips.collect();
+        let namespace = service.namespace().unwrap_or_default();
+        let is_any = !node_ports.is_empty() || !load_balancer_ips.is_empty();
+        is_any.then(|| ServicePorts {
+            name: format!("{namespace}/{}", service.name_any()),
+            ports,
+            node_ports,
+            load_balancer_ips,
+        })
+    }
+}
+
+// === impl Mover ===
+
+impl Mover<'_> {
+    /// Returns what a host port of the node is of `service`; `None` if nothing.
+    fn common(&self, host_port: &HostPort, service: &ServicePorts) -> Option<&'static str> {
+        let key = (host_port.protocol, host_port.port);
+        let is_at = |address: IpAddr| host_port.address.is_none_or(|at| at == address);
+        if service.node_ports.contains(&key) && self.takes_node_ports(host_port.address) {
+            return Some("a node port");
+        }
+        let own = self.addresses();
+        let mut balanced = service.load_balancer_ips.iter();
+        let is_balanced = balanced.any(|ip| own.contains(ip) && is_at(*ip));
+        let is_port = service.ports.contains(&key);
+        (is_port && is_balanced)
+            .then_some("a port of a load-balancer IP that is the node's address")
+    }
+
+    /// Whether Signpost takes node ports at this address of the node, or at any.
+    fn takes_node_ports(&self, address: Option<IpAddr>) -> bool {
+        let Some(address) = address else {
+            return true;
+        };
+        let is_alike = |other: &IpAddr| other.is_ipv4() == address.is_ipv4();
+        let listed = &self.config.node_port_addresses;
+        if listed.contains(&NodePortAddress::Primary) {
+            return self.addresses().into_iter().find(is_alike) == Some(address);
+        }
+        let ranges = listed.iter().filter_map(|entry| match entry {
+            NodePortAddress::Within(cidr) => Some(cidr.net()),
+            NodePortAddress::Primary => None,
+        });
+        let mut ranges = ranges.filter(|range| is_alike(&range.addr())).peekable();
+        // A list without an entry of a family leaves that family open.
+        let is_open = ranges.peek().is_none() || ranges.any(|range| range.contains(&address));
+        is_open && !address.is_loopback()
+    }
+
+    /// Returns the addresses in the Node's status, InternalIPs first.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let status = self.node.status.as_ref();
+        let listed = || status.and_then(|status| status.addresses.as_ref());
+        let of_type = |kind: &'static str| {
+            let listed = listed().into_iter().flatten();
+            listed.filter(move |listed| listed.type_ == kind)
+        };
+        let own = of_type("InternalIP").chain(of_type("ExternalIP"));
+        own.filter_map(|own| own.address.parse().ok()).collect()
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Returns the change of modes; `None` if it is not known, or if the winner stays.
+    fn of(mover: &Mover<'_>) -> Option<Change> {
+        let conditions = mover.conditions;
+        if status_of(conditions, FOREIGN_PROXY_DETECTED) != Status::True {
+            return None;
+        }
+        let reason = &find(conditions, FOREIGN_PROXY_DETECTED)?.reason;
+        let of_reason = [
+            (KUBE_PROXY_NFTABLES, Mode::Nftables),
+            (KUBE_PROXY_IPTABLES, Mode::Iptables),
+            (KUBE_PROXY_IPVS, Mode::Ipvs),
+        ];
+        let mut of_reason = of_reason.into_iter();
+        let (_, from) = of_reason.find(|(known, _)| known.name == reason)?;
+        let to = mover.config.mode;
+        let change = Change { from, to };
+        (change.before() != change.after()).then_some(change)
+    }
+
+    /// In kube-proxy's mode: iptables puts its rules before all others, nftables has portmap's
+    /// priority, and virtual servers take packets after DNAT.
+    fn before(self) -> Winner {
+        match self.from {
+            Mode::Nftables => Winner::Latest,
+            Mode::Iptables => Winner::Service,
+            Mode::Ipvs => Winner::Pod,
+        }
+    }
+
+    /// In Signpost's mode.
+    fn after(self) -> Winner {
+        match self.to {
+            Mode::Nftables | Mode::Iptables => Winner::Service,
+            Mode::Ipvs => Winner::Pod,
+        }
+    }
+}
+
+// === impl Clash ===
+
+impl Clash<'_> {
+    fn warning(&self, pods: &BTreeSet<String>) -> Warning {
+        let Clash {
+            protocol,
+            port,
+            service,
+            kind,
+            change,
+        } = self;
+        let protocol = protocol.name();
+        Warning {
+            what: format!(
+                "host port {port}/{protocol} ({}) is also {kind} of Service {service}: in kube-proxy's mode {} {}, in \
+                 Signpost's mode {} {}",
+                first(pods.iter()),
+                change.from,
+                change.before().in_words(),
+                change.to,
+                change.after().in_words()
+            ),
+            next: "give the Pods or the Service another port, or make sure that clients of this port may reach the other one"
+                .to_owned(),
+        }
+    }
+}
+
+// === impl Winner ===
+
+impl Winner {
+    fn in_words(self) -> &'static str {
+        match self {
+            Winner::Service => "the Service answers",
+            Winner::Pod => "the Pod answers",
+            Winner::Latest => "the program that attached its rules last decides",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use serde_json::{Value, json};
+
+use super::super::tests::{READY_TRUE, Said, conditions};
+use super::*;
+use crate::pod_network::tests::pod;
+
+const IPTABLES: Said = (FOREIGN_PROXY_DETECTED, "True", "KubeProxyIptables");
+const NFTABLES: Said = (FOREIGN_PROXY_DETECTED, "True", "KubeProxyNftables");
+const IPVS: Said = (FOREIGN_PROXY_DETECTED, "True", "KubeProxyIpvs");
+const NONE: Said = (FOREIGN_PROXY_DETECTED, "False", "NoneFound");
+
+fn node(name: &str, address: &str) -> Node {
+    let addresses = json!([
+        {"type": "ExternalIP", "address": "203.0.113.1"},
+        {"type": "InternalIP", "address": address},
+    ]);
+    let node = json!({"metadata": {"name": name}, "status": {"addresses": addresses}});
+    serde_json::from_value(node).expect("a Node")
+}
+
+fn service(name: &str, port: &Value, ip: Option<&str>) -> ServicePorts {
+    let ingress: Vec<Value> = ip.iter().map(|ip| json!({"ip": ip})).collect();
+    let service = json!({
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"ports": [port]},
+        "status": {"loadBalancer": {"ingress": ingress}},
+    });
+    let service = serde_json::from_value(service).expect("a Service");
+    ServicePorts::of(&service).expect("it has ports of nodes")
+}
+
+/// The first warning about each node: those of kube-proxy's mode `from` move to Signpost's `to`.
+fn warned(
+    from: Said,
+    to: Mode,
+    pods: &[(&str, &str, Value)],
+    services: &[ServicePorts],
+) -> BTreeMap<String, String> {
+    let nodes = [node("n1", "192.168.0.1"), node("n2", "192.168.0.2")];
+    let conditions = conditions(&[READY_TRUE, from]);
+    let config = EffectiveConfig::of(&crds::ProxyProfileSpec {
+        mode: to,
+        ..Default::default()
+    });
+    let movers = nodes.each_ref().map(|node| Mover {
+        node,
+        conditions: &conditions,
+        config: &config,
+    });
+    let pods = pods.iter();
+    let pods = pods.map(|(name, node, port)| pod(name, node, &["10.0.1.9"], &json!([port])));
+    let pods: Vec<PodNetwork> = pods.filter_map(|pod| PodNetwork::of(&pod)).collect();
+    let warnings = warnings(&movers, &pods, services).into_iter();
+    warnings
+        .map(|(node, warnings)| (node, warnings[0].what.clone()))
+        .collect()
+}
+
+fn host_port(port: u16) -> Value {
+    json!({"containerPort": 80, "hostPort": port})
+}
+
+#[test]
+fn a_host_port_that_is_a_node_port_changes_hands_with_some_modes() {
+    let cart = service("cart", &json!({"port": 80, "nodePort": 30080}), None);
+    let services = [cart];
+    let pods = [
+        ("a", "n1", host_port(30080)),
+        ("b", "n1", host_port(30081)),
+        ("c", "n2", host_port(30080)),
+    ];
+    let expected = "host port 30080/TCP (shop/a, shop/c) is also a node port of Service shop/cart: in kube-proxy's mode ipvs \
+                    the Pod answers, in Signpost's mode nftables the Service answers";
+    let warned_about = warned(IPVS, Mode::Nftables, &pods, &services);
+    let both = ["n1", "n2"].map(|node| (node.to_owned(), expected.to_owned()));
+    assert_eq!(warned_about, BTreeMap::from(both));
+    for (from, to, changes) in [
+        (NFTABLES, Mode::Nftables, true),
+        (NFTABLES, Mode::Ipvs, true),
+        (IPTABLES, Mode::Nftables, false),
+        (IPTABLES, Mode::Iptables, false),
+        (IPTABLES, Mode::Ipvs, true),
+        (IPVS, Mode::Iptables, true),
+        (IPVS, Mode::Ipvs, false),
+        (NONE, Mode::Nftables, false),
+    ] {
+        let is_warned = !warned(from, to, &pods, &services).is_empty();
+        assert_eq!(is_warned, changes, "{from:?} {to:?}");
+    }
+}
+
+#[test]
+fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
+    let of_nodes = service("cart", &json!({"port": 80, "nodePort": 30080}), None);
+    let balanced = service("web", &json!({"port": 443}), Some("192.168.0.1"));
+    let services = [of_nodes, balanced];
+    let at = |port: u16, address: &str| {
+        let port = json!({"containerPort": 80, "hostPort": port, "hostIP": address});
+        warned(IPVS, Mode::Nftables, &[("a", "n1", port)], &services).remove("n1")
+    };
+    // Mode nftables takes node ports at the node's own first address.
+    assert!(
+        at(30080, "192.168.0.1")
+            .is_some_and(|what| what.contains("a node port of Service shop/cart"))
+    );
+    assert_eq!(at(30080, "203.0.113.1"), None);
+    assert_eq!(at(30080, "127.0.0.1"), None);
+    assert!(at(443, "0.0.0.0").is_some_and(|what| what.contains("of Service shop/web")));
+    assert_eq!(at(443, "203.0.113.1"), None);
+    // It is the address of another node.
+    let elsewhere = [("a", "n2", host_port(443))];
+    assert!(warned(IPVS, Mode::Nftables, &elsewhere, &services).is_empty());
+}
+
+#[test]
+fn services_without_ports_of_nodes_are_left_out() {
+    let of =
+        |service: Value| ServicePorts::of(&serde_json::from_value(service).expect("a Service"));
+    let inside = json!({"spec": {"ports": [{"port": 80}], "externalIPs": ["192.168.0.1"]}});
+    assert_eq!(of(inside), None);
+    let proxied = json!({"ip": "192.168.0.1", "ipMode": "Proxy"});
+    let proxied = json!({
+        "spec": {"ports": [{"port": 80}]},
+        "status": {"loadBalancer": {"ingress": [proxied]}},
+    });
+    assert_eq!(of(proxied), None);
+}
