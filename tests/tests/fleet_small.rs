@@ -12,7 +12,11 @@ fn a_fleet_is_measured_and_an_operator_at_rest_writes_nothing() -> Result<()> {
         .build()?;
     let figures = runtime.block_on(measure(5, Duration::from_secs(2)))?;
     ensure!(figures.rest.operator < 0.1, "at rest: {}", figures.rest);
-    let table = Figures::table(&[figures]);
-    ensure!(table.lines().count() == 13, "{table}");
+    let sizes = [figures.clone(), figures];
+    for (table, columns) in [(Figures::table(&sizes), 2), (Figures::growth(&sizes), 1)] {
+        let cells = |line: &str| line.split('|').filter(|cell| !cell.is_empty()).count();
+        let is_whole = table.lines().all(|line| cells(line) == columns + 1);
+        ensure!(is_whole, "{table}");
+    }
     Ok(())
 }

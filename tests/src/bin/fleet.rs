@@ -30,5 +30,9 @@ fn main() -> Result<()> {
         println!("Built without optimization: processor times count for nothing.");
     }
     println!("{}", Figures::table(&sizes));
+    if sizes.len() > 1 {
+        println!("\nRatio of each figure to that of the size before:\n");
+        println!("{}", Figures::growth(&sizes));
+    }
     Ok(())
 }

@@ -14,8 +14,9 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::agents::{Activity, Agents, SYNC};
+use super::api_server::{self, Requests};
 use super::operator::Operator;
-use super::{AT_A_TIME, Edit, Figures, Load, api_server};
+use super::{AT_A_TIME, Edit, Figures, Load};
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, client};
 
 const PROFILE: &str = "default";
@@ -135,11 +136,14 @@ impl Cluster {
         let seconds = began.elapsed().as_secs_f64();
         let percent =
             |before: Duration, after: Duration| 100.0 * (after - before).as_secs_f64() / seconds;
-        let agents = after.1 - before.1;
+        let requests = Requests::rates(before.0.requests, after.0.requests, seconds);
+        let agents = (after.1 - before.1) / seconds;
         Ok(Load {
-            agents: agents / seconds,
+            agents,
             // A status in flight at either end is counted on one side only.
-            operator: ((after.0.writes - before.0.writes - agents) / seconds).max(0.0),
+            operator: (requests.writes - agents).max(0.0),
+            requests,
+            open_watches: after.0.open_watches,
             processor: percent(before.2, after.2),
             api_server: percent(before.0.processor, after.0.processor),
             memory: self.operator.tree().observe_memory(),
