@@ -6,16 +6,20 @@
 //!   nodes, and the agents of all nodes, in this process ---'
 //! ```
 //!
-//! The agents are simulated: one connection watches all NodeProxies, and writes for each node the
-//! status that its agent would write, as often as an agent does. Agents' own watches, of Services
+//! The agents are simulated: one connection watches all NodeProxies, and a task for each node writes
+//! the status that its agent would write, as often as an agent does. Agents' own watches, of Services
 //! for instance, are not simulated.
 
+mod agent;
+mod agent_status;
 mod agents;
 mod api_server;
 mod course;
 mod figures;
+mod node;
 mod operator;
 
+pub use agent_status::{paths_of, simulated_status};
 pub use api_server::Requests;
 pub use course::measure;
 pub use figures::{Edit, Figures, Load};

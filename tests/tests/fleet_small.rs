@@ -11,7 +11,12 @@ fn a_fleet_is_measured_and_an_operator_at_rest_writes_nothing() -> Result<()> {
         .enable_all()
         .build()?;
     let figures = runtime.block_on(measure(5, Duration::from_secs(2)))?;
-    ensure!(figures.rest.operator < 0.1, "at rest: {}", figures.rest);
+    let rest = &figures.rest;
+    ensure!(rest.operator < 0.1, "at rest: {rest}");
+    ensure!(
+        rest.agents == 0.0,
+        "at rest, agents with Leases wrote: {rest}"
+    );
     let sizes = [figures.clone(), figures];
     for (table, columns) in [(Figures::table(&sizes), 2), (Figures::growth(&sizes), 1)] {
         let cells = |line: &str| line.split('|').filter(|cell| !cell.is_empty()).count();

@@ -13,7 +13,8 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::agents::{Activity, Agents, SYNC};
+use super::agent::SYNC;
+use super::agents::{Activity, Agents};
 use super::api_server::{self, Requests};
 use super::operator::Operator;
 use super::{AT_A_TIME, Edit, Figures, Load};

@@ -10,6 +10,7 @@ mod nodes;
 mod outages;
 mod profiles;
 mod restarts;
+mod simulated_agents;
 mod traffic;
 
 use std::time::Instant;
@@ -29,7 +30,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The tests depend on their order.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 23] = [
+    let tests: [(&str, Test); 24] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -107,6 +108,10 @@ fn main() -> Result<()> {
             nodes::own_object,
         ),
         ("an_agent_that_starts_is_an_event", nodes::events),
+        (
+            "an_agents_status_has_the_fields_that_make_fleet_simulates",
+            simulated_agents::status,
+        ),
         (
             "agents_and_operator_hold_one_connection_each_to_the_api_server",
             nodes::connections,
