@@ -15,15 +15,31 @@ mod agent_status;
 mod agents;
 mod api_server;
 mod course;
+mod delays;
 mod figures;
 mod node;
 mod operator;
 
+use std::time::Duration;
+
 pub use agent_status::{paths_of, simulated_status};
 pub use api_server::Requests;
 pub use course::measure;
+pub use delays::Delays;
 pub use figures::{Edit, Figures, Load};
 
 /// The number of concurrent requests. More are no faster on two processors, and an API server that
 /// must queue them answers 429.
 const AT_A_TIME: usize = 16;
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The length of each observed period.
+    pub watched: Duration,
+    /// The number of nodes whose report, that they are not ready and that they are ready again, is
+    /// followed to the profile's status, at rest and under churn.
+    pub tries: u32,
+}

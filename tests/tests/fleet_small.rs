@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::fleet::{Figures, measure};
+use tests::fleet::{Figures, Settings, measure};
 
 #[test]
 fn a_fleet_is_measured_and_an_operator_at_rest_writes_nothing() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(measure(5, Duration::from_secs(2)))?;
+    let figures = runtime.block_on(measure(Settings {
+        nodes: 5,
+        watched: Duration::from_secs(2),
+        tries: 1,
+    }))?;
     let rest = &figures.rest;
     ensure!(rest.operator < 0.1, "at rest: {rest}");
     ensure!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use tests::fleet::{Figures, measure};
+use tests::fleet::{Figures, Settings, measure};
 
 /// Runs the real operator on a real API server with simulated agents, and prints its cost.
 #[derive(Debug, Parser)]
@@ -15,6 +15,10 @@ struct Arguments {
     /// The duration of each observed period, in seconds.
     #[arg(long, default_value_t = 60)]
     watched: u64,
+    /// The number of nodes whose reports are followed to the profile's status, at rest and under
+    /// churn.
+    #[arg(long, default_value_t = 5)]
+    tries: u32,
 }
 
 fn main() -> Result<()> {
@@ -24,7 +28,11 @@ fn main() -> Result<()> {
         .build()?;
     let mut sizes = Vec::new();
     for nodes in arguments.nodes {
-        sizes.push(runtime.block_on(measure(nodes, Duration::from_secs(arguments.watched)))?);
+        sizes.push(runtime.block_on(measure(Settings {
+            nodes,
+            watched: Duration::from_secs(arguments.watched),
+            tries: arguments.tries,
+        }))?);
     }
     if cfg!(debug_assertions) {
         println!("Built without optimization: processor times count for nothing.");

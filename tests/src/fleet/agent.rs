@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use crds::condition::FEATURES_HONOURED;
+use crds::condition::{self, FEATURES_HONOURED, READY};
 use crds::node_proxy::LEASE_PREFIX;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
@@ -46,6 +46,8 @@ pub(super) struct Shared {
     pub(super) renewals: Semaphore,
     /// The number of statuses written.
     pub(super) writes: AtomicU64,
+    /// When the API server last accepted a status in which Ready changed.
+    pub(super) turned: watch::Sender<Option<Instant>>,
 }
 
 /// The agent of one node.
@@ -121,7 +123,7 @@ impl Agent {
     async fn act(&mut self) {
         while self.desired.has_changed().is_ok() {
             let proxy = self.desired.borrow_and_update().clone();
-            self.world.mark_unchanged();
+            self.node.apply(&self.world.borrow_and_update(), &self.name);
             if self.programmed != proxy.metadata.generation {
                 sleep(SYNC).await;
                 self.programmed = proxy.metadata.generation;
@@ -162,6 +164,11 @@ impl Agent {
         }
         let at = Instant::now();
         self.shared.writes.fetch_add(1, Ordering::Relaxed);
+        let ready = |status: &NodeProxyStatus| condition::status_of(&status.conditions, READY);
+        let before = self.written.as_ref().map(|written| ready(&written.status));
+        if before != Some(ready(&status)) {
+            self.shared.turned.send_replace(Some(at));
+        }
         self.has_new_figures = false;
         self.written = Some(Written { status, at });
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crds::condition::reason;
+use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status, set_condition};
 use crds::node_proxy::drift::Drift;
 use crds::node_proxy::latency::{Microseconds, Quantiles, SyncLatency};
@@ -65,7 +65,7 @@ pub(super) fn compose(
 ) -> NodeProxyStatus {
     let spec = &proxy.spec;
     let mut conditions = before.conditions.clone();
-    for finding in findings() {
+    for finding in findings(node) {
         let finding = Finding {
             generation: proxy.metadata.generation,
             ..finding
@@ -129,39 +129,27 @@ fn latency() -> SyncLatency {
     }
 }
 
-fn findings() -> Vec<Finding> {
+/// The type of a condition, its status, reason and message.
+type Said = (&'static str, Status, Reason, &'static str);
+
+fn findings(node: &SimulatedNode) -> Vec<Finding> {
     let all = [
-        (
-            condition::READY,
-            Status::True,
-            reason::PROGRAMMED,
-            "everything the profile and the Services ask for is programmed",
-        ),
+        ready(node),
         (
             condition::PROGRESSING,
             Status::False,
             reason::SETTLED,
             "the current configuration is programmed",
         ),
-        (condition::DEGRADED, Status::False, reason::AS_EXPECTED, ""),
+        degraded(node),
         (
             condition::FEATURES_HONOURED,
             Status::True,
             reason::ALL_HONOURED,
             "",
         ),
-        (
-            condition::IPV4_PROGRAMMED,
-            Status::True,
-            reason::FAMILY_PROGRAMMED,
-            "",
-        ),
-        (
-            condition::IPV6_PROGRAMMED,
-            Status::True,
-            reason::FAMILY_PROGRAMMED,
-            "",
-        ),
+        family_programmed(node, condition::IPV4_PROGRAMMED),
+        family_programmed(node, condition::IPV6_PROGRAMMED),
         (
             condition::RULES_CONTESTED,
             Status::False,
@@ -199,10 +187,46 @@ fn findings() -> Vec<Finding> {
             "a new connection to 10.96.0.1:443 was accepted",
         ),
     ];
-    let say = |(kind, status, reason, message): (_, _, _, &str)| {
+    let say = |(kind, status, reason, message): Said| {
         Finding::new(kind, status, reason, message.to_owned())
     };
     all.map(say).to_vec()
+}
+
+/// What a node reports whose kernel refuses changes.
+const COMMIT_FAILED: &str =
+    "IPv4: failed to commit a change of table ip signpost: Cannot allocate memory (os error 12)";
+
+fn ready(node: &SimulatedNode) -> Said {
+    if node.is_failing {
+        return (
+            condition::READY,
+            Status::False,
+            reason::COMMIT_FAILED,
+            COMMIT_FAILED,
+        );
+    }
+    let message = "everything the profile and the Services ask for is programmed";
+    (condition::READY, Status::True, reason::PROGRAMMED, message)
+}
+
+fn degraded(node: &SimulatedNode) -> Said {
+    match node.is_failing {
+        true => (
+            condition::DEGRADED,
+            Status::True,
+            reason::COMMIT_FAILED,
+            COMMIT_FAILED,
+        ),
+        false => (condition::DEGRADED, Status::False, reason::AS_EXPECTED, ""),
+    }
+}
+
+fn family_programmed(node: &SimulatedNode, kind: &'static str) -> Said {
+    match node.is_failing {
+        true => (kind, Status::False, reason::COMMIT_FAILED, COMMIT_FAILED),
+        false => (kind, Status::True, reason::FAMILY_PROGRAMMED, ""),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Client, ResourceExt as _};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::AT_A_TIME;
 use super::agent::{Agent, Shared};
@@ -28,9 +29,11 @@ pub(super) enum Activity {
 }
 
 /// What happens on the nodes besides their agents' work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct World {
     pub(super) activity: Activity,
+    /// The node whose kernel refuses changes.
+    pub(super) failing: Option<String>,
 }
 
 /// The agents of all nodes. They stop on drop.
@@ -58,6 +61,7 @@ impl Agents {
     pub(super) fn start(client: Client) -> Agents {
         let (world, worlds) = watch::channel(World {
             activity: Activity::Rest,
+            failing: None,
         });
         let shared = Arc::new(Shared {
             leases: Api::namespaced(client.clone(), "signpost-system"),
@@ -65,6 +69,7 @@ impl Agents {
             statuses: Semaphore::new(AT_A_TIME),
             renewals: Semaphore::new(RENEWALS_AT_A_TIME),
             writes: AtomicU64::default(),
+            turned: watch::Sender::new(None),
         });
         let task = Watch {
             world: worlds,
@@ -84,6 +89,16 @@ impl Agents {
     /// Changes the activity on all nodes.
     pub(super) fn turn_to(&self, activity: Activity) {
         self.world.send_modify(|world| world.activity = activity);
+    }
+
+    /// Lets the kernel of one node refuse changes, and those of all others accept them.
+    pub(super) fn fail(&self, node: Option<String>) {
+        self.world.send_modify(|world| world.failing = node);
+    }
+
+    /// Follows when the API server last accepted a status in which Ready changed.
+    pub(super) fn turned(&self) -> watch::Receiver<Option<Instant>> {
+        self.shared.turned.subscribe()
     }
 
     /// Returns the number of statuses written.

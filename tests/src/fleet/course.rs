@@ -10,19 +10,19 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::agent::SYNC;
 use super::agents::{Activity, Agents};
 use super::api_server::{self, Requests};
 use super::operator::Operator;
-use super::{AT_A_TIME, Edit, Figures, Load};
+use super::{AT_A_TIME, Edit, Figures, Load, Settings};
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, client};
 
 const PROFILE: &str = "default";
 /// The timeout of every step.
-const PATIENCE: Duration = Duration::from_mins(20);
+pub(super) const PATIENCE: Duration = Duration::from_mins(20);
 /// The polling interval of the profile.
 const LOOK: Duration = Duration::from_millis(50);
 /// The pause between a change and the next measurement, so that the effects of the change are over.
@@ -31,17 +31,18 @@ const QUIET: Duration = Duration::from_secs(5);
 const WAVES: u32 = 5;
 
 /// One cluster under measurement.
-struct Cluster {
+pub(super) struct Cluster {
     operator: Operator,
-    agents: Agents,
-    client: Client,
-    nodes: usize,
+    pub(super) agents: Agents,
+    pub(super) client: Client,
+    pub(super) settings: Settings,
     // Dropped after its users.
     _control_plane: ControlPlane,
 }
 
-/// Measures a cluster of `nodes` nodes, each period for `watched`.
-pub async fn measure(nodes: usize, watched: Duration) -> Result<Figures> {
+/// Measures a cluster as `settings` say.
+pub async fn measure(settings: Settings) -> Result<Figures> {
+    let Settings { nodes, watched, .. } = settings;
     let control_plane = ControlPlane::start(Options::default())?;
     control_plane.apply_operator_manifests()?;
     let client = client(&control_plane.kubeconfig(ADMINISTRATOR)?).await?;
@@ -49,39 +50,49 @@ pub async fn measure(nodes: usize, watched: Duration) -> Result<Figures> {
         operator: Operator::start(&control_plane)?,
         agents: Agents::start(client.clone()),
         client,
-        nodes,
+        settings,
         _control_plane: control_plane,
     };
-    cluster.put_profile("30s").await?;
+    cluster.put_sync_period("30s").await?;
     let join = cluster.join().await?;
     eprintln!("{nodes} nodes joined in {join:.1?}");
     sleep(QUIET).await;
     let rest = cluster.load(watched).await?;
     eprintln!("at rest: {rest}");
+    let delays = cluster.measure_delays().await?;
     let edit = cluster.edit("31s").await?;
     sleep(QUIET).await;
     cluster.agents.turn_to(Activity::Churn);
     sleep(QUIET).await;
     let churn = cluster.load(watched).await?;
     eprintln!("churn: {churn}");
+    let delays_under_churn = cluster.measure_delays().await?;
     let edit_under_churn = cluster.edit("32s").await?;
     Ok(Figures {
         nodes,
         join,
         rest,
+        delays,
         churn,
+        delays_under_churn,
         edit,
         edit_under_churn,
     })
 }
 
+/// Returns the name of the `number`-th node, counted from 0. They are in alphabetical order.
+pub(super) fn node_name(number: usize) -> String {
+    format!("node-{number:05}")
+}
+
 // === impl Cluster ===
 
 impl Cluster {
-    async fn put_profile(&self, sync_period: &str) -> Result<i64> {
+    /// Replaces the spec of the profile; returns its generation.
+    pub(super) async fn put_profile(&self, spec: Value) -> Result<i64> {
         let profile = json!({
             "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile", "metadata": {"name": PROFILE},
-            "spec": {"syncPeriod": sync_period, "rollout": {"minReady": "0s"}},
+            "spec": spec,
         });
         let api: Api<ProxyProfile> = Api::all(self.client.clone());
         let parameters = PatchParams::apply("fleet");
@@ -89,6 +100,16 @@ impl Cluster {
             .patch(PROFILE, &parameters, &Patch::Apply(&profile))
             .await?;
         profile.metadata.generation.context("it has a generation")
+    }
+
+    async fn put_sync_period(&self, sync_period: &str) -> Result<i64> {
+        let spec = json!({"syncPeriod": sync_period, "rollout": {"minReady": "0s"}});
+        self.put_profile(spec).await
+    }
+
+    /// Whether this is the number of all nodes.
+    pub(super) fn is_all(&self, count: u32) -> bool {
+        usize::try_from(count).is_ok_and(|count| count == self.settings.nodes)
     }
 
     /// Creates all nodes, and waits until the status reports them ready.
@@ -99,7 +120,7 @@ impl Cluster {
             let nodes = nodes.clone();
             async move {
                 let node = serde_json::from_value(json!({
-                    "metadata": {"name": format!("node-{number:05}"), "labels": {
+                    "metadata": {"name": node_name(number), "labels": {
                         "kubernetes.io/os": "linux",
                         "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
                     }},
@@ -109,12 +130,11 @@ impl Cluster {
                 anyhow::Ok(())
             }
         };
-        at_a_time((0..self.nodes).map(create)).await?;
+        at_a_time((0..self.settings.nodes).map(create)).await?;
         self.wait("all nodes to join", |profile| {
             let status = profile.status.as_ref()?;
-            let ready = usize::try_from(status.ready_nodes).ok()?;
-            let updated = usize::try_from(status.updated_nodes).ok()?;
-            (ready == self.nodes && updated == self.nodes).then_some(())
+            let have_joined = self.is_all(status.ready_nodes) && self.is_all(status.updated_nodes);
+            have_joined.then_some(())
         })
         .await?;
         Ok(began.elapsed())
@@ -153,9 +173,10 @@ impl Cluster {
 
     /// Edits the profile and measures how it spreads.
     async fn edit(&self, sync_period: &str) -> Result<Edit> {
-        let least = self.observe_least().await?;
+        // The agents' own writes take as long as the operator's.
+        let least = self.observe_least(2, SYNC * WAVES).await?;
         let began = Instant::now();
-        let generation = self.put_profile(sync_period).await?;
+        let generation = self.put_sync_period(sync_period).await?;
         let (mut status, mut first) = (None, None);
         self.wait("the rollout to end", |profile| {
             let now = profile.status.as_ref()?;
@@ -163,13 +184,12 @@ impl Cluster {
                 return None;
             }
             status.get_or_insert_with(|| began.elapsed());
-            let expected =
-                |count: u32| usize::try_from(count).is_ok_and(|count| count == self.nodes);
             if now.current_hash != now.target_hash && now.updated_nodes > 0 {
                 first.get_or_insert_with(|| began.elapsed());
             }
             let is_over = now.current_hash == now.target_hash;
-            (is_over && expected(now.updated_nodes) && expected(now.ready_nodes)).then_some(())
+            (is_over && self.is_all(now.updated_nodes) && self.is_all(now.ready_nodes))
+                .then_some(())
         })
         .await?;
         let edit = Edit {
@@ -182,8 +202,9 @@ impl Cluster {
         Ok(edit)
     }
 
-    /// Measures one write of every NodeProxy in waves, plus the time of the agents in each wave.
-    async fn observe_least(&self) -> Result<Duration> {
+    /// Measures one write of every NodeProxy. Returns the time of `writes` such writes and of the
+    /// agents' `work`.
+    pub(super) async fn observe_least(&self, writes: u32, work: Duration) -> Result<Duration> {
         let proxies: Api<NodeProxy> = Api::all(self.client.clone());
         let names = proxies.list_metadata(&ListParams::default()).await?;
         let began = Instant::now();
@@ -200,11 +221,11 @@ impl Cluster {
             }
         };
         at_a_time(names.items.iter().map(|item| write(item.name_any()))).await?;
-        // The agents' own writes take as long as the operator's.
-        Ok(began.elapsed() * 2 + SYNC * WAVES)
+        Ok(began.elapsed() * writes + work)
     }
 
-    async fn wait<T>(
+    /// Reads the profile until `is_over` returns something.
+    pub(super) async fn wait<T>(
         &self,
         what: &str,
         mut is_over: impl FnMut(&ProxyProfile) -> Option<T>,

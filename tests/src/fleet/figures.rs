@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::api_server::Requests;
+use super::delays::Delays;
 use crate::bench::process_tree::Bytes;
 
 /// The results for one size of cluster.
@@ -16,8 +17,12 @@ pub struct Figures {
     pub join: Duration,
     /// The load while nothing changes.
     pub rest: Load,
+    /// How soon a report is counted while nothing else changes.
+    pub delays: Delays,
     /// The load while the endpoints of a Service change on every node.
     pub churn: Load,
+    /// How soon a report is counted under churn.
+    pub delays_under_churn: Delays,
     /// An edit of the profile while nothing else changes.
     pub edit: Edit,
     /// An edit of the profile under churn.
@@ -73,7 +78,7 @@ enum Quantity {
 /// A row of the tables: its name, and the figures of one size.
 type Row = (&'static str, fn(&Figures) -> Vec<Quantity>);
 
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 20] = [
     ("nodes", |f| vec![count(f.nodes)]),
     ("all nodes join, until the status says so", |f| {
         vec![Quantity::Time(f.join)]
@@ -95,6 +100,10 @@ const ROWS: [Row; 18] = [
     ("at rest: memory of the operator", |f| {
         vec![Quantity::Memory(f.rest.memory)]
     }),
+    (
+        "at rest: from an agent's report until the status counts it: median; longest",
+        |f| f.delays.quantities(),
+    ),
     ("churn: writes a second: agents; operator", |f| {
         f.churn.writes()
     }),
@@ -112,6 +121,10 @@ const ROWS: [Row; 18] = [
     ("churn: memory of the operator", |f| {
         vec![Quantity::Memory(f.churn.memory)]
     }),
+    (
+        "churn: from an agent's report until the status counts it: median; longest",
+        |f| f.delays_under_churn.quantities(),
+    ),
     ("edit: until the status is about it; first node", |f| {
         f.edit.beginning()
     }),
@@ -264,6 +277,14 @@ impl Edit {
 
     fn end(&self) -> Vec<Quantity> {
         vec![Quantity::Time(self.all), ratio(self.all, self.least)]
+    }
+}
+
+// === impl Delays ===
+
+impl Delays {
+    fn quantities(&self) -> Vec<Quantity> {
+        [self.median, self.longest].map(Quantity::Time).to_vec()
     }
 }
 
