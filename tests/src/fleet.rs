@@ -17,6 +17,7 @@ mod api_server;
 mod course;
 mod delays;
 mod figures;
+mod handover;
 mod node;
 mod operator;
 
@@ -27,9 +28,10 @@ pub use api_server::Requests;
 pub use course::measure;
 pub use delays::Delays;
 pub use figures::{Edit, Figures, Load};
+pub use handover::{HandoverFigures, Handovers, RefusedTakeover};
 
-/// The number of concurrent requests. More are no faster on two processors, and an API server that
-/// must queue them answers 429.
+/// The number of concurrent requests of one kind. More are no faster on two processors, and an API
+/// server that must queue them answers 429.
 const AT_A_TIME: usize = 16;
 
 /// What to measure.

@@ -1,7 +1,7 @@
 //! One simulated agent: it reports what its node does, as soon as and as often as a real agent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -23,6 +23,9 @@ use super::node::SimulatedNode;
 
 /// How long an agent takes to program a new configuration.
 pub(super) const SYNC: Duration = Duration::from_millis(100);
+/// How long a handover takes after the report that it is pending. An agent writes at most one
+/// status a second, so a shorter one would not be seen.
+pub(super) const HANDOVER: Duration = Duration::from_secs(1);
 /// How often an agent writes a status in which only figures change (`node-agent`, `reporter.rs`).
 /// An unchanged one is not written, because the agent renews a Lease.
 const FIGURES: Duration = Duration::from_secs(150);
@@ -46,6 +49,8 @@ pub(super) struct Shared {
     pub(super) renewals: Semaphore,
     /// The number of statuses written.
     pub(super) writes: AtomicU64,
+    /// The largest number of nodes that had not yet applied the configuration in their spec.
+    pub(super) most_changing: AtomicUsize,
     /// When the API server last accepted a status in which Ready changed.
     pub(super) turned: watch::Sender<Option<Instant>>,
 }
@@ -119,7 +124,7 @@ impl Agent {
         }
     }
 
-    /// Programs the present configuration, and reports it.
+    /// Does what the present configuration requests, and reports every step.
     async fn act(&mut self) {
         while self.desired.has_changed().is_ok() {
             let proxy = self.desired.borrow_and_update().clone();
@@ -127,6 +132,7 @@ impl Agent {
             if self.programmed != proxy.metadata.generation {
                 sleep(SYNC).await;
                 self.programmed = proxy.metadata.generation;
+                self.node.refusal = None;
             }
             if let Some(status) = self.news(&proxy) {
                 let earliest = self.written.as_ref().map(|written| written.at + AT_ONCE);
@@ -136,7 +142,18 @@ impl Agent {
                 }
                 continue;
             }
-            return;
+            let desired = proxy.spec.config.handover;
+            if self.node.is_handed_over(desired) {
+                return;
+            }
+            match self.node.obstacle(desired) {
+                obstacle @ Some(_) if self.node.refusal == obstacle => return,
+                obstacle @ Some(_) => self.node.refusal = obstacle,
+                None => {
+                    sleep(HANDOVER).await;
+                    self.node.hand_over(desired);
+                }
+            }
         }
     }
 

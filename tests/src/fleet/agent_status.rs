@@ -12,12 +12,13 @@ use crds::node_proxy::drift::Drift;
 use crds::node_proxy::latency::{Microseconds, Quantiles, SyncLatency};
 use crds::node_proxy::rejections::Rejections;
 use crds::node_proxy::{ConntrackFill, Counts, Heartbeat};
+use crds::profile::handover::Handover;
 use crds::{NodeProxy, NodeProxyStatus, Span};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
-use super::node::SimulatedNode;
+use super::node::{ServedBy, SimulatedNode};
 
 /// The number of Services at the start.
 const SERVICES: u32 = 3;
@@ -64,8 +65,11 @@ pub(super) fn compose(
     now: Timestamp,
 ) -> NodeProxyStatus {
     let spec = &proxy.spec;
+    let desired = spec.config.handover;
+    let is_serving = node.served_by == ServedBy::Signpost;
+    let is_applied = node.is_handed_over(desired) && (is_serving || desired == Handover::Handback);
     let mut conditions = before.conditions.clone();
-    for finding in findings(node) {
+    for finding in findings(node, desired) {
         let finding = Finding {
             generation: proxy.metadata.generation,
             ..finding
@@ -74,15 +78,19 @@ pub(super) fn compose(
     }
     NodeProxyStatus {
         observed_generation: proxy.metadata.generation,
-        applied_hash: Some(spec.config_hash.clone()),
-        mode: Some(spec.config.mode),
+        applied_hash: if is_applied {
+            Some(spec.config_hash.clone())
+        } else {
+            before.applied_hash.clone()
+        },
+        mode: is_serving.then_some(spec.config.mode),
         last_sync_time: Some(Time(now)),
         sync_latency: Some(latency()),
         heartbeat: Some(Heartbeat::Lease),
         counts: Counts {
             services: SERVICES + node.added_services,
             endpoints: 5,
-            elements: 40,
+            elements: if is_serving { 40 } else { 0 },
         },
         conntrack: Some(ConntrackFill {
             entries: 1_500,
@@ -129,111 +137,219 @@ fn latency() -> SyncLatency {
     }
 }
 
-/// The type of a condition, its status, reason and message.
-type Said = (&'static str, Status, Reason, &'static str);
-
-fn findings(node: &SimulatedNode) -> Vec<Finding> {
-    let all = [
-        ready(node),
-        (
-            condition::PROGRESSING,
-            Status::False,
-            reason::SETTLED,
-            "the current configuration is programmed",
-        ),
-        degraded(node),
-        (
+fn findings(node: &SimulatedNode, desired: Handover) -> Vec<Finding> {
+    let say = |kind, status, reason, message: &str| {
+        Finding::new(kind, status, reason, message.to_owned())
+    };
+    let (family_status, family_reason, family_message) = family_programmed(node);
+    let families = [condition::IPV4_PROGRAMMED, condition::IPV6_PROGRAMMED];
+    let families = families.map(|kind| say(kind, family_status, family_reason, family_message));
+    let (ready_status, ready_reason, ready_message) = ready(node, desired);
+    let mut findings = vec![
+        say(condition::READY, ready_status, ready_reason, ready_message),
+        progressing(node, desired),
+        degraded(node, desired),
+        say(
             condition::FEATURES_HONOURED,
             Status::True,
             reason::ALL_HONOURED,
             "",
         ),
-        family_programmed(node, condition::IPV4_PROGRAMMED),
-        family_programmed(node, condition::IPV6_PROGRAMMED),
-        (
+    ];
+    findings.extend(families);
+    findings.extend([
+        say(
             condition::RULES_CONTESTED,
             Status::False,
             reason::UNDISTURBED,
             "last repaired at 2026-01-02T03:04:05Z: IPv4: nft (process 4711) had changed 3 elements and 1 objects",
         ),
-        (
-            condition::FOREIGN_PROXY_DETECTED,
-            Status::False,
-            reason::NONE_FOUND,
-            "",
-        ),
-        (
+        foreign_proxy(node),
+        say(
             condition::SOURCE_SYNCED,
             Status::True,
             reason::LISTS_COMPLETE,
             "",
         ),
-        (
+        say(
             condition::CONNTRACK_PRESSURE,
             Status::False,
             reason::TABLE_ROOMY,
             "",
         ),
-        (
+        say(
             condition::CONNTRACK_CONFIGURED,
             Status::True,
             reason::LIMITS_SET,
             "",
         ),
-        (
-            condition::API_SERVICE_REACHABLE,
-            Status::True,
-            reason::CONNECTED,
-            "a new connection to 10.96.0.1:443 was accepted",
-        ),
-    ];
-    let say = |(kind, status, reason, message): Said| {
-        Finding::new(kind, status, reason, message.to_owned())
-    };
-    all.map(say).to_vec()
+        match node.served_by {
+            ServedBy::Signpost => say(
+                condition::API_SERVICE_REACHABLE,
+                Status::True,
+                reason::CONNECTED,
+                "a new connection to 10.96.0.1:443 was accepted",
+            ),
+            ServedBy::KubeProxy => say(
+                condition::API_SERVICE_REACHABLE,
+                Status::Unknown,
+                reason::NOT_CHECKED,
+                "",
+            ),
+        },
+    ]);
+    findings
 }
 
+/// What a node that was handed back reports of it.
+const HANDED_BACK: &str = "handed back to another proxy: no rules of Signpost are in the kernel";
 /// What a node reports whose kernel refuses changes.
 const COMMIT_FAILED: &str =
     "IPv4: failed to commit a change of table ip signpost: Cannot allocate memory (os error 12)";
 
-fn ready(node: &SimulatedNode) -> Said {
+fn ready(node: &SimulatedNode, desired: Handover) -> (Status, Reason, &'static str) {
+    if node.served_by == ServedBy::KubeProxy {
+        let is_done = desired == Handover::Handback && node.has_kube_proxy_rules;
+        return (Status::from(is_done), reason::HANDED_BACK, HANDED_BACK);
+    }
     if node.is_failing {
-        return (
-            condition::READY,
-            Status::False,
-            reason::COMMIT_FAILED,
-            COMMIT_FAILED,
-        );
+        return (Status::False, reason::COMMIT_FAILED, COMMIT_FAILED);
     }
     let message = "everything the profile and the Services ask for is programmed";
-    (condition::READY, Status::True, reason::PROGRAMMED, message)
+    (Status::True, reason::PROGRAMMED, message)
 }
 
-fn degraded(node: &SimulatedNode) -> Said {
-    match node.is_failing {
-        true => (
-            condition::DEGRADED,
-            Status::True,
-            reason::COMMIT_FAILED,
-            COMMIT_FAILED,
+fn progressing(node: &SimulatedNode, desired: Handover) -> Finding {
+    let (status, reason, message) = match (node.is_handed_over(desired), node.served_by) {
+        (true, ServedBy::KubeProxy) => (Status::False, reason::HANDED_BACK, HANDED_BACK),
+        (true, ServedBy::Signpost) => (
+            Status::False,
+            reason::SETTLED,
+            "the current configuration is programmed",
         ),
-        false => (condition::DEGRADED, Status::False, reason::AS_EXPECTED, ""),
+        (false, _) => (
+            Status::True,
+            reason::HANDOVER_PENDING,
+            match desired {
+                Handover::Handback => "Services are being handed back to kube-proxy",
+                Handover::Manual | Handover::Takeover => {
+                    "Services are being taken over from kube-proxy"
+                }
+            },
+        ),
+    };
+    Finding::new(condition::PROGRESSING, status, reason, message.to_owned())
+}
+
+fn degraded(node: &SimulatedNode, desired: Handover) -> Finding {
+    let refusal = node.refusal.filter(|_| !node.is_handed_over(desired));
+    let (status, reason, message) = match refusal {
+        _ if node.is_failing => (Status::True, reason::COMMIT_FAILED, COMMIT_FAILED),
+        Some(refusal) => (Status::True, reason::HANDOVER_REFUSED, refusal),
+        None => (Status::False, reason::AS_EXPECTED, ""),
+    };
+    Finding::new(condition::DEGRADED, status, reason, message.to_owned())
+}
+
+fn family_programmed(node: &SimulatedNode) -> (Status, Reason, &'static str) {
+    match node.served_by {
+        ServedBy::KubeProxy => (Status::False, reason::HANDED_BACK, ""),
+        ServedBy::Signpost if node.is_failing => {
+            (Status::False, reason::COMMIT_FAILED, COMMIT_FAILED)
+        }
+        ServedBy::Signpost => (Status::True, reason::FAMILY_PROGRAMMED, ""),
     }
 }
 
-fn family_programmed(node: &SimulatedNode, kind: &'static str) -> Said {
-    match node.is_failing {
-        true => (kind, Status::False, reason::COMMIT_FAILED, COMMIT_FAILED),
-        false => (kind, Status::True, reason::FAMILY_PROGRAMMED, ""),
+fn foreign_proxy(node: &SimulatedNode) -> Finding {
+    let kind = condition::FOREIGN_PROXY_DETECTED;
+    if !node.has_kube_proxy_rules {
+        return Finding::new(kind, Status::False, reason::NONE_FOUND, String::new());
     }
+    let process = match node.has_kube_proxy {
+        true => "kube-proxy answers at 127.0.0.1:10256",
+        false => "no kube-proxy answers on this node",
+    };
+    let message = format!(
+        "found rules of kube-proxy in mode nftables for IPv4 and IPv6; {process}; new connections follow Signpost's \
+         rules in mode nftables, and in mode iptables the rules whose chains were attached last; established \
+         connections are unaffected"
+    );
+    Finding::new(kind, Status::True, reason::KUBE_PROXY_NFTABLES, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use crds::NodeProxySpec;
     use serde_json::json;
 
     use super::*;
+
+    /// A NodeProxy whose profile requests `handover`.
+    fn proxy(handover: Handover) -> NodeProxy {
+        let mut spec = NodeProxySpec::default();
+        spec.config.handover = handover;
+        spec.config_hash = serde_json::from_value(json!(format!("{handover:?}"))).expect("a hash");
+        NodeProxy::new("node-1", spec)
+    }
+
+    fn said(status: &NodeProxyStatus, kind: &str) -> String {
+        let found = status.conditions.iter().find(|c| c.type_ == kind);
+        found.map_or_else(String::new, |c| format!("{} {}", c.status, c.reason))
+    }
+
+    /// The same reports as those of a real agent (`node-agent`, `status/tests/handover.rs`).
+    #[test]
+    fn a_node_applies_a_handover_once_it_is_done_and_reports_a_refusal_as_degraded() {
+        let mut node = SimulatedNode {
+            has_kube_proxy: true,
+            has_kube_proxy_rules: true,
+            ..SimulatedNode::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut status = NodeProxyStatus::default();
+        let mut report = |proxy: &NodeProxy, node: &SimulatedNode| {
+            status = compose(proxy, node, &status, now);
+            status.clone()
+        };
+
+        let handback = proxy(Handover::Handback);
+        let pending = report(&handback, &node);
+        assert_eq!(pending.applied_hash, None);
+        assert_eq!(said(&pending, condition::READY), "True Programmed");
+        assert_eq!(
+            said(&pending, condition::PROGRESSING),
+            "True HandoverPending"
+        );
+        assert_eq!(node.obstacle(Handover::Handback), None);
+        node.hand_over(Handover::Handback);
+        let done = report(&handback, &node);
+        let handed_back = Some(handback.spec.config_hash.clone());
+        assert_eq!(done.applied_hash, handed_back);
+        assert_eq!(done.mode, None);
+        assert_eq!(said(&done, condition::READY), "True HandedBack");
+
+        let takeover = proxy(Handover::Takeover);
+        node.refusal = node.obstacle(Handover::Takeover);
+        let refused = report(&takeover, &node);
+        assert_eq!(refused.applied_hash, handed_back);
+        assert_eq!(said(&refused, condition::READY), "False HandedBack");
+        assert_eq!(said(&refused, condition::DEGRADED), "True HandoverRefused");
+
+        node.has_kube_proxy = false;
+        assert_eq!(node.obstacle(Handover::Takeover), None);
+        node.hand_over(Handover::Takeover);
+        let done = report(&takeover, &node);
+        assert_eq!(done.applied_hash, Some(takeover.spec.config_hash.clone()));
+        for (kind, expected) in [
+            (condition::READY, "True Programmed"),
+            (condition::PROGRESSING, "False Settled"),
+            (condition::DEGRADED, "False AsExpected"),
+            (condition::FOREIGN_PROXY_DETECTED, "False NoneFound"),
+        ] {
+            assert_eq!(said(&done, kind), expected);
+        }
+    }
 
     #[test]
     fn a_path_names_fields_and_the_types_of_conditions_and_no_numbers() {

@@ -68,6 +68,8 @@ pub async fn measure(settings: Settings) -> Result<Figures> {
     eprintln!("churn: {churn}");
     let delays_under_churn = cluster.measure_delays().await?;
     let edit_under_churn = cluster.edit("32s").await?;
+    cluster.agents.turn_to(Activity::Rest);
+    let handovers = cluster.measure_handovers().await?;
     Ok(Figures {
         nodes,
         join,
@@ -77,6 +79,7 @@ pub async fn measure(settings: Settings) -> Result<Figures> {
         delays_under_churn,
         edit,
         edit_under_churn,
+        handovers,
     })
 }
 

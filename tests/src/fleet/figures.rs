@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::api_server::Requests;
 use super::delays::Delays;
+use super::handover::{HandoverFigures, Handovers, RefusedTakeover};
 use crate::bench::process_tree::Bytes;
 
 /// The results for one size of cluster.
@@ -27,6 +28,8 @@ pub struct Figures {
     pub edit: Edit,
     /// An edit of the profile under churn.
     pub edit_under_churn: Edit,
+    /// Handovers to and from kube-proxy.
+    pub handovers: Handovers,
 }
 
 /// The load during one period.
@@ -78,7 +81,7 @@ enum Quantity {
 /// A row of the tables: its name, and the figures of one size.
 type Row = (&'static str, fn(&Figures) -> Vec<Quantity>);
 
-const ROWS: [Row; 20] = [
+const ROWS: [Row; 27] = [
     ("nodes", |f| vec![count(f.nodes)]),
     ("all nodes join, until the status says so", |f| {
         vec![Quantity::Time(f.join)]
@@ -136,6 +139,30 @@ const ROWS: [Row; 20] = [
     (
         "edit under churn: all nodes; ratio to the least time",
         |f| f.edit_under_churn.end(),
+    ),
+    ("handback: all nodes; ratio to the least time", |f| {
+        f.handovers.handback.times()
+    }),
+    ("handback: nodes that changed at once", |f| {
+        vec![count(f.handovers.handback.most_at_once)]
+    }),
+    (
+        "handback: configurations given to a node: fewest; most",
+        |f| f.handovers.handback.generations(),
+    ),
+    (
+        "refused takeover: until the rollout has ended; nodes that changed",
+        |f| f.handovers.refused.quantities(),
+    ),
+    ("takeover: all nodes; ratio to the least time", |f| {
+        f.handovers.takeover.times()
+    }),
+    ("takeover: nodes that changed at once", |f| {
+        vec![count(f.handovers.takeover.most_at_once)]
+    }),
+    (
+        "takeover: configurations given to a node: fewest; most",
+        |f| f.handovers.takeover.generations(),
     ),
 ];
 
@@ -285,6 +312,29 @@ impl Edit {
 impl Delays {
     fn quantities(&self) -> Vec<Quantity> {
         [self.median, self.longest].map(Quantity::Time).to_vec()
+    }
+}
+
+// === impl HandoverFigures ===
+
+impl HandoverFigures {
+    fn times(&self) -> Vec<Quantity> {
+        vec![Quantity::Time(self.all), ratio(self.all, self.least)]
+    }
+
+    fn generations(&self) -> Vec<Quantity> {
+        let generations = [self.fewest_generations, self.most_generations];
+        generations
+            .map(|number| Quantity::Count(number as f64))
+            .to_vec()
+    }
+}
+
+// === impl RefusedTakeover ===
+
+impl RefusedTakeover {
+    fn quantities(&self) -> Vec<Quantity> {
+        vec![Quantity::Time(self.ended), count(self.changed.len())]
     }
 }
 
