@@ -27,8 +27,9 @@ pub(super) const SYNC: Duration = Duration::from_millis(100);
 /// status a second, so a shorter one would not be seen.
 pub(super) const HANDOVER: Duration = Duration::from_secs(1);
 /// How often an agent writes a status in which only figures change (`node-agent`, `reporter.rs`).
-/// An unchanged one is not written, because the agent renews a Lease.
 const FIGURES: Duration = Duration::from_secs(150);
+/// How often it writes an unchanged one.
+const IDLE: Duration = Duration::from_secs(300);
 /// The shortest time between two statuses.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// The pause after a failed write.
@@ -67,8 +68,8 @@ pub(super) struct Agent {
     node: SimulatedNode,
     /// The last generation that the node has programmed.
     programmed: Option<i64>,
-    /// Whether figures have changed since the last status.
-    has_new_figures: bool,
+    /// Whether to write the next status even if it means the same.
+    is_due: bool,
     /// The last status; `None` if it must be written whatever it says.
     written: Option<Written>,
     renewed: Instant,
@@ -101,7 +102,7 @@ impl Agent {
             shared,
             node: SimulatedNode::default(),
             programmed: None,
-            has_new_figures: false,
+            is_due: false,
             written: None,
             renewed: Instant::now(),
         }
@@ -111,6 +112,7 @@ impl Agent {
     pub(super) async fn run(mut self) {
         let mut renewals = periodic(RENEWAL, self.phase);
         let mut figures = periodic(FIGURES, self.phase);
+        let mut idle = periodic(IDLE, self.phase);
         self.renew().await;
         loop {
             self.act().await;
@@ -120,6 +122,7 @@ impl Agent {
                 changed = self.world.changed() => if changed.is_err() { return },
                 _ = renewals.tick() => self.renew().await,
                 _ = figures.tick() => self.change_figures(),
+                _ = idle.tick() => self.repeat(),
             }
         }
     }
@@ -164,7 +167,7 @@ impl Agent {
             return Some(compose(proxy, &self.node, &before, Timestamp::now()));
         };
         let status = compose(proxy, &self.node, before, Timestamp::now());
-        (self.has_new_figures || !means_the_same(before, &status)).then_some(status)
+        (self.is_due || !means_the_same(before, &status)).then_some(status)
     }
 
     async fn report(&mut self, status: NodeProxyStatus) {
@@ -186,7 +189,7 @@ impl Agent {
         if before != Some(ready(&status)) {
             self.shared.turned.send_replace(Some(at));
         }
-        self.has_new_figures = false;
+        self.is_due = false;
         self.written = Some(Written { status, at });
     }
 
@@ -209,11 +212,17 @@ impl Agent {
         self.renewed = Instant::now();
     }
 
+    /// Has the status written again if it is old.
+    fn repeat(&mut self) {
+        let is_old = |written: &Written| written.at.elapsed() > FIGURES;
+        self.is_due |= self.written.as_ref().is_some_and(is_old);
+    }
+
     /// Under churn, changed endpoints change figures on every node.
     fn change_figures(&mut self) {
         if self.world.borrow().activity == Activity::Churn {
             self.node.added_services = self.node.added_services.wrapping_add(1);
-            self.has_new_figures = true;
+            self.is_due = true;
         }
     }
 }
