@@ -31,7 +31,7 @@ mod setting;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 pub use arguments::SERVICE_CIDRS;
 pub use client::client;
@@ -89,6 +89,7 @@ struct Servers {
     // Fields are dropped in this order: users of a server before the server.
     scheduler: Option<Server>,
     controller_manager: Server,
+    second_api_server: Option<Server>,
     api_server: Option<Server>,
     etcd: Server,
 }
@@ -143,7 +144,7 @@ impl ControlPlane {
         }
         let setting = Setting::prepare(options)?;
         let etcd = setting.start_etcd()?;
-        let api_server = setting.start_api_server()?;
+        let api_server = setting.start_api_server(setting.address)?;
         let controller_manager = setting.start_controller_manager()?;
         let scheduler = match setting.options.kubelets {
             Kubelets::Acted => None,
@@ -152,6 +153,7 @@ impl ControlPlane {
         let servers = Servers {
             scheduler,
             controller_manager,
+            second_api_server: None,
             api_server: Some(api_server),
             etcd,
         };
@@ -198,12 +200,21 @@ impl ControlPlane {
     /// day. If a Node is named, the token is bound to it, so that the API server knows that the
     /// client belongs to that node.
     pub fn kubeconfig_of_account(&self, account: &ServiceAccount) -> Result<PathBuf> {
+        self.kubeconfig_at(self.setting.address, account)
+    }
+
+    /// The same for a client that reaches the API server at `address`, as through a load balancer.
+    pub fn kubeconfig_at(
+        &self,
+        address: SocketAddrV4,
+        account: &ServiceAccount,
+    ) -> Result<PathBuf> {
         let token = Token::from_server(&self.kubectl(&account.token_arguments())?);
         let kubeconfig = Kubeconfig {
-            address: self.setting.address,
+            address,
             token: &token,
         };
-        kubeconfig.save(&self.setting.folder, &account.file_name())
+        kubeconfig.save(&self.setting.folder, &account.file_name(address.port()))
     }
 
     /// Kills the API server, unless it runs on the host of this machine; its stored data remains.
@@ -219,9 +230,24 @@ impl ControlPlane {
         if let Some(servers) = &mut self.servers
             && servers.api_server.is_none()
         {
-            servers.api_server = Some(self.setting.start_api_server()?);
+            servers.api_server = Some(self.setting.start_api_server(self.setting.address)?);
         }
         Ok(())
+    }
+
+    /// Starts a second API server on the same etcd, with the same credentials and certificate;
+    /// returns its address when it is ready. Only for a control plane in the network namespace of
+    /// the test.
+    pub fn start_second_api_server(&mut self) -> Result<SocketAddrV4> {
+        ensure!(self.setting.options.network.is_none(), "it has a namespace");
+        let servers = self
+            .servers
+            .as_mut()
+            .context("it runs on another machine")?;
+        let ip = *self.setting.address.ip();
+        let address = SocketAddrV4::new(ip, port::find_free(ip)?);
+        servers.second_api_server = Some(self.setting.start_api_server(address)?);
+        Ok(address)
     }
 
     /// Returns the log of a program so far.
@@ -235,7 +261,11 @@ impl ControlPlane {
             return Ok(());
         };
         servers.etcd.ensure_runs()?;
-        let optional = [&mut servers.api_server, &mut servers.scheduler];
+        let optional = [
+            &mut servers.api_server,
+            &mut servers.second_api_server,
+            &mut servers.scheduler,
+        ];
         for server in optional.into_iter().flatten() {
             server.ensure_runs()?;
         }

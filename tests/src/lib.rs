@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod ipvs_support;
 pub mod kernel_rig;
 pub mod kernels;
+pub mod load_balancer;
 pub mod metric_reference;
 pub mod ordinary_service;
 pub mod programmed;

@@ -105,11 +105,11 @@ impl ServiceAccount {
         arguments
     }
 
-    /// Returns a name that is unique among users and bindings of accounts.
-    pub(super) fn file_name(&self) -> String {
+    /// Returns a name that is unique among users, bindings of accounts and ports of API servers.
+    pub(super) fn file_name(&self, port: u16) -> String {
         let node = self.node.as_deref().unwrap_or_default();
         format!(
-            "system:serviceaccount:{}:{}:{node}",
+            "system:serviceaccount:{}:{}:{node}:{port}",
             self.namespace, self.name
         )
     }

@@ -80,11 +80,12 @@ impl Setting {
         Ok(server)
     }
 
-    /// Starts the API server; returns when it is ready.
-    pub(super) fn start_api_server(&self) -> Result<Server> {
-        let arguments = arguments::of_api_server(&self.folder, self.address, &self.options);
+    /// Starts an API server at `address`; returns when it is ready. All of them have one log.
+    pub(super) fn start_api_server(&self, address: SocketAddrV4) -> Result<Server> {
+        let arguments = arguments::of_api_server(&self.folder, address, &self.options);
         let mut server = self.start(Component::ApiServer, &arguments)?;
-        self.wait_for_answer(&mut server, &["get", "--raw", "/readyz"])?;
+        let at = format!("--server=https://{address}");
+        self.wait_for_answer(&mut server, &["get", "--raw", "/readyz", &at])?;
         Ok(server)
     }
 
