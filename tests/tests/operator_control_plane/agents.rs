@@ -91,49 +91,53 @@ impl Cluster {
         let proxy = self
             .get("nodeproxy", node)?
             .context("the node was given something")?;
-        let (generation, mode) = (
+        let status = programmed(
             &proxy["metadata"]["generation"],
-            &proxy["spec"]["config"]["mode"],
+            &proxy["spec"],
+            (degraded, why),
         );
-        let honoured = if mode == "nftables" {
-            (
-                "True",
-                "AllHonoured",
-                "everything asked for is carried out".to_owned(),
-            )
-        } else {
-            (
-                "False",
-                "ModeNotHonoured",
-                format!("mode {mode} is not available yet"),
-            )
-        };
-        let quantiles =
-            json!({"p50Microseconds": 900, "p99Microseconds": 4000, "maxMicroseconds": 5000});
-        let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
-            json!({
-                "type": kind, "status": status, "reason": reason, "message": message,
-                "observedGeneration": generation, "lastTransitionTime": Timestamp::now(),
-            })
-        };
-        self.report_as(
-            Some(node),
-            node,
-            &json!({
-                "observedGeneration": generation,
-                "appliedHash": proxy["spec"]["configHash"],
-                "mode": "nftables",
-                "syncLatency": {
-                    "window": "5m", "decode": quantiles, "compile": quantiles, "commit": quantiles,
-                    "total": quantiles, "p99": "4ms",
-                },
-                "counts": {"services": 3, "endpoints": 5, "elements": 40},
-                "conditions": [
-                    condition("Ready", ("True", "Programmed", "3 services".to_owned())),
-                    condition("Degraded", (degraded, why, String::new())),
-                    condition("FeaturesHonoured", honoured),
-                ],
-            }),
-        )
+        self.report_as(Some(node), node, &status)
     }
+}
+
+/// Returns the status of an agent that has programmed `spec`, assigned with this generation. The
+/// reported mechanism is always nftables.
+pub(crate) fn programmed(generation: &Value, spec: &Value, (degraded, why): (&str, &str)) -> Value {
+    let mode = &spec["config"]["mode"];
+    let honoured = if mode == "nftables" {
+        (
+            "True",
+            "AllHonoured",
+            "everything asked for is carried out".to_owned(),
+        )
+    } else {
+        (
+            "False",
+            "ModeNotHonoured",
+            format!("mode {mode} is not available yet"),
+        )
+    };
+    let quantiles =
+        json!({"p50Microseconds": 900, "p99Microseconds": 4000, "maxMicroseconds": 5000});
+    let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": message,
+            "observedGeneration": generation, "lastTransitionTime": Timestamp::now(),
+        })
+    };
+    json!({
+        "observedGeneration": generation,
+        "appliedHash": spec["configHash"],
+        "mode": "nftables",
+        "syncLatency": {
+            "window": "5m", "decode": quantiles, "compile": quantiles, "commit": quantiles,
+            "total": quantiles, "p99": "4ms",
+        },
+        "counts": {"services": 3, "endpoints": 5, "elements": 40},
+        "conditions": [
+            condition("Ready", ("True", "Programmed", "3 services".to_owned())),
+            condition("Degraded", (degraded, why, String::new())),
+            condition("FeaturesHonoured", honoured),
+        ],
+    })
 }

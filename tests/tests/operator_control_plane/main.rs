@@ -7,6 +7,7 @@ mod agents;
 mod archive;
 mod cluster;
 mod command_line;
+mod faults;
 mod leases;
 mod migration;
 mod operator;

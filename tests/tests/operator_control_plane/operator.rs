@@ -1,5 +1,6 @@
 //! The operator as a process.
 
+use std::net::SocketAddrV4;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -37,8 +38,17 @@ pub(crate) struct Operator {
 impl Operator {
     /// Starts an operator on `cluster` with the permissions of its manifests.
     pub(crate) fn start(cluster: &Cluster, identity: &str) -> Result<Operator> {
+        Operator::start_at(cluster.control_plane.address(), cluster, identity)
+    }
+
+    /// The same for an operator that reaches the API server at `address`.
+    pub(crate) fn start_at(
+        address: SocketAddrV4,
+        cluster: &Cluster,
+        identity: &str,
+    ) -> Result<Operator> {
         let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
-        let kubeconfig = cluster.control_plane.kubeconfig_of_account(&account)?;
+        let kubeconfig = cluster.control_plane.kubeconfig_at(address, &account)?;
         let mut command = Command::new("sh");
         command
             .args(["-c", LEASH, "sh"])
@@ -74,6 +84,16 @@ impl Operator {
     pub(crate) fn crash(mut self) -> Result<()> {
         kill_process(self.pid, Signal::KILL)?;
         self.leash.wait_for_line("ended 137", DEADLINE)
+    }
+
+    /// Stops its process with SIGSTOP: it no longer acts, and its connections stay open.
+    pub(crate) fn suspend(&self) -> Result<()> {
+        kill_process(self.pid, Signal::STOP).context("failed to stop the operator")
+    }
+
+    /// Lets its process continue.
+    pub(crate) fn resume(&self) -> Result<()> {
+        kill_process(self.pid, Signal::CONT).context("failed to continue the operator")
     }
 
     /// Waits until it has ended by itself with this code.

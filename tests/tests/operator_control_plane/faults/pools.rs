@@ -1,0 +1,179 @@
+//! Groups of nodes whose rollouts wait in different phases for a fault.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The configuration before the rollout, which differs from the one after it by `syncPeriod`.
+pub(crate) const FIRST: &str = "1m";
+/// The configuration that is rolled out.
+pub(crate) const SECOND: &str = "2m";
+
+/// Nodes with a profile of their own.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// The name of the profile, and the label of its nodes: the phase in which a fault finds the
+    /// rollout.
+    pub(crate) name: &'static str,
+    /// The number of nodes.
+    pub(crate) size: usize,
+    /// `rollout.canary`.
+    canary: usize,
+    /// `rollout.waves`.
+    waves: &'static [u32],
+    /// `rollout.maxUnavailable`.
+    pub(crate) most: usize,
+    /// `rollout.minReady`.
+    pub(crate) min_ready: Duration,
+    /// Both for nodes that return to [`FIRST`].
+    pub(crate) most_back: usize,
+    pub(crate) min_ready_back: Duration,
+    /// `rollout.progressDeadline`.
+    progress_deadline: Duration,
+    /// How its rollout ends.
+    pub(crate) end: End,
+}
+
+/// How a rollout ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Every node has [`SECOND`].
+    Settled,
+    /// The first nodes had [`SECOND`] and returned; the others kept [`FIRST`].
+    RolledBack {
+        /// The number of nodes that returned.
+        changed: usize,
+    },
+}
+
+/// One node, then half of them, then all, two at a time.
+const IN_WAVES: Pool = Pool {
+    name: "",
+    size: 6,
+    canary: 1,
+    waves: &[50],
+    most: 2,
+    min_ready: Duration::from_secs(2),
+    most_back: 2,
+    min_ready_back: Duration::from_secs(2),
+    progress_deadline: Duration::from_mins(10),
+    end: End::Settled,
+};
+
+/// The canary has not reported yet.
+pub(crate) const UNREPORTED: Pool = Pool {
+    name: "unreported",
+    ..IN_WAVES
+};
+
+/// The canary has reported, and `rollout.minReady` is not over.
+pub(crate) const PROVING: Pool = Pool {
+    name: "proving",
+    ..IN_WAVES
+};
+
+/// The operator writes the configuration to all nodes but the canary at once.
+pub(crate) const STAMPING: Pool = Pool {
+    name: "stamping",
+    size: 40,
+    waves: &[],
+    most: 40,
+    min_ready: Duration::ZERO,
+    most_back: 40,
+    min_ready_back: Duration::ZERO,
+    ..IN_WAVES
+};
+
+/// The last nodes of a wave have reported, and the next wave has not begun.
+pub(crate) const BETWEEN: Pool = Pool {
+    name: "between",
+    ..IN_WAVES
+};
+
+/// The user has aborted the rollout while three nodes proved themselves. The first of them has its
+/// configuration back and has not reported; the others wait for it.
+pub(crate) const RETURNING: Pool = Pool {
+    name: "returning",
+    canary: 3,
+    waves: &[],
+    most: 3,
+    min_ready: Duration::from_hours(1),
+    most_back: 1,
+    end: End::RolledBack { changed: 3 },
+    ..IN_WAVES
+};
+
+/// The rollout has ended.
+pub(crate) const SETTLED: Pool = Pool {
+    name: "settled",
+    waves: &[],
+    most: 6,
+    min_ready: Duration::ZERO,
+    ..IN_WAVES
+};
+
+/// The canary does not report before its deadline.
+pub(crate) const FAILING: Pool = Pool {
+    name: "failing",
+    most_back: 1,
+    progress_deadline: Duration::from_secs(10),
+    end: End::RolledBack { changed: 1 },
+    ..IN_WAVES
+};
+
+/// One pool for each phase of a rollout.
+pub(crate) const POOLS: &[Pool] = &[
+    UNREPORTED, PROVING, STAMPING, BETWEEN, RETURNING, SETTLED, FAILING,
+];
+
+// === impl Pool ===
+
+impl Pool {
+    /// Returns the names of its nodes, in the order in which a rollout reaches them.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = String> {
+        (1..=self.size).map(|number| self.node(number))
+    }
+
+    /// Returns the name of its node of this number, counted from 1.
+    pub(crate) fn node(&self, number: usize) -> String {
+        format!("{}-{number:02}", self.name)
+    }
+
+    /// Returns the spec of its profile.
+    pub(crate) fn profile(&self, period: &str) -> Value {
+        json!({
+            "nodeSelector": {"matchLabels": {"pool": self.name}},
+            "syncPeriod": period,
+            "rollout": {
+                "canary": self.canary,
+                "waves": self.waves,
+                "maxUnavailable": self.most,
+                "minReady": seconds(self.min_ready),
+                "progressDeadline": seconds(self.progress_deadline),
+            },
+        })
+    }
+
+    /// Returns the spec of its profile that aborts the rollout of the configuration `hash`.
+    pub(crate) fn aborted(&self, hash: &str) -> Value {
+        let mut profile = self.profile(SECOND);
+        let rollout = &mut profile["rollout"];
+        rollout["abort"] = hash.into();
+        rollout["maxUnavailable"] = self.most_back.into();
+        rollout["minReady"] = seconds(self.min_ready_back).into();
+        profile
+    }
+
+    /// Returns the configurations that its node of this number is given, in order.
+    pub(crate) fn expected(&self, number: usize) -> &'static [&'static str] {
+        match self.end {
+            End::Settled => &[FIRST, SECOND],
+            End::RolledBack { changed } if number <= changed => &[FIRST, SECOND, FIRST],
+            End::RolledBack { .. } => &[FIRST],
+        }
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
+}

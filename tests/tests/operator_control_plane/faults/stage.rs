@@ -1,0 +1,266 @@
+//! Rollouts that wait in every phase at once, and how each of them must end.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::control_plane::ADMINISTRATOR;
+use tests::deadline::wait_for;
+
+use super::agents::Agents;
+use super::pools::{
+    BETWEEN, End, FAILING, FIRST, PROVING, Pool, RETURNING, SECOND, SETTLED, STAMPING, UNREPORTED,
+};
+use super::record::Record;
+use crate::cluster::Cluster;
+use crate::{DEADLINE, NODES};
+
+/// The profile of all nodes that are in no pool.
+const OTHER: &str = "other";
+
+/// A cluster with the nodes of several pools and their agents.
+pub(crate) struct Stage {
+    // Dropped before the cluster.
+    pub(crate) agents: Agents,
+    pub(crate) cluster: Cluster,
+    pools: &'static [Pool],
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Starts a separate control plane with the nodes of `pools`, without profiles and operators.
+    pub(crate) fn start(pools: &'static [Pool]) -> Result<Stage> {
+        let cluster = Cluster::start()?;
+        let nodes = pools.iter().flat_map(|pool| {
+            pool.nodes().map(|node| {
+                let metadata = json!({"name": node, "labels": {"pool": pool.name}});
+                json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            })
+        });
+        let nodes: Vec<Value> = nodes.collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": nodes});
+        cluster.control_plane.apply(&list.to_string())?;
+        let kubeconfig = cluster.control_plane.kubeconfig(ADMINISTRATOR)?;
+        Ok(Stage {
+            agents: Agents::start(&kubeconfig, pools)?,
+            cluster,
+            pools,
+        })
+    }
+
+    /// Creates or edits the profile of `pool`, so that it asks for this configuration.
+    pub(crate) fn edit(&self, pool: &Pool, period: &str) -> Result<()> {
+        self.cluster.put_profile(pool.name, pool.profile(period))
+    }
+
+    /// Gives all nodes the first configuration.
+    pub(crate) fn settle(&self) -> Result<()> {
+        for pool in self.pools {
+            self.edit(pool, FIRST)?;
+        }
+        for pool in self.pools {
+            self.wait_for_phase(pool, "Settled")?;
+            self.wait_until_ready(pool)?;
+        }
+        Ok(())
+    }
+
+    /// Rolls the second configuration out in all pools, and returns when the rollout of each pool is
+    /// in the phase of its name.
+    pub(crate) fn reach_every_phase(&self) -> Result<()> {
+        let agents = &self.agents;
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &FAILING] {
+            agents.hold(pool.nodes());
+        }
+        agents.hold(BETWEEN.nodes().skip(1));
+        for pool in self.pools {
+            self.edit(pool, SECOND)?;
+        }
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &FAILING] {
+            agents.wait_for("a change of the canary", |record| {
+                record.given(&pool.node(1)).len() > 1
+            })?;
+        }
+        agents.wait_for("reports on an unproven change", |record| {
+            let mut nodes = RETURNING.nodes().take(3);
+            nodes.all(|node| record.has(&node, SECOND) && record.has_reported(&node))
+        })?;
+        agents.hold(RETURNING.nodes());
+        let profile = self.wait_for_phase(&RETURNING, "RollingOut")?;
+        let hash = profile["status"]["targetHash"].as_str();
+        let hash = hash.context("the status names the configuration")?;
+        self.cluster
+            .put_profile(RETURNING.name, RETURNING.aborted(hash))?;
+        agents.wait_for("a node that returns", |record| {
+            let mut nodes = RETURNING.nodes();
+            nodes.any(|node| record.given(&node).len() == 3)
+        })?;
+        self.wait_for_phase(&SETTLED, "Settled")?;
+        agents.wait_for("a change of the second wave", |record| {
+            second_wave().all(|node| record.has(&node, SECOND))
+        })?;
+
+        // From here on, each phase passes by itself within seconds.
+        agents.release([PROVING.node(1)]);
+        agents.release(second_wave());
+        agents.wait_for("reports on a change in two pools", |record| {
+            let mut nodes = second_wave().chain([PROVING.node(1)]);
+            nodes.all(|node| record.has_reported(&node))
+        })?;
+        agents.release(STAMPING.nodes());
+        agents.wait_for("the first stamps of a large wave", |record| {
+            let mut nodes = STAMPING.nodes().skip(1);
+            nodes.any(|node| record.has(&node, SECOND))
+        })
+    }
+
+    /// Lets all agents report, but the canary that shall not.
+    pub(crate) fn release(&self) {
+        let nodes = self.pools.iter().flat_map(Pool::nodes);
+        let failing = FAILING.node(1);
+        self.agents.release(nodes.filter(|node| *node != failing));
+    }
+
+    /// Returns once the operator has acted on an edit that is made now.
+    pub(crate) fn wait_for_a_plan(&self) -> Result<()> {
+        let known = self.cluster.get("proxyprofile", OTHER)?;
+        let known = known.and_then(|profile| profile["metadata"]["generation"].as_i64());
+        let generation = known.unwrap_or_default() + 1;
+        let spec = json!({"priority": 9000 + generation});
+        self.cluster.put_profile(OTHER, spec)?;
+        wait_for("the operator to act on an edit", DEADLINE, || {
+            let profile = self.profile(OTHER)?;
+            let status = &profile["status"];
+            let is_done =
+                status["observedGeneration"] == generation && status["readyNodes"] == NODES.len();
+            Ok(is_done.then_some(()))
+        })
+    }
+
+    /// Lets all agents report, waits until every rollout has ended as it must, and asserts that each
+    /// node was given every configuration once, and that it was in its turn. In the pools of the
+    /// names `undone` the user has returned to the first configuration.
+    pub(crate) fn expect_ends(&self, undone: &[&str]) -> Result<()> {
+        self.release();
+        for pool in self.pools {
+            let end = match pool.end {
+                End::Settled => "Settled",
+                End::RolledBack { .. } => "RolledBack",
+            };
+            let profile = self.wait_for_phase(pool, end)?;
+            expect_said_once(pool, &profile["status"])
+                .with_context(|| format!("the status of {}: {:#}", pool.name, profile["status"]))?;
+        }
+        self.agents.release([FAILING.node(1)]);
+        for pool in self.pools {
+            self.wait_until_ready(pool)?;
+        }
+        self.wait_for_a_plan()?;
+        self.expect_given(undone)
+    }
+
+    /// Asserts what [`Stage::expect_ends`] asserts about the nodes.
+    pub(crate) fn expect_given(&self, undone: &[&str]) -> Result<()> {
+        let is_as_expected = |record: &Record, pool: &Pool, number: usize| {
+            let given = record.given(&pool.node(number));
+            let is = |periods: &[&str]| given == in_turn(periods);
+            if undone.contains(&pool.name) {
+                is(&[FIRST]) || is(&[FIRST, SECOND, FIRST])
+            } else {
+                is(pool.expected(number))
+            }
+        };
+        self.agents.look(|record| {
+            let all = self.pools.iter().flat_map(|pool| {
+                let wrong = (1..=pool.size).filter(|number| !is_as_expected(record, pool, *number));
+                wrong.map(|number| pool.node(number))
+            });
+            let wrong: BTreeSet<String> = all.collect();
+            ensure!(wrong.is_empty(), "{wrong:?} in\n{}", record.describe());
+            Ok(())
+        })?;
+        self.expect_no_excess()
+    }
+
+    /// Asserts that never more nodes had a change without proof than may be unavailable.
+    pub(crate) fn expect_no_excess(&self) -> Result<()> {
+        let excesses = self.agents.look(|record| record.excesses().clone());
+        ensure!(excesses.is_empty(), "without proof: {excesses:#?}");
+        Ok(())
+    }
+
+    /// Returns the profile of `pool` once its status says that its present configuration is in this
+    /// phase.
+    pub(crate) fn wait_for_phase(&self, pool: &Pool, phase: &str) -> Result<Value> {
+        let name = pool.name;
+        let what = format!("the rollout of {name} to be {phase}");
+        self.wait_for_status(pool, &what, |status| status["rollout"]["phase"] == phase)
+    }
+
+    fn wait_until_ready(&self, pool: &Pool) -> Result<()> {
+        let what = format!("the nodes of {} to be ready", pool.name);
+        let is_ready = |status: &Value| status["readyNodes"] == pool.size;
+        self.wait_for_status(pool, &what, is_ready).map(drop)
+    }
+
+    fn wait_for_status(
+        &self,
+        pool: &Pool,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let mut seen = Value::Null;
+        let found = wait_for(what, DEADLINE, || {
+            seen = self.profile(pool.name)?;
+            let status = &seen["status"];
+            let is_present = status["observedGeneration"] == seen["metadata"]["generation"];
+            Ok((is_present && is_so(status)).then(|| seen.clone()))
+        });
+        found.with_context(|| {
+            let nodes = self.agents.look(Record::describe);
+            format!("its last status: {:#}\n{nodes}", seen["status"])
+        })
+    }
+
+    fn profile(&self, name: &str) -> Result<Value> {
+        let profile = self.cluster.get("proxyprofile", name)?;
+        profile.with_context(|| format!("there is no profile {name}"))
+    }
+}
+
+/// Returns what a node was given, if its NodeProxy has had these configurations one after another.
+pub(crate) fn in_turn<'a>(periods: &[&'a str]) -> Vec<(i64, &'a str)> {
+    (1..).zip(periods.iter().copied()).collect()
+}
+
+/// Returns the nodes of the second wave of [`BETWEEN`].
+pub(crate) fn second_wave() -> impl Iterator<Item = String> {
+    [2, 3].into_iter().map(|number| BETWEEN.node(number))
+}
+
+/// Asserts that the history has each of two configurations once, and that there is a verdict if the
+/// rollout failed.
+fn expect_said_once(pool: &Pool, status: &Value) -> Result<()> {
+    let history = status["history"].as_array().context("a history")?;
+    let hashes: BTreeSet<Option<&str>> = history
+        .iter()
+        .map(|revision| revision["configHash"].as_str())
+        .collect();
+    ensure!(
+        history.len() == 2 && hashes.len() == 2,
+        "{} revisions",
+        history.len()
+    );
+    ensure!(history[0]["phase"] == status["rollout"]["phase"]);
+    let verdict = &status["rollout"]["verdict"];
+    let is_expected = match pool.end {
+        End::Settled => verdict.is_null(),
+        End::RolledBack { .. } if pool.name == FAILING.name => {
+            verdict["failedNodes"] == 1 && verdict["node"] == FAILING.node(1)
+        }
+        End::RolledBack { .. } => verdict["failedNodes"] == 0 && verdict["reason"] == "Aborted",
+    };
+    ensure!(is_expected, "an unexpected verdict");
+    Ok(())
+}
