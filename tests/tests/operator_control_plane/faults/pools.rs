@@ -53,9 +53,9 @@ const IN_WAVES: Pool = Pool {
     canary: 1,
     waves: &[50],
     most: 2,
-    min_ready: Duration::from_secs(2),
+    min_ready: Duration::from_secs(3),
     most_back: 2,
-    min_ready_back: Duration::from_secs(2),
+    min_ready_back: Duration::from_secs(3),
     progress_deadline: Duration::from_mins(10),
     end: End::Settled,
 };

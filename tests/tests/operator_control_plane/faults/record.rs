@@ -25,6 +25,8 @@ struct Node {
     given: Vec<(i64, String)>,
     /// When it was given the last one, on the API server's clock, in whole seconds.
     given_at: Timestamp,
+    /// When its agent first reported on that, by the same clock.
+    reported_at: Option<Timestamp>,
 }
 
 // === impl Record ===
@@ -118,7 +120,7 @@ impl Record {
         lines.join("\n")
     }
 
-    /// A change has no proof until the agent has reported and `rollout.minReady` is over.
+    /// A change has no proof until `rollout.minReady` after the agent's report.
     fn judge(&mut self) {
         for pool in self.pools {
             let names: BTreeSet<String> = pool.nodes().collect();
@@ -132,8 +134,9 @@ impl Record {
                 let changed: Vec<(&String, &Node)> = changed.collect();
                 let last = changed.iter().map(|(_, node)| node.given_at).max();
                 let is_unproven = |node: &Node| {
-                    let age = last.map(|last| last.duration_since(node.given_at));
-                    !node.has_reported() || age.is_none_or(|age| age < min_ready)
+                    let reported = last.zip(node.reported_at);
+                    let age = reported.map(|(last, reported)| last.duration_since(reported));
+                    age.is_none_or(|age| age < min_ready)
                 };
                 let unproven = changed.into_iter().filter(|(_, node)| is_unproven(node));
                 let unproven: Vec<&String> = unproven.map(|(name, _)| name).collect();
@@ -153,18 +156,24 @@ impl Node {
     /// object.
     fn follow(before: Option<Node>, proxy: DynamicObject) -> Node {
         let generation = proxy.metadata.generation.unwrap_or_default();
-        let mut given = match before {
-            Some(node) if node.generation() == generation => return Node { proxy, ..node },
-            Some(node) => node.given,
-            None => Vec::new(),
+        let mut node = match before {
+            Some(node) if node.generation() == generation => Node { proxy, ..node },
+            before => {
+                let mut given = before.map(|node| node.given).unwrap_or_default();
+                let period = proxy.data["spec"]["config"]["syncPeriod"].as_str();
+                given.push((generation, period.unwrap_or_default().to_owned()));
+                Node {
+                    given,
+                    given_at: last_write(&proxy, "").unwrap_or_default(),
+                    reported_at: None,
+                    proxy,
+                }
+            }
         };
-        let period = proxy.data["spec"]["config"]["syncPeriod"].as_str();
-        given.push((generation, period.unwrap_or_default().to_owned()));
-        Node {
-            given,
-            given_at: last_stamp(&proxy),
-            proxy,
+        if node.reported_at.is_none() && node.has_reported() {
+            node.reported_at = last_write(&node.proxy, "status");
         }
+        node
     }
 
     fn generation(&self) -> i64 {
@@ -176,13 +185,10 @@ impl Node {
     }
 }
 
-/// Returns when the operator last changed the spec.
-fn last_stamp(proxy: &DynamicObject) -> Timestamp {
+/// Returns when the spec or a subresource was last changed.
+fn last_write(proxy: &DynamicObject, subresource: &str) -> Option<Timestamp> {
     let entries = proxy.metadata.managed_fields.iter().flatten();
-    let stamps = entries.filter(|entry| {
-        entry.manager.as_deref() == Some("signpost-operator")
-            && entry.subresource.as_deref().unwrap_or_default().is_empty()
-    });
-    let times = stamps.filter_map(|entry| entry.time.as_ref());
-    times.map(|time| time.0).max().unwrap_or_default()
+    let writes = entries.filter(|e| e.subresource.as_deref().unwrap_or_default() == subresource);
+    let times = writes.filter_map(|entry| entry.time.as_ref());
+    times.map(|time| time.0).max()
 }
