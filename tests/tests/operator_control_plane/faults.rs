@@ -21,6 +21,9 @@ use crate::operator::Operator;
 /// Only these rollouts go on while the definitions are deleted.
 const POOLS_TO_DELETE: &[Pool] = &[BETWEEN, SETTLED];
 
+/// Only this rollout goes on while half of its nodes are lost.
+const POOL_OF_LOST: &[Pool] = &[BETWEEN];
+
 /// How often API servers cut their watches in each part of a rollout.
 const CUTS: usize = 3;
 
@@ -122,6 +125,31 @@ fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_nod
     stage.wait_for_a_plan()?;
     stage.agents.restart()?;
     stage.wait_for_a_plan()?;
+    stage.agents.find_kubelets(&lost)?;
+    stage.expect_ends(&[])
+}
+
+/// Nodes that were lost before their turn do not report, so that nothing but their number can hold
+/// the next one back.
+#[test]
+fn t202_nodes_lost_together_before_their_turn_are_not_changed_together() -> Result<()> {
+    let stage = Stage::start(POOL_OF_LOST)?;
+    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+    stage.settle()?;
+    stage.agents.hold(BETWEEN.nodes().skip(1));
+    stage.edit(&BETWEEN, SECOND)?;
+    stage
+        .agents
+        .wait_for("a change of the second wave", |record| {
+            second_wave().all(|node| record.has(&node, SECOND))
+        })?;
+    let lost: Vec<String> = BETWEEN.nodes().skip(3).collect();
+    stage.agents.lose_kubelets(&lost)?;
+    stage.agents.release(second_wave());
+    stage.wait_for_wave(&BETWEEN, 3)?;
+    stage.wait_for_a_plan()?;
+    stage.wait_for_a_plan()?;
+    stage.expect_no_excess()?;
     stage.agents.find_kubelets(&lost)?;
     stage.expect_ends(&[])
 }

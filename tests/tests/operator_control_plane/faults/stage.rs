@@ -198,6 +198,13 @@ impl Stage {
         self.wait_for_status(pool, &what, |status| status["rollout"]["phase"] == phase)
     }
 
+    /// Returns once the rollout of `pool` is in its wave of this number, counted from 1.
+    pub(crate) fn wait_for_wave(&self, pool: &Pool, wave: u32) -> Result<()> {
+        let what = format!("wave {wave} of {}", pool.name);
+        let is_there = |status: &Value| status["rollout"]["wave"] == wave;
+        self.wait_for_status(pool, &what, is_there).map(drop)
+    }
+
     fn wait_until_ready(&self, pool: &Pool) -> Result<()> {
         let what = format!("the nodes of {} to be ready", pool.name);
         let is_ready = |status: &Value| status["readyNodes"] == pool.size;
