@@ -29,6 +29,8 @@ use crate::baseline::Baseline;
 
 /// The field manager of `NodeProxy.spec`.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
+/// The field manager of the agents' statuses.
+const AGENT_MANAGER: &str = "signpost-agent";
 /// The field manager of `ProxyProfile.status`, and of the silence of an agent in
 /// `NodeProxy.status`.
 pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
@@ -99,6 +101,8 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) baseline: Option<Baseline>,
     /// When the operator last changed the spec, on the API server's clock, in whole seconds.
     pub(crate) stamped_at: Option<Timestamp>,
+    /// When the agent last wrote its status, on the API server's clock, in whole seconds.
+    pub(crate) reported_at: Option<Timestamp>,
     /// The agent's status; absent before the first report, or if it cannot be read.
     pub(crate) status: Option<Report>,
     /// Whether there is a status, also one that cannot be read.
@@ -274,26 +278,27 @@ impl NodeProxyRecord {
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
         let previous = annotation(PREVIOUS_ANNOTATION);
         let baseline = annotation(BASELINE_ANNOTATION);
-        let stamps = metadata.managed_fields.iter().flatten().filter(|entry| {
-            entry.manager.as_deref() == Some(STAMP_MANAGER)
-                && entry.subresource.as_deref().unwrap_or_default().is_empty()
-        });
+        let written = |manager: &'static str, subresource: &'static str| {
+            let entries = metadata.managed_fields.iter().flatten();
+            let entries = entries.filter(move |entry| {
+                entry.manager.as_deref() == Some(manager)
+                    && entry.subresource.as_deref().unwrap_or_default() == subresource
+            });
+            entries.filter_map(|entry| entry.time.as_ref()).max()
+        };
         let created = metadata.creation_timestamp.as_ref();
-        let written = data.get("spec").unwrap_or(&Value::Null);
-        let spec: Option<NodeProxySpec> = readable(written);
+        let spec_written = data.get("spec").unwrap_or(&Value::Null);
+        let spec: Option<NodeProxySpec> = readable(spec_written);
         let read = serde_json::to_value(&spec).unwrap_or_default();
         Self {
-            is_spec_whole: has_all(&read, written),
+            is_spec_whole: has_all(&read, spec_written),
             spec: spec.map(|spec| shared.share(spec)),
             previous: previous
                 .and_then(|text| serde_json::from_str(text).ok())
                 .map(|previous| shared.share(previous)),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
-            stamped_at: stamps
-                .filter_map(|entry| entry.time.as_ref())
-                .max()
-                .or(created)
-                .map(|time| time.0),
+            stamped_at: written(STAMP_MANAGER, "").or(created).map(|time| time.0),
+            reported_at: written(AGENT_MANAGER, "status").map(|time| time.0),
             has_status: data.get("status").is_some_and(|status| !status.is_null()),
             status: data
                 .get("status")
@@ -361,11 +366,11 @@ impl Record for NodeProxyRecord {
             version: other.version.clone(),
             ..self.clone()
         };
-        let reports = renewed.status.as_mut().zip(other.status.as_ref());
-        if let Some((status, other)) = reports
+        if let (Some(status), Some(latest)) = (&mut renewed.status, &other.status)
             && status.heartbeat.is_some()
         {
-            status.last_sync_time.clone_from(&other.last_sync_time);
+            status.last_sync_time.clone_from(&latest.last_sync_time);
+            renewed.reported_at = other.reported_at;
         }
         renewed == *other
     }

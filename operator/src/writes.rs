@@ -84,7 +84,11 @@ impl Writer {
             return Err(WriteError::TermOver { kind, name });
         }
         match timeout(LIMIT, self.request(action)).await {
-            Ok(Ok(event)) => Ok(Some(event)),
+            Ok(Ok(event)) => {
+                // The status is written, also if its Events cannot be.
+                timeout(LIMIT, self.announce(action, &event)).await.ok();
+                Ok(Some(event))
+            }
             Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => Ok(None),
             Ok(Err(source)) => Err(WriteError::Request {
                 kind,
@@ -99,13 +103,24 @@ impl Writer {
         }
     }
 
+    async fn announce(&self, action: &Action, written: &Event) {
+        if let (Action::Report { before, status, .. }, Event::Profile(Change::Applied(record))) =
+            (action, written)
+        {
+            let before = before.as_deref();
+            self.announcer
+                .announce(&record.profile, before, status)
+                .await;
+        }
+    }
+
     async fn request(&self, action: &Action) -> Result<Event, kube::Error> {
         match action {
             Action::Report {
                 profile,
-                before,
                 status,
                 version,
+                ..
             } => {
                 let parameters = PatchParams::apply(STATUS_MANAGER).force();
                 let report = render_report(profile, status, version.as_deref());
@@ -113,11 +128,9 @@ impl Writer {
                     .profiles
                     .patch_status(profile, &parameters, &Patch::Apply(report))
                     .await?;
-                let record = ProfileRecord::parse(written);
-                self.announcer
-                    .announce(&record.profile, before.as_deref(), status)
-                    .await;
-                Ok(Event::Profile(Change::Applied(Box::new(record))))
+                Ok(Event::Profile(Change::Applied(Box::new(
+                    ProfileRecord::parse(written),
+                ))))
             }
             Action::Stamp {
                 node,

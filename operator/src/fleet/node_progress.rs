@@ -261,7 +261,7 @@ impl Member<'_> {
 
     /// The state of a node that is not ready and whose failure would prove nothing.
     fn unproven(&self, deadline: Timestamp, now: Timestamp) -> NodeProgress {
-        if self.node.reach == Reachability::Reachable && now < deadline {
+        if now < deadline {
             NodeProgress::Pending(deadline)
         } else {
             NodeProgress::Excused
@@ -328,11 +328,11 @@ fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timesta
     after(start, rollout.progress_deadline.duration())
 }
 
-/// Returns when a node that is ready `since` then counts as available. For a node that a newly
-/// started operator found ready, only the time of the change is known.
+/// Returns when a node that is ready `since` then counts as available. What a newly started operator
+/// found has been so since the agent's last report, on the API server's clock.
 fn proven_at(proxy: &NodeProxyRecord, since: Since, rollout: &Rollout) -> Timestamp {
-    let start = match (since, proxy.stamped_at) {
-        (Since::Found(found), Some(stamped)) => found.min(stamped),
+    let start = match (since, proxy.reported_at) {
+        (Since::Found(found), Some(reported)) => found.min(reported),
         _ => since.time(),
     };
     after(start, rollout.min_ready.duration())

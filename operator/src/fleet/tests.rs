@@ -431,6 +431,13 @@ impl Cluster {
     fn change_status(&mut self, node: &str, status: Value) {
         let mut proxy = self.proxies[node].clone();
         proxy["status"] = status;
+        let time = self.now + self.api_server_ahead;
+        let fields = &mut proxy["metadata"]["managedFields"];
+        if let Some(fields) = fields.as_array_mut() {
+            fields.retain(|entry| entry["manager"] != "signpost-agent");
+            fields
+                .push(json!({"manager": "signpost-agent", "subresource": "status", "time": time}));
+        }
         proxy["metadata"]["resourceVersion"] = self.next_version().into();
         self.put_proxy(node, proxy);
     }

@@ -318,3 +318,53 @@ fn an_operator_that_starts_finds_the_baseline_and_takes_the_change_back() {
         "False/RolledBack"
     );
 }
+
+/// Failure story T206. The time of its change counted as the time of its report.
+#[test]
+fn t206_an_operator_that_starts_takes_no_late_report_for_an_old_one() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({"minReady": "60s"})));
+    cluster.advance(300);
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    cluster.restart_operator();
+    cluster.advance(50);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.advance(20);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n2"]);
+}
+
+/// Failure story T207. Nodes that were lost did not count, so that all of a zone was given the
+/// change at once.
+#[test]
+fn t207_nodes_lost_before_their_turn_change_no_more_at_once_than_others() {
+    let mut cluster = Cluster::with_nodes(10);
+    cluster.mute.insert("n1".into());
+    let rollout = json!({"maxUnavailable": 2, "maxFailures": 5});
+    cluster.put_profile("default", iptables(rollout));
+    cluster.run();
+    let zone = ["n6", "n7", "n8", "n9"];
+    for node in zone {
+        cluster.lose_kubelet(node);
+        cluster.mute.insert(node.into());
+    }
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    let changed = |cluster: &Cluster| {
+        let changed = cluster.nodes_with_mode("iptables");
+        changed.iter().filter(|node| zone.contains(node)).count()
+    };
+    assert_eq!(changed(&cluster), 2);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "True/RollingOut"
+    );
+    cluster.advance(601);
+    assert_eq!(changed(&cluster), 4);
+    cluster.advance(601);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/DeadlineExceeded"
+    );
+}
