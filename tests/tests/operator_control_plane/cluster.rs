@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 use tests::control_plane::{ControlPlane, Options};
 use tests::deadline::wait_for;
 
+use crate::objects::Objects;
 use crate::{DEADLINE, NAMESPACE, NODES};
 
 /// A cluster with Signpost's manifests and three nodes.
 pub(crate) struct Cluster {
+    objects: Objects,
     pub(crate) control_plane: ControlPlane,
 }
 
@@ -23,7 +25,10 @@ impl Cluster {
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
             control_plane.apply(&node.to_string())?;
         }
-        Ok(Cluster { control_plane })
+        Ok(Cluster {
+            objects: Objects::of(&control_plane)?,
+            control_plane,
+        })
     }
 
     /// Creates the profile or replaces its spec. By default a node is available as soon as it is
@@ -40,21 +45,17 @@ impl Cluster {
         self.control_plane.apply(&profile.to_string()).map(drop)
     }
 
-    /// Returns the object; `None` if it does not exist.
+    /// Returns the object of a cluster-scoped kind; `None` if it does not exist.
     pub(crate) fn get(&self, kind: &str, name: &str) -> Result<Option<Value>> {
-        let text = self.control_plane.kubectl(&[
-            "get",
-            kind,
-            name,
-            "--ignore-not-found",
-            "--output=json",
-        ])?;
-        if text.trim().is_empty() {
-            return Ok(None);
-        }
-        serde_json::from_str(&text)
-            .map(Some)
-            .context("kubectl prints JSON")
+        let group = match kind {
+            "node" => "api/v1",
+            _ => "apis/signpost.dev/v1alpha1",
+        };
+        let plural = match kind {
+            "nodeproxy" => "nodeproxies".to_owned(),
+            _ => format!("{kind}s"),
+        };
+        self.objects.get(&format!("/{group}/{plural}/{name}"))
     }
 
     /// Returns the NodeProxy of `node` once it has this profile and mode.
@@ -121,16 +122,11 @@ impl Cluster {
 
     /// Returns the holder of the operators' lease; empty if there is none.
     pub(crate) fn holder(&self) -> Result<String> {
-        let path = "--output=jsonpath={.spec.holderIdentity}";
-        let namespace = format!("--namespace={NAMESPACE}");
-        self.control_plane.kubectl(&[
-            "get",
-            "lease",
-            "signpost-operator",
-            "--ignore-not-found",
-            &namespace,
-            path,
-        ])
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+        let lease = self.objects.get(&format!("{leases}/signpost-operator"))?;
+        let holder =
+            lease.and_then(|lease| Some(lease["spec"]["holderIdentity"].as_str()?.to_owned()));
+        Ok(holder.unwrap_or_default())
     }
 
     pub(crate) fn wait_for_holder(&self, expected: &str) -> Result<()> {

@@ -10,6 +10,7 @@ mod command_line;
 mod faults;
 mod leases;
 mod migration;
+mod objects;
 mod operator;
 mod profiles;
 mod rights;
