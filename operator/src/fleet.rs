@@ -364,8 +364,12 @@ impl Fleet {
 }
 
 fn target(profile: &ProxyProfile) -> Target {
+    let hash = ConfigHash::of(&EffectiveConfig::of(&profile.spec));
+    let mut history = profile.status.iter().flat_map(|status| &status.history);
+    let before = history.find(|revision| revision.config_hash != hash.as_str());
     Target {
-        hash: ConfigHash::of(&EffectiveConfig::of(&profile.spec)),
+        before: before.map_or(0, |revision| revision.generation),
+        hash,
         generation: profile.metadata.generation.unwrap_or_default(),
         rollout: profile.spec.rollout.complete(),
         asked: ProxyProfileSpec {

@@ -226,6 +226,15 @@ fn readable<T: DeserializeOwned>(written: &Value) -> Option<T> {
     })
 }
 
+/// Reads a spec to return to; `None` if it has more than can be read. The next change of the node
+/// then removes it.
+fn read_whole(text: &str) -> Option<NodeProxySpec> {
+    let written: Value = serde_json::from_str(text).ok()?;
+    let spec = NodeProxySpec::deserialize(&written).ok()?;
+    let read = serde_json::to_value(&spec).ok()?;
+    has_all(&read, &written).then_some(spec)
+}
+
 /// Whether `read` has all that was written. An empty list may be left out.
 fn has_all(read: &Value, written: &Value) -> bool {
     match (read, written) {
@@ -294,7 +303,7 @@ impl NodeProxyRecord {
             is_spec_whole: has_all(&read, spec_written),
             spec: spec.map(|spec| shared.share(spec)),
             previous: previous
-                .and_then(|text| serde_json::from_str(text).ok())
+                .and_then(|text| read_whole(text))
                 .map(|previous| shared.share(previous)),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
             stamped_at: written(STAMP_MANAGER, "").or(created).map(|time| time.0),

@@ -1,6 +1,7 @@
 //! The watches and the lists of Leases, merged into one stream of fleet events.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     pin::Pin,
     time::{Duration, Instant},
@@ -13,19 +14,19 @@ use crds::{
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, coordination::v1::Lease},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::ListMeta,
 };
 use kube::{
     Api, Client, Resource,
     api::ListParams,
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, Request},
     runtime::{
         WatchStreamExt,
         watcher::{self, watcher},
     },
 };
 use runtime::chain;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
@@ -43,10 +44,41 @@ pub(crate) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 const LEASES: Duration = Duration::from_secs(15);
 /// The timeout of a list of Leases, so that the result reflects the time of the request.
 const LEASES_LIMIT: Duration = Duration::from_secs(10);
+/// The number of Leases in one answer. One answer with those of 5,000 agents would be the largest
+/// part of the operator's memory.
+const LEASES_A_PAGE: u32 = 500;
 
 /// How many requests for the DaemonSets must be refused, one after another, before the operator
 /// works without them: an API server that has just started refuses until it has read the roles.
 const REFUSALS: u32 = 5;
+
+/// A page of a list of Leases: of their metadata only what the operator uses.
+#[derive(Debug, Deserialize)]
+struct LeasePage {
+    metadata: ListMeta,
+    items: Vec<SlimLease>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SlimLease {
+    metadata: SlimMetadata,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SlimMetadata {
+    name: String,
+    resource_version: String,
+}
+
+/// Why the Leases were not listed.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error("failed to list Leases")]
+    Request(#[from] kube::Error),
+    #[error("failed to render the request for Leases")]
+    Render(#[from] kube::core::request::Error),
+}
 
 /// Watches profiles, nodes, NodeProxies and, in `namespace`, the DaemonSets of agents, whose Leases
 /// it lists. Never ends: a watch that fails restarts with a new list, with increasing delays.
@@ -56,7 +88,6 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let proxies =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&()));
     let nodes = Api::<SlimNode>::all(client.clone());
-    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
     let daemon_sets = Api::<DynamicObject>::namespaced_with(
         client.clone(),
         namespace,
@@ -71,7 +102,10 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
             changes("node proxies", proxies, parse_proxy).map(Event::Proxy),
         ),
     );
-    let of_agents = stream::select(placements(daemon_sets).map(Event::Placement), list(leases));
+    let of_agents = stream::select(
+        placements(daemon_sets).map(Event::Placement),
+        list(client.clone(), namespace.to_owned()),
+    );
     stream::select(of_fleet, of_agents).boxed()
 }
 
@@ -102,21 +136,17 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     }
 }
 
-fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
+fn list(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
     let mut turns = interval(LEASES);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    stream::unfold((leases, turns), |(leases, mut turns)| async move {
+    let start = (client, namespace, turns);
+    stream::unfold(start, |(client, namespace, mut turns)| async move {
         loop {
             turns.tick().await;
             let at = Instant::now();
-            // A list from the API server's watch cache could be stale. Only the names and versions
-            // are needed.
-            let parameters = ListParams::default();
-            let error = match timeout(LEASES_LIMIT, leases.list_metadata(&parameters)).await {
-                Ok(Ok(list)) => {
-                    let versions = list.into_iter().filter_map(|lease| version(lease.metadata));
-                    let versions = versions.collect();
-                    return Some((Event::Leases { versions, at }, (leases, turns)));
+            let error = match timeout(LEASES_LIMIT, observe_leases(&client, &namespace)).await {
+                Ok(Ok(versions)) => {
+                    return Some((Event::Leases { versions, at }, (client, namespace, turns)));
                 }
                 Ok(Err(error)) => chain(&error).to_string(),
                 Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
@@ -126,10 +156,31 @@ fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
     })
 }
 
-/// Returns the node of an agent's Lease and the Lease's resource version; `None` for other Leases.
-fn version(metadata: ObjectMeta) -> Option<(String, String)> {
-    let node = metadata.name?.strip_prefix(LEASE_PREFIX)?.to_owned();
-    Some((node, metadata.resource_version?))
+/// Returns the resource versions of the agents' Leases by node name. All pages show the state at the
+/// first request; the API server's watch cache alone could be stale.
+async fn observe_leases(
+    client: &Client,
+    namespace: &str,
+) -> Result<BTreeMap<String, String>, ListError> {
+    let leases = Request::new(Lease::url_path(&(), Some(namespace)));
+    let mut parameters = ListParams::default().limit(LEASES_A_PAGE);
+    let mut versions = BTreeMap::new();
+    loop {
+        let request = leases.list_metadata(&parameters)?;
+        let page: LeasePage = client.request(request).await?;
+        versions.extend(page.items.into_iter().filter_map(|lease| {
+            let SlimMetadata {
+                name,
+                resource_version,
+            } = lease.metadata;
+            let node = name.strip_prefix(LEASE_PREFIX)?;
+            Some((node.to_owned(), resource_version))
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters.continue_token = Some(token),
+            None => return Ok(versions),
+        }
+    }
 }
 
 fn changes<K, R>(

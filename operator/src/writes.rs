@@ -52,7 +52,7 @@ pub(crate) enum WriteError {
         name: String,
         limit: Duration,
     },
-    /// The operator has not renewed its lease in time, because its process or machine was paused.
+    /// The operator has not renewed its lease in time, because its process was stopped.
     /// Another operator may be the leader.
     #[error("did not write {kind} {name}: the lease has not been renewed in time")]
     TermOver { kind: &'static str, name: String },

@@ -327,8 +327,13 @@ impl Member<'_> {
         now: Timestamp,
     ) -> Option<NodeProgress> {
         let current = &self.current()?.config_hash;
-        let baseline = self.proxy?.baseline.as_ref()?;
-        (current != from && baseline.config_hash == *from && baseline.is_well())
+        let proxy = self.proxy?;
+        let baseline = proxy.baseline.as_ref()?;
+        // A node that an earlier rollout changed from it could return to it.
+        let previous = proxy.previous.as_ref();
+        let came_forward = previous.is_some_and(|previous| previous.config_hash == *from);
+        let went_back = current != from && baseline.config_hash == *from && !came_forward;
+        (went_back && baseline.is_well())
             .then(|| self.progress(current, rollout, observations, now))
     }
 

@@ -1,8 +1,8 @@
 //! How long nodes have been in their present state, measured on the operator's own clock. The
-//! clocks of nodes and of the API server are not compared with it.
+//! clocks of nodes are not compared with it.
 //!
 //! The observations are kept in memory only. An operator that starts counts what it finds as first
-//! seen then, so a verdict can come later but never earlier.
+//! seen then; where that would put a rollout off, it goes by times of the API server, too.
 
 use std::collections::BTreeMap;
 

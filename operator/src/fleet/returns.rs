@@ -5,11 +5,9 @@ use crds::{effective::hash::ConfigHash, profile::rollout::Rollout};
 use jiff::Timestamp;
 
 use crate::fleet::{
-    budget::is_about_the_change,
     member::Member,
-    node_progress::{Failure, NodeProgress},
+    node_progress::{FailureStart, NodeProgress},
     observations::Observations,
-    rollout_progress::Phase,
 };
 
 /// The progress of a rollback.
@@ -49,9 +47,11 @@ impl Returns {
                 | NodeProgress::Proving(_)
                 | NodeProgress::Ailing(_)
                 | NodeProgress::CutOff => changing += 1,
-                NodeProgress::Failing(failure) if is_about_the_return(&failure) => {
-                    failed.push(format!("{} ({})", member.name(), failure.why));
+                // It may have failed before this operator started.
+                NodeProgress::Failing(failure) if failure.onset != FailureStart::Afterwards => {
+                    failed.push(format!("{} ({})", member.name(), failure.reason));
                 }
+                NodeProgress::Failing(_) => changing += 1,
                 _ => {}
             }
         }
@@ -68,9 +68,4 @@ impl Returns {
             wake,
         }
     }
-}
-
-/// Whether the failure began with the return, and not with something that happened since.
-fn is_about_the_return(failure: &Failure) -> bool {
-    is_about_the_change(&Phase::Settled, failure)
 }

@@ -52,6 +52,8 @@ pub(crate) struct Target {
     pub(crate) hash: ConfigHash,
     /// The generation of the profile.
     pub(crate) generation: i64,
+    /// The generation of the profile that last requested another configuration; 0 if none did.
+    pub(crate) before: i64,
     /// How to roll out a change.
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
@@ -109,6 +111,16 @@ pub(crate) enum Phase {
         /// Which nodes failed, and why.
         verdict: RolloutVerdict,
     },
+}
+
+/// What happens after a failure.
+#[derive(Clone, Copy, Debug)]
+struct Retreat {
+    outcome: OnFailure,
+    /// [`Target::before`].
+    before: i64,
+    /// How many healthy nodes may be changed back now.
+    room: usize,
 }
 
 /// The result of one evaluation of the nodes.
@@ -247,14 +259,12 @@ impl RolloutProgress {
         let give = match (&self.phase, target.flow) {
             (Phase::Failed { outcome, .. }, _) => {
                 let rollout = &target.rollout;
-                self.retreat(
-                    *outcome,
-                    rollout,
-                    returns.room,
-                    members,
-                    &node_progress,
-                    now,
-                )
+                let retreat = Retreat {
+                    outcome: *outcome,
+                    before: target.before,
+                    room: returns.room,
+                };
+                self.retreat(retreat, rollout, members, &node_progress, now)
             }
             (_, Flow::Paused) => {
                 let proven = self.proven(members, &node_progress);
@@ -401,12 +411,15 @@ impl RolloutProgress {
 
     /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
     /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
-    /// of the healthy ones only as many as there is `room` for.
+    /// of the healthy ones only as many as there is room for.
     fn retreat(
         &self,
-        outcome: OnFailure,
+        Retreat {
+            outcome,
+            before,
+            mut room,
+        }: Retreat,
         rollout: &Rollout,
-        mut room: usize,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         now: Timestamp,
@@ -428,9 +441,11 @@ impl RolloutProgress {
                     ..DesiredNodeProxy::first(spec)
                 })
             };
+            // After a return to an earlier configuration, most nodes may have had it all along.
             let changed = member
                 .current()
-                .is_some_and(|current| current.config_hash == self.hash);
+                .is_some_and(|current| current.config_hash == self.hash)
+                && !member.was_given_before(before + 1);
             let back = match outcome {
                 OnFailure::Rollback if changed && may_go_back(progress) => {
                     member.go_back(now).or_else(fallback)

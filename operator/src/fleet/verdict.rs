@@ -10,6 +10,10 @@ use crate::fleet::{
 /// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;
 
+/// The maximum numbers of characters that the schema of [`RolloutVerdict`] allows.
+const LONGEST_REASON: usize = 128;
+const LONGEST_MESSAGE: usize = 32_768;
+
 /// [`RolloutVerdict::reason`] of an aborted rollout.
 const ABORTED: &str = "Aborted";
 
@@ -50,7 +54,16 @@ pub(super) fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerd
     RolloutVerdict {
         failed_nodes: u32::try_from(count).unwrap_or(u32::MAX),
         node: first.map_or_else(String::new, |(name, _)| (*name).to_owned()),
-        reason: first.map_or_else(String::new, |(_, failure)| failure.reason.clone()),
-        message: text,
+        reason: cut(
+            first.map_or("", |(_, failure)| failure.reason.as_str()),
+            LONGEST_REASON,
+        ),
+        message: cut(&text, LONGEST_MESSAGE),
     }
+}
+
+/// Returns the beginning of `text` that the schema accepts. A status that it refuses would not be
+/// written at all.
+fn cut(text: &str, longest: usize) -> String {
+    text.chars().take(longest).collect()
 }

@@ -497,8 +497,11 @@ fn t205_a_rollback_after_which_nodes_fail_takes_no_healthy_node_along() {
     assert_eq!(
         rollout.waiting_for,
         "16 nodes to roll back, which waits for nodes that failed after going back: \
-         n1 (Said: by the test), n10 (Said: by the test)"
+         n1 (Said), n10 (Said)"
     );
+    cluster.restart_operator();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
     cluster.broken_mode = None;
     for node in ["n1", "n10"] {
         cluster.say(node, json!({"Ready": "True"}));
@@ -524,4 +527,59 @@ fn t205_a_node_that_went_back_keeps_its_place_until_it_is_available() {
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 2);
     cluster.advance(11);
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 1);
+}
+
+/// Failure story T205. They had come from the configuration that failed now, and were never changed
+/// back.
+#[test]
+fn t205_nodes_that_another_rollout_changed_stop_no_rollback() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.lose_kubelet("n3");
+    cluster.mute = ["n2", "n3"].map(str::to_owned).into();
+    cluster.advance(3600);
+    cluster.put_profile("default", json!({}));
+    cluster.advance(3600);
+    let progressing = cluster.condition("default", "Progressing");
+    assert_eq!(progressing, "False/RolledBack");
+    cluster.mute.clear();
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+}
+
+/// Failure story T208. Those nodes had the configuration all along.
+#[test]
+fn t208_a_return_that_fails_takes_no_node_to_what_was_before() {
+    let mut cluster = Cluster::with_nodes(9);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.advance(3600);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(7200);
+    let progressing = cluster.condition("default", "Progressing");
+    assert_eq!(progressing, "False/RolledBack");
+    assert!(cluster.nodes_with_mode("iptables").len() >= 8);
+}
+
+/// The API server refuses a status with a longer text, and the verdict would not be written.
+#[test]
+fn a_long_message_of_an_agent_is_cut() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    for condition in status["conditions"].as_array_mut().expect("conditions") {
+        condition["message"] = "ä".repeat(40_000).into();
+    }
+    cluster.change_status("n1", status);
+    cluster.advance(600);
+    let verdict = cluster.status("default").rollout.and_then(|r| r.verdict);
+    let message = verdict.expect("it failed").message;
+    assert_eq!(message.chars().count(), 32_768);
 }

@@ -75,3 +75,21 @@ fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
         Value::Null
     );
 }
+
+/// Failure story T193. The same in what the node could return to.
+#[test]
+fn t193_a_configuration_to_return_to_that_was_read_in_part_is_not_returned_to() {
+    let mut cluster = newer_fleet();
+    let mut previous = cluster.proxies["n1"]["spec"].clone();
+    previous["config"]["mode"] = "nftables".into();
+    previous["config"]["invented"] = true.into();
+    previous["configHash"] = "older".into();
+    let mut proxy = cluster.proxies["n1"].clone();
+    proxy["metadata"]["annotations"] = json!({"signpost.dev/previous": previous.to_string()});
+    cluster.put_proxy("n1", proxy);
+    cluster.restart_operator();
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", json!({"mode": "iptables"}));
+    cluster.advance(3600);
+    assert_ne!(cluster.proxies["n1"]["spec"]["configHash"], "older");
+}
