@@ -38,18 +38,23 @@ const ALWAYS: [&str; 3] = [
 
 /// Tests of [`ALWAYS`] that only a whole run has: they show parsing, compiling, rendering or
 /// bounds, or use the kernel as others of them do. All of them also run on this machine's kernel.
-const NOT_IN_SELECTION: [&str; 22] = [
+const NOT_IN_SELECTION: [&str; 27] = [
     "affinity-ipv6",
     "bad-input",
     "claims",
     "draining",
+    "dual-stack",
     "every_law_of_backends_holds",
+    "hairpin",
     "headless",
     "host-network",
     "internal-local",
+    "load-balancer",
     "local-cluster-ip",
+    "local-detection",
     "named-ports",
     "node-port-link-local",
+    "node-port-local",
     "other-proxy",
     "publish-not-ready",
     "scaling",
