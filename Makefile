@@ -88,7 +88,7 @@ bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--serv
 	@cargo build --release --package tests --bin bench
 	@target/release/bench --agent target/images/signpost-agent $(FLAGS)
 
-fleet: control-plane ## Measure what the operator costs at 100, 1,000 and 5,000 nodes: `make fleet FLAGS='--nodes 100'`; half an hour
+fleet: control-plane ## Measure what the operator costs at 100, 1,000 and 5,000 nodes: `make fleet FLAGS='--nodes 100'`; an hour
 	cargo build --quiet --release --package tests --package operator --bin fleet --bin signpost-operator
 	@target/release/fleet $(FLAGS)
 
