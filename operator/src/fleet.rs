@@ -326,8 +326,11 @@ impl Fleet {
                 now,
             );
             if let Some(rollout_progress) = rollout_progress {
-                let written = RolloutProgress::resume(&outcome.target, &record.status());
-                if let Some(until) = unwritten.wait(name, &rollout_progress, &written, now) {
+                // Whether an operator that starts now would know.
+                let is_written =
+                    || RolloutProgress::resume(&outcome.target, &record.status()).has_failed();
+                let has_failed = rollout_progress.has_failed();
+                if let Some(until) = unwritten.wait(name, has_failed, is_written, now) {
                     waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
                     plan.wake_at(Some(until));
                 }

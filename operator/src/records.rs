@@ -226,26 +226,6 @@ fn readable<T: DeserializeOwned>(written: &Value) -> Option<T> {
     })
 }
 
-/// Reads a spec to return to; `None` if it has more than can be read. The next change of the node
-/// then removes it.
-fn read_whole(text: &str) -> Option<NodeProxySpec> {
-    let written: Value = serde_json::from_str(text).ok()?;
-    let spec = NodeProxySpec::deserialize(&written).ok()?;
-    let read = serde_json::to_value(&spec).ok()?;
-    has_all(&read, &written).then_some(spec)
-}
-
-/// Whether `read` has all that was written. An empty list may be left out.
-fn has_all(read: &Value, written: &Value) -> bool {
-    match (read, written) {
-        (Value::Object(read), Value::Object(written)) => written
-            .iter()
-            .all(|(name, written)| has_all(read.get(name).unwrap_or(&Value::Null), written)),
-        (Value::Null, Value::Array(items)) => items.is_empty(),
-        _ => read == written,
-    }
-}
-
 /// Returns a spec that no check accepts, because a `syncPeriod` is at least a second. The ranking
 /// therefore holds the nodes of an unreadable profile like those of an invalid one.
 fn refused_stand_in(data: &Value) -> ProxyProfileSpec {
@@ -296,15 +276,16 @@ impl NodeProxyRecord {
             entries.filter_map(|entry| entry.time.as_ref()).max()
         };
         let created = metadata.creation_timestamp.as_ref();
-        let spec_written = data.get("spec").unwrap_or(&Value::Null);
-        let spec: Option<NodeProxySpec> = readable(spec_written);
-        let read = serde_json::to_value(&spec).unwrap_or_default();
+        let spec = data.get("spec").map(|spec| shared.read(spec));
+        let previous = previous.and_then(|text| serde_json::from_str(text).ok());
+        let previous = previous.map(|previous: Value| shared.read(&previous));
         Self {
-            is_spec_whole: has_all(&read, spec_written),
-            spec: spec.map(|spec| shared.share(spec)),
+            is_spec_whole: spec.as_ref().is_none_or(|spec| spec.is_whole),
+            spec: spec.and_then(|spec| spec.read),
+            // The next change of the node removes one that cannot be read.
             previous: previous
-                .and_then(|text| read_whole(text))
-                .map(|previous| shared.share(previous)),
+                .filter(|previous| previous.is_whole)
+                .and_then(|previous| previous.read),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
             stamped_at: written(STAMP_MANAGER, "").or(created).map(|time| time.0),
             reported_at: written(AGENT_MANAGER, "status").map(|time| time.0),

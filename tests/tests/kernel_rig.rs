@@ -77,7 +77,7 @@ const ABOUT_SPEED: [&str; 1] = ["t38_a_program_that_does_not_stop_is_not_answere
 /// The extent of the tests on a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// A selection that takes some seven minutes next to other programs.
+    /// A selection, for `make test`.
     Selection,
     /// All tests.
     All,

@@ -93,7 +93,8 @@ pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
     }
 }
 
-fn is_changing(phase: &Phase, progress: &NodeProgress) -> bool {
+/// Whether the node uses the budget while the rollout is in `phase`.
+pub(crate) fn is_changing(phase: &Phase, progress: &NodeProgress) -> bool {
     match progress {
         NodeProgress::Pending(_)
         | NodeProgress::Proving(_)

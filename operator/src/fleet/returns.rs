@@ -5,9 +5,11 @@ use crds::{effective::hash::ConfigHash, profile::rollout::Rollout};
 use jiff::Timestamp;
 
 use crate::fleet::{
+    budget::is_changing,
     member::Member,
     node_progress::{FailureStart, NodeProgress},
     observations::Observations,
+    rollout_progress::Phase,
 };
 
 /// The progress of a rollback.
@@ -42,29 +44,26 @@ impl Returns {
             };
             returned += 1;
             wake = [wake, progress.ends()].into_iter().flatten().min();
-            match progress {
-                NodeProgress::Pending(_)
-                | NodeProgress::Proving(_)
-                | NodeProgress::Ailing(_)
-                | NodeProgress::CutOff => changing += 1,
-                // It may have failed before this operator started.
-                NodeProgress::Failing(failure) if failure.onset != FailureStart::Afterwards => {
-                    failed.push(format!("{} ({})", member.name(), failure.reason));
-                }
-                NodeProgress::Failing(_) => changing += 1,
-                _ => {}
+            changing += usize::from(is_changing(&Phase::Rolling, &progress));
+            // It may have failed before this operator started.
+            if let NodeProgress::Failing(failure) = progress
+                && failure.onset != FailureStart::Afterwards
+            {
+                failed.push(format!("{} ({})", member.name(), failure.reason));
             }
         }
         let most = rollout.max_unavailable.of(members.len());
         let tolerated = rollout.max_failures.of(returned).min(most);
-        if failed.len() < tolerated {
-            let room = most.saturating_sub(changing + failed.len());
-            let failed = Vec::new();
-            return Self { room, failed, wake };
+        if failed.len() >= tolerated {
+            return Self {
+                room: 0,
+                failed,
+                wake,
+            };
         }
         Self {
-            room: 0,
-            failed,
+            room: most.saturating_sub(changing),
+            failed: Vec::new(),
             wake,
         }
     }

@@ -7,10 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{
-    fleet::{node_progress::after, rollout_progress::RolloutProgress},
-    records::ProfileRecord,
-};
+use crate::{fleet::node_progress::after, records::ProfileRecord};
 
 /// The profiles with a failed rollout that their status does not mention yet, and since when.
 #[derive(Clone, Debug, Default)]
@@ -28,15 +25,15 @@ impl UnwrittenVerdicts {
     }
 
     /// Returns until when the nodes of `profile` wait at most for its verdict to be written, if they
-    /// do. `rollout` is its rollout, `written` what an operator would resume that starts at `now`.
+    /// do. `is_written` is called only if its rollout `has_failed`.
     pub(super) fn wait(
         &mut self,
         profile: &str,
-        rollout: &RolloutProgress,
-        written: &RolloutProgress,
+        has_failed: bool,
+        is_written: impl FnOnce() -> bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        if !rollout.has_failed() || written.has_failed() {
+        if !has_failed || is_written() {
             self.0.remove(profile);
             return None;
         }

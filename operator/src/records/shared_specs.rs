@@ -1,34 +1,72 @@
-//! Specs of NodeProxies that many nodes have.
+//! Specs of NodeProxies that many nodes have, each read once.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec};
+use crds::node_proxy::NodeProxySpec;
+use serde_json::Value;
 
-/// The latest spec of each configuration. A fleet has a handful of configurations, and thousands of
-/// NodeProxies hold them twice: the present one and the one to return to.
+use super::readable;
+
+/// The specs by hash and generation. A fleet has a handful of them, and thousands of NodeProxies
+/// have them twice: the present one and the one to return to.
 #[derive(Debug, Default)]
-pub(crate) struct SharedSpecs(BTreeMap<ConfigHash, Arc<NodeProxySpec>>);
+pub(crate) struct SharedSpecs(BTreeMap<(String, i64), Shared>);
 
-/// The number of configurations above which those that no object has any more are forgotten.
+/// What could be read of a spec.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadSpec {
+    /// The spec, or those of its fields that can be read; absent if there are none.
+    pub(crate) read: Option<Arc<NodeProxySpec>>,
+    /// Whether that is all that was written.
+    pub(crate) is_whole: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    written: Value,
+    spec: ReadSpec,
+}
+
+/// The number of specs above which those that no object has any more are forgotten.
 const FEW: usize = 16;
 
 // === impl SharedSpecs ===
 
 impl SharedSpecs {
-    /// Returns the shared spec that equals `spec`.
-    pub(crate) fn share(&mut self, spec: NodeProxySpec) -> Arc<NodeProxySpec> {
-        if let Some(shared) = self
-            .0
-            .get(&spec.config_hash)
-            .filter(|shared| ***shared == spec)
-        {
-            return Arc::clone(shared);
+    /// Reads a spec, or returns the equal one that was read before.
+    pub(crate) fn read(&mut self, written: &Value) -> ReadSpec {
+        let hash = written["configHash"].as_str().unwrap_or_default();
+        let generation = written["profileGeneration"].as_i64().unwrap_or_default();
+        let key = (hash.to_owned(), generation);
+        if let Some(shared) = self.0.get(&key).filter(|shared| shared.written == *written) {
+            return shared.spec.clone();
         }
+        let read: Option<NodeProxySpec> = readable(written);
+        let spec = ReadSpec {
+            is_whole: has_all(&serde_json::to_value(&read).unwrap_or_default(), written),
+            read: read.map(Arc::new),
+        };
         if self.0.len() >= FEW {
-            self.0.retain(|_, shared| Arc::strong_count(shared) > 1);
+            let is_used = |spec: &Arc<NodeProxySpec>| Arc::strong_count(spec) > 1;
+            self.0
+                .retain(|_, shared| shared.spec.read.as_ref().is_some_and(is_used));
         }
-        let spec = Arc::new(spec);
-        self.0.insert(spec.config_hash.clone(), Arc::clone(&spec));
+        let shared = Shared {
+            written: written.clone(),
+            spec: spec.clone(),
+        };
+        self.0.insert(key, shared);
         spec
+    }
+}
+
+/// Whether `read` has all that was written. An empty list may be left out.
+fn has_all(read: &Value, written: &Value) -> bool {
+    match (read, written) {
+        (Value::Object(read), Value::Object(written)) => written
+            .iter()
+            .all(|(name, written)| has_all(read.get(name).unwrap_or(&Value::Null), written)),
+        (Value::Null, Value::Array(items)) => items.is_empty(),
+        _ => read == written,
     }
 }

@@ -72,11 +72,7 @@ fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result
     assert!(text.contains("There is no ProxyProfile"), "{text}");
     assert!(text.contains("n1, n2, n3"), "{text}");
 
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
-    for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
-    }
+    let _operator = Operator::start_with_profile(&cluster)?;
     let text = cli.expect(3, &["nodes"])?;
     assert!(text.contains("NotReported on n1, n2, n3"), "{text}");
     for node in NODES {
@@ -117,10 +113,8 @@ fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result
 fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line() -> Result<()> {
     let cluster = Cluster::start()?;
     let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
+    let _operator = Operator::start_with_profile(&cluster)?;
     for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
         cluster.report_ready(node)?;
     }
     cli.expect(0, &["status", "--wait", "--timeout=60s"])?;

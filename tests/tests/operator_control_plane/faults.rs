@@ -136,13 +136,7 @@ fn t202_nodes_lost_together_before_their_turn_are_not_changed_together() -> Resu
     let stage = Stage::start(POOL_OF_LOST)?;
     let _operator = Operator::start(&stage.cluster, "operator-1")?;
     stage.settle()?;
-    stage.agents.hold(BETWEEN.nodes().skip(1));
-    stage.edit(&BETWEEN, SECOND)?;
-    stage
-        .agents
-        .wait_for("a change of the second wave", |record| {
-            second_wave().all(|node| record.has(&node, SECOND))
-        })?;
+    stage.reach_second_wave()?;
     let lost: Vec<String> = BETWEEN.nodes().skip(3).collect();
     stage.agents.lose_kubelets(&lost)?;
     stage.agents.release(second_wave());
@@ -159,12 +153,7 @@ fn t203_definitions_deleted_and_installed_again_change_no_node_out_of_its_turn()
     let stage = Stage::start(POOLS_TO_DELETE)?;
     let _operator = Operator::start(&stage.cluster, "operator-1")?;
     stage.settle()?;
-    stage.agents.hold(BETWEEN.nodes().skip(1));
-    stage.edit(&BETWEEN, SECOND)?;
-    let what = "a change of the second wave";
-    stage.agents.wait_for(what, |record| {
-        second_wave().all(|node| record.has(&node, SECOND))
-    })?;
+    stage.reach_second_wave()?;
     // In the middle of one rollout, and after another.
     delete_and_install(&stage, [(&BETWEEN, SECOND), (&SETTLED, FIRST)])?;
     // At rest; one profile then asks for another configuration than before.

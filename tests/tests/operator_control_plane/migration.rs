@@ -83,10 +83,8 @@ fn expect_words(text: &str, words: &[&str]) -> Result<()> {
 fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_others() -> Result<()> {
     let cluster = Cluster::start()?;
     let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
+    let _operator = Operator::start_with_profile(&cluster)?;
     for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
         cluster.run_agent(node)?;
     }
     cluster.report_conditions("n1", &[READY, FOUND])?;
@@ -165,10 +163,8 @@ fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_ports_have_
 -> Result<()> {
     let cluster = Cluster::start()?;
     let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
+    let _operator = Operator::start_with_profile(&cluster)?;
     for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
         cluster.run_agent(node)?;
         cluster.report_conditions(node, &[READY, FOUND])?;
         let number = node.trim_start_matches('n');

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tests::binaries;
 use tests::control_plane::ServiceAccount;
 use tests::network::Process;
 
 use crate::cluster::Cluster;
-use crate::{DEADLINE, NAMESPACE};
+use crate::{DEADLINE, NAMESPACE, NODES};
 
 /// Runs a program until the test's end of the input is closed, however the test ends; prints the
 /// program's process ID and later its exit status.
@@ -41,7 +42,17 @@ impl Operator {
         Operator::start_at(cluster.control_plane.address(), cluster, identity)
     }
 
-    /// The same for an operator that reaches the API server at `address`.
+    /// The same, with a profile for all nodes; returns once each node is given it.
+    pub(crate) fn start_with_profile(cluster: &Cluster) -> Result<Operator> {
+        let operator = Operator::start(cluster, "operator-1")?;
+        cluster.put_profile("default", json!({}))?;
+        for node in NODES {
+            cluster.wait_for_stamp(node, "default", "nftables")?;
+        }
+        Ok(operator)
+    }
+
+    /// Starts an operator that reaches the API server at `address`.
     pub(crate) fn start_at(
         address: SocketAddrV4,
         cluster: &Cluster,

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
 use tests::binaries;
 use tests::control_plane::ADMINISTRATOR;
 
@@ -63,10 +62,8 @@ fn offers(cluster: &Cluster, folder: &Path, words: &[&str]) -> Result<Vec<String
 fn colours_are_for_terminals_unless_the_user_refuses_them() -> Result<()> {
     let cluster = Cluster::start()?;
     let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
+    let _operator = Operator::start_with_profile(&cluster)?;
     for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
         cluster.report_ready(node)?;
     }
     cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;

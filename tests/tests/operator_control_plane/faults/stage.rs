@@ -97,9 +97,7 @@ impl Stage {
             nodes.any(|node| record.given(&node).len() == 3)
         })?;
         self.wait_for_phase(&SETTLED, "Settled")?;
-        agents.wait_for("a change of the second wave", |record| {
-            second_wave().all(|node| record.has(&node, SECOND))
-        })?;
+        self.wait_for_second_wave()?;
 
         // From here on, each phase passes by itself within seconds.
         agents.release([PROVING.node(1)]);
@@ -113,6 +111,21 @@ impl Stage {
             let mut nodes = STAMPING.nodes().skip(1);
             nodes.any(|node| record.has(&node, SECOND))
         })
+    }
+
+    /// Rolls the second configuration out in [`BETWEEN`], and returns when the second wave has it and
+    /// has not reported.
+    pub(crate) fn reach_second_wave(&self) -> Result<()> {
+        self.agents.hold(BETWEEN.nodes().skip(1));
+        self.edit(&BETWEEN, SECOND)?;
+        self.wait_for_second_wave()
+    }
+
+    fn wait_for_second_wave(&self) -> Result<()> {
+        self.agents
+            .wait_for("a change of the second wave", |record| {
+                second_wave().all(|node| record.has(&node, SECOND))
+            })
     }
 
     /// Lets all agents report, but the canary that shall not.
