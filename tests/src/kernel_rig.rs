@@ -40,6 +40,8 @@ pub struct Machine<'a> {
     pub series: &'a str,
     /// Kernel parameters, such as `ipv6.disable=1`.
     pub boot: &'a str,
+    /// How many processors it has.
+    pub processors: u8,
     /// The control plane that tests in the machine use in place of one of their own.
     pub control_plane: Option<&'a HostControlPlane>,
 }
@@ -80,9 +82,14 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
     deadline: Duration,
     command: impl IntoIterator<Item = A>,
 ) -> Result<Ended> {
-    let Machine { series, boot, .. } = machine;
+    let Machine {
+        series,
+        boot,
+        processors,
+        control_plane,
+    } = machine;
     // If this process is killed, the machine ends too.
-    let mut setpriv = match machine.control_plane {
+    let mut setpriv = match control_plane {
         None => Command::new("setpriv"),
         Some(host) => host.namespace().command("setpriv"),
     };
@@ -94,10 +101,12 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
             series,
             "--boot",
             boot,
+            "--processors",
+            &processors.to_string(),
             "--deadline",
             &deadline.as_secs().to_string(),
         ]);
-    if let Some(host) = machine.control_plane {
+    if let Some(host) = control_plane {
         setpriv.args(["--network", "user"]);
         setpriv.env(FOLDER_ON_HOST, host.folder());
     }
