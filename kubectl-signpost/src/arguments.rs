@@ -67,7 +67,8 @@ pub enum Command {
     /// Show what the agent of a node knows about a Service or an address, from its fields to the kernel and back. Exits with 3
     /// where the kernel differs from the desired state.
     Explain(ExplainOptions),
-    /// Follow a packet through the rules of a node. Exits with 3 if it does not go where it should.
+    /// Follow a packet through the rules of a node. Exits with 3 if it does not go where it should, is rejected or dropped, or is
+    /// for a port that no Service has.
     Trace(TraceOptions),
     /// Convert kube-proxy's configuration to a profile, show a node's configuration, and show what a profile would change.
     #[command(subcommand)]
@@ -241,7 +242,8 @@ pub struct TraceOptions {
     /// The namespace of Pods and Services; that of the context by default.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// The node whose rules the packet is followed through; that of the sender by default.
+    /// The node whose rules the packet is followed through; by default the one of a destination node/NAME:PORT, otherwise that
+    /// of the sender.
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     /// The format: text or json.

@@ -1,5 +1,6 @@
 //! `explain` and `trace`: query the agents of nodes about a Service or a packet.
 
+mod destination;
 mod differences;
 mod subject;
 mod way;
@@ -12,7 +13,8 @@ use crate::agent::{Agent, Agreement, Answer, SELECTOR};
 use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
-use crate::print;
+use crate::{PROGRAM, print};
+use destination::Destination;
 use subject::{Reference, about};
 use way::{Arrival, Departure};
 
@@ -20,6 +22,13 @@ pub(crate) use differences::{Comparison, Differences};
 
 /// The number of agents queried concurrently.
 const AT_ONCE: usize = 16;
+
+/// A packet in the syntax of the agent whose rules it traverses.
+struct Question {
+    agent: Agent,
+    packet: String,
+    destination: Destination,
+}
 
 /// Explains a Service, an address or a node port.
 pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow::Result<Ending> {
@@ -32,14 +41,25 @@ pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow
     let about = question(&cluster, options)?;
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     let agent = choose(&agents, options.node.as_deref())?;
-    ask(&cluster, agent, &["explain", &about], options.output).await
+    let answer = ask(&cluster, agent, &["explain", &about], options.output).await?;
+    Ok(answer.agreement.into())
 }
 
 /// Traces the path of a packet.
 pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    let (agent, packet) = resolve(&cluster, options).await?;
-    ask(&cluster, &agent, &["trace", &packet], options.output).await
+    let Question {
+        agent,
+        packet,
+        destination,
+    } = resolve(&cluster, options).await?;
+    let answer = ask(&cluster, &agent, &["trace", &packet], options.output).await?;
+    let Some(found) = destination.weigh(&answer, &agent.node, &packet) else {
+        return Ok(Ending::Success);
+    };
+    eprintln!("{PROGRAM}: {}", found.problem);
+    eprintln!("  next: {}", found.problem.next);
+    Ok(found.ending)
 }
 
 /// Returns the path of a packet as JSON, and the node whose agent answered.
@@ -47,17 +67,19 @@ pub(crate) async fn follow(
     cluster: &Cluster,
     options: &TraceOptions,
 ) -> anyhow::Result<(String, Answer)> {
-    let (agent, packet) = resolve(cluster, options).await?;
+    let Question { agent, packet, .. } = resolve(cluster, options).await?;
     let arguments = ["trace", &packet, "--output", "json"];
     let answer = agent.ask(cluster, &arguments).await?;
     Ok((agent.node, answer))
 }
 
-/// Returns the agent whose rules a packet traverses, and the packet in the agent's syntax.
-async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<(Agent, String)> {
+/// Looks up the objects that the options name, and chooses the agent.
+async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<Question> {
     let namespace = options.namespace.as_deref();
     let namespace = namespace.unwrap_or(cluster.default_namespace());
-    let arrival = match Reference::parse(&options.to, namespace)? {
+    let to = Reference::parse(&options.to, namespace)?;
+    let destination = Destination::of(&to);
+    let arrival = match to {
         Reference::Other(text) => Arrival::Given(text),
         Reference::Pod {
             namespace,
@@ -93,18 +115,24 @@ async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<(A
         }
     };
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
-    let asked = options.node.as_deref().or(departure.node.as_deref());
-    let agent = choose(&agents, asked)?;
+    // Other nodes leave a packet to a port of this node as it is.
+    let asked = options.node.as_deref().or(destination.node());
+    let agent = choose(&agents, asked.or(departure.node.as_deref()))?;
     let packet = way::packet(&departure, &arrival, &agent.node)?;
-    Ok((agent.clone(), packet))
+    Ok(Question {
+        agent: agent.clone(),
+        packet,
+        destination,
+    })
 }
 
+/// Asks an agent, and prints its answer.
 async fn ask(
     cluster: &Cluster,
     agent: &Agent,
     arguments: &[&str],
     output: AgentOutput,
-) -> anyhow::Result<Ending> {
+) -> anyhow::Result<Answer> {
     let output = match output {
         AgentOutput::Text => "text",
         AgentOutput::Json => "json",
@@ -113,7 +141,7 @@ async fn ask(
     let answer = agent.ask(cluster, &arguments).await?;
     eprintln!("node {}:", agent.node);
     print(&answer.text)?;
-    Ok(answer.agreement.into())
+    Ok(answer)
 }
 
 /// Returns the subject of `explain` in the agent's syntax.
