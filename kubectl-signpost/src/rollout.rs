@@ -2,6 +2,7 @@
 
 mod edit;
 mod history;
+mod progress;
 
 use std::time::Instant;
 
@@ -20,6 +21,7 @@ use crate::ending::Ending;
 use crate::output::Paint;
 use crate::print;
 use crate::rollout::edit::Edit;
+use crate::rollout::progress::{Progress, SEPARATOR};
 use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{ConditionProblem, Weight};
 
@@ -67,7 +69,8 @@ async fn follow(
     paint: Paint,
 ) -> anyhow::Result<Ending> {
     let begun = Instant::now();
-    let mut said = String::new();
+    let mut progress = Progress::on_standard_output();
+    let mut is_answered = false;
     loop {
         let read = cluster
             .read_one::<ProxyProfile>(&options.profile.name)
@@ -76,20 +79,23 @@ async fn follow(
             Ok(profile) => profile,
             // The API server answered before, so it may be restarting.
             Err(error)
-                if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
+                if error.is_passing() && is_answered && begun.elapsed() < options.timeout =>
             {
+                progress.leave();
                 eprintln!("kubectl-signpost: {}; trying again", chain(&error));
                 tokio::time::sleep(POLL).await;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
+        is_answered = true;
         let report = ProfileReport::of(&profile);
         let stage = stage(&report);
-        let line = describe(&report);
-        if line != said {
-            print(&line)?;
-            said = line;
+        let is_late = begun.elapsed() >= options.timeout;
+        let clauses = clauses(&report);
+        match stage == Stage::Going && !options.once && !is_late {
+            true => progress.show(&clauses, begun.elapsed())?,
+            false => progress.finish(&clauses)?,
         }
         match stage {
             Stage::Finished => return Ok(Ending::Success),
@@ -98,10 +104,11 @@ async fn follow(
                 return Ok(Ending::ProblemFound);
             }
             Stage::Going if options.once => return Ok(Ending::ProblemFound),
-            Stage::Going if begun.elapsed() >= options.timeout => {
+            Stage::Going if is_late => {
                 let seconds = options.timeout.as_secs();
                 eprintln!(
-                    "kubectl-signpost: the rollout has not ended after {seconds} s; it continues without this command"
+                    "kubectl-signpost: the rollout has not ended after {seconds} s; it continues without this command\n  \
+                     next: `kubectl signpost nodes --not-ready` names the nodes that are not ready, and why"
                 );
                 return Ok(Ending::ProblemFound);
             }
@@ -178,42 +185,45 @@ pub(crate) fn stage(report: &ProfileReport) -> Stage {
 
 /// Describes the rollout in one line.
 pub(crate) fn describe(report: &ProfileReport) -> String {
+    clauses(report).join(SEPARATOR) + "\n"
+}
+
+/// Describes the rollout in clauses: how far it is, the wave in progress, and the nodes it waits
+/// for. Only the first remains once it has ended.
+fn clauses(report: &ProfileReport) -> Vec<String> {
     let nodes = report.nodes;
     let why = report
         .troubles
         .iter()
         .find(|trouble| [PROGRESSING, "observedGeneration"].contains(&trouble.condition.as_str()));
     let reason = why.map_or("Settled", |trouble| trouble.reason.as_str());
-    format!(
-        "{} generation {}: {reason}, {} of {} nodes updated, {} ready, {} degraded{}\n",
-        report.name,
-        report.generation,
-        nodes.updated,
-        nodes.matched,
-        nodes.ready,
-        nodes.degraded,
-        report.rollout.as_ref().map(wave).unwrap_or_default()
-    )
+    let mut clauses = vec![format!(
+        "{} generation {}: {reason}, {} of {} nodes updated, {} ready, {} degraded",
+        report.name, report.generation, nodes.updated, nodes.matched, nodes.ready, nodes.degraded,
+    )];
+    clauses.extend(report.rollout.as_ref().map(wave).unwrap_or_default());
+    clauses
 }
 
 /// Describes the wave in progress and the nodes it waits for; empty once the rollout has ended.
-fn wave(rollout: &RolloutStatus) -> String {
+fn wave(rollout: &RolloutStatus) -> Vec<String> {
     if rollout.phase != RolloutPhase::RollingOut {
-        return String::new();
+        return Vec::new();
     }
     let index = usize::try_from(rollout.wave).unwrap_or_default();
     let current = rollout.waves.get(index.saturating_sub(1));
-    let mut text = format!("; wave {} of {}", rollout.wave, rollout.waves.len());
+    let mut text = format!("wave {} of {}", rollout.wave, rollout.waves.len());
     if let Some(wave) = current {
         text += &format!(
             ", {} of its {} nodes available, {} failed",
             wave.available, wave.nodes, wave.failed
         );
     }
+    let mut clauses = vec![text];
     if !rollout.waiting_for.is_empty() {
-        text += &format!("; waits for {}", rollout.waiting_for);
+        clauses.push(format!("waits for {}", rollout.waiting_for));
     }
-    text
+    clauses
 }
 
 #[cfg(test)]

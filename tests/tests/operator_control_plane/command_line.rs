@@ -1,7 +1,7 @@
 //! `kubectl signpost` as users run it.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -37,14 +37,20 @@ impl CommandLine {
     }
 
     /// Runs a command on a terminal of its own with this environment, such as `NO_COLOR=1`; returns
-    /// what it prints there.
-    pub(crate) fn on_terminal(&self, environment: &str, arguments: &[&str]) -> Result<String> {
+    /// what it prints there. `recorded` has that meanwhile.
+    pub(crate) fn on_terminal(
+        &self,
+        environment: &str,
+        arguments: &[&str],
+        recorded: &Path,
+    ) -> Result<String> {
         let (program, kubeconfig) = (self.program.display(), self.kubeconfig.display());
         let arguments = arguments.join(" ");
         let line = format!("env {environment} {program} --kubeconfig {kubeconfig} {arguments}");
         let mut script = Command::new("script");
-        script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        let output = script.env_remove("NO_COLOR").stdin(Stdio::null()).output();
+        script.args(["--quiet", "--return", "--flush", "--command", &line]);
+        script.arg(recorded).env_remove("NO_COLOR");
+        let output = script.stdin(Stdio::null()).output();
         let output = output.context("it runs")?;
         ensure!(output.status.success(), "{line}: {output:?}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,4 +1,4 @@
-//! `kubectl signpost` on a terminal: completion by kubectl, and colours.
+//! `kubectl signpost` on a terminal: completion by kubectl, colours, and progress in place.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,15 +6,18 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::json;
 use tests::binaries;
 use tests::control_plane::ADMINISTRATOR;
+use tests::deadline::wait_for;
 
-use crate::NODES;
 use crate::cluster::Cluster;
 use crate::command_line::CommandLine;
 use crate::operator::Operator;
+use crate::{DEADLINE, NODES};
 
 /// The beginning of an escape sequence that sets a colour.
 const ESCAPE: &str = "\u{1b}[";
@@ -71,19 +74,95 @@ fn colours_are_for_terminals_unless_the_user_refuses_them() -> Result<()> {
     assert!(!piped.contains(ESCAPE), "{piped:?}");
     let asked = cli.expect(0, &["--color=always", "status"])?;
     assert!(asked.contains(ESCAPE), "{asked:?}");
-    let on_terminal = cli.on_terminal("", &["status"])?;
+    let nowhere = Path::new("/dev/null");
+    let on_terminal = cli.on_terminal("", &["status"], nowhere)?;
     assert!(on_terminal.contains(ESCAPE), "{on_terminal:?}");
     for refusal in ["NO_COLOR=1", "NO_COLOR=yes"] {
-        let plain = cli.on_terminal(refusal, &["status"])?;
+        let plain = cli.on_terminal(refusal, &["status"], nowhere)?;
         assert!(
             plain.contains("default") && !plain.contains(ESCAPE),
             "{plain:?}"
         );
     }
-    let plain = cli.on_terminal("", &["--color=never", "status"])?;
+    let plain = cli.on_terminal("", &["--color=never", "status"], nowhere)?;
     assert!(
         plain.contains("default") && !plain.contains(ESCAPE),
         "{plain:?}"
     );
     Ok(())
+}
+
+/// Each state replaces the one before it. In a pipe each is a line, and lines are all there is.
+#[test]
+fn a_rollout_is_redrawn_in_place_on_a_terminal_and_is_lines_in_a_pipe() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let _operator = Operator::start_with_profile(&cluster)?;
+    for node in NODES {
+        cluster.report_ready(node)?;
+    }
+    cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
+    cluster.put_profile("default", json!({"mode": "iptables"}))?;
+    cluster.wait_for_stamp("n1", "default", "iptables")?;
+
+    let folder = tempfile::tempdir()?;
+    let recorded = folder.path().join("recorded");
+    let follow = ["rollout", "status", "default", "--timeout=90s"];
+    let (on_terminal, piped) = thread::scope(|scope| -> Result<_> {
+        let on_terminal = scope.spawn(|| cli.on_terminal("TERM=xterm", &follow, &recorded));
+        let piped = scope.spawn(|| cli.expect(0, &follow));
+        wait_for("the first wave on the terminal", DEADLINE, || {
+            let shown = fs::read_to_string(&recorded).unwrap_or_default();
+            Ok(shown.contains("wave 1 of").then_some(()))
+        })?;
+        for node in NODES {
+            cluster.wait_for_stamp(node, "default", "iptables")?;
+            cluster.report_ready(node)?;
+        }
+        let join = |thread: ScopedJoinHandle<'_, Result<String>>| {
+            thread.join().map_err(|_| anyhow!("it panicked"))?
+        };
+        Ok((join(on_terminal)?, join(piped)?))
+    })?;
+
+    assert!(on_terminal.contains("followed for "), "{on_terminal:?}");
+    let last = piped.lines().last().context("it prints something")?;
+    assert!(last.contains("Settled, 3 of 3 nodes updated"), "{piped}");
+    assert_eq!(screen(&on_terminal)?, [last]);
+    assert!(!piped.contains(ESCAPE), "{piped:?}");
+    assert!(piped.lines().count() > 1, "{piped}");
+    let mut lines = piped.lines().zip(piped.lines().skip(1));
+    assert!(lines.all(|(line, next)| line != next), "{piped}");
+    Ok(())
+}
+
+/// Returns the lines that a terminal shows in the end, of a program that moves its cursor up only
+/// to erase what is below.
+fn screen(printed: &str) -> Result<Vec<String>> {
+    let mut lines = vec![String::new()];
+    let mut rest = printed;
+    while let Some(letter) = rest.chars().next() {
+        rest = &rest[letter.len_utf8()..];
+        match letter {
+            '\n' => lines.push(String::new()),
+            '\r' => {}
+            '\u{1b}' => {
+                let end = rest.find(|letter: char| letter.is_ascii_alphabetic());
+                let (sequence, after) = rest.split_at(end.context("a sequence ends")? + 1);
+                rest = after;
+                match sequence {
+                    "[J" => lines.last_mut().context("a line")?.clear(),
+                    "[?7l" | "[?7h" => {}
+                    up => {
+                        let up = up.strip_prefix('[').and_then(|up| up.strip_suffix('A'));
+                        let up: usize = up.context("another sequence")?.parse()?;
+                        lines.truncate(lines.len().checked_sub(up).context("above the screen")?);
+                    }
+                }
+            }
+            letter => lines.last_mut().context("a line")?.push(letter),
+        }
+    }
+    lines.retain(|line| !line.is_empty());
+    Ok(lines)
 }
