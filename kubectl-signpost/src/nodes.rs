@@ -4,8 +4,8 @@ mod listing;
 
 use std::collections::BTreeMap;
 
-use crds::NodeProxy;
 use crds::condition::reason::advice;
+use crds::{NodeProxy, ProxyProfile};
 use jiff::Timestamp;
 
 use crate::arguments::{Access, Format, NodesOptions};
@@ -38,6 +38,10 @@ pub(crate) async fn run(
     let mut listing = Listing::of(&proxies, &nodes);
     if let Some(profile) = &options.profile {
         listing.nodes.retain(|node| &node.profile == profile);
+        if listing.nodes.is_empty() {
+            // A profile of this name may be missing, or have no nodes.
+            cluster.read_one::<ProxyProfile>(profile).await?;
+        }
     }
     if options.not_ready {
         listing.nodes.retain(|node| node.health != Health::Healthy);

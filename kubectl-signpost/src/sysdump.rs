@@ -43,8 +43,8 @@ const README: &str = "An archive of `kubectl signpost sysdump`.\n\n\
     pods.yaml                      Signpost's Pods: where they run, their images and their status\n\
     events/                        Events of Signpost's namespaces, and those that its programs wrote elsewhere\n\
     logs/POD/CONTAINER.log         the newest lines; CONTAINER.previous.log is that of the container before\n\
-    nodes/NODE/                    what the agent of a node has: rules in the kernel, desired state (dataplane), last syncs\n\
-    \x20                              (rounds), status, metrics, and explanations of Services\n\
+    nodes/NODE/                    what the agent of a node has: rules in the kernel, desired state (dataplane), last syncs,\n\
+    \x20                              status, metrics, and explanations of Services\n\
     missing.txt                    what could not be read, and why\n\n\
     Secrets and ConfigMaps are not read. Environment variables and arguments of Pods, labels and annotations of other\n\
     domains than signpost.dev, kubernetes.io and k8s.io (labels of Nodes are whole), and managed fields are left out.\n\

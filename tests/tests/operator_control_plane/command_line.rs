@@ -222,7 +222,7 @@ fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
         cluster.control_plane.apply(&service.to_string())?;
     }
-    let commands: [&[&str]; 24] = [
+    let commands: [&[&str]; 25] = [
         &["explain", "svc/nothing"],
         &["explain", "svc/nothing", "--node", "no-such"],
         &["explain", "svc/nothing", "--all-nodes"],
@@ -236,6 +236,7 @@ fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
         &["trace", "node/n1", "node/n1"],
         &["trace", "node/n1", "node/n1:x"],
         &["nodes", "--context=no-such"],
+        &["nodes", "--profile=no-such"],
         &["rollout", "pause", "no-such"],
         &["rollout", "undo", "no-such"],
         &["config", "effective", "no-such"],
