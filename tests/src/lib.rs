@@ -21,6 +21,7 @@ pub mod real_cluster;
 pub mod scenario;
 pub mod shared;
 pub mod stamped;
+pub mod sysdump;
 pub mod tcp_connections;
 pub mod test_run;
 pub mod trial;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tests::control_plane::ADMINISTRATOR;
 use tests::real_cluster::Part;
 
+use crate::command_line::before_the_installation;
 use crate::shop::{STEADY, client};
 use crate::stage::{NODES, PROMPTLY, Stage};
 use crate::ways::Place;
@@ -17,6 +18,7 @@ use crate::ways::Place;
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
 pub(crate) fn on_an_empty_cluster(stage: &mut Stage) -> Result<()> {
+    before_the_installation(stage).context("the command line before the installation")?;
     let began = Instant::now();
     let notes = stage.install()?;
     let waited = began.elapsed();

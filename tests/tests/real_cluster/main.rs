@@ -5,10 +5,12 @@
 //! can also run alone. The cluster is in an enclosure and ends with this program.
 
 mod changes;
+mod command_line;
 mod installed;
 mod machines;
 mod outage;
 mod page;
+mod plugin;
 mod removal;
 mod restarts;
 mod shop;
@@ -52,7 +54,11 @@ fn main() -> Result<ExitCode> {
     if let Place::Outside(code) = enclosure::enter()? {
         return Ok(code);
     }
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 15] = [
+        (
+            "t210_a_new_user_asks_the_command_line_about_agents_that_run",
+            command_line::story,
+        ),
         (
             "pods_reach_services_by_name_and_the_api_server",
             installed::by_name,

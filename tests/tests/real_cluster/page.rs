@@ -4,11 +4,9 @@ use anyhow::{Context, Result, ensure};
 use crds::condition::reason::advice;
 use dataplane::Family;
 use serde_json::{Value, json};
-use tests::binaries;
 use tests::browser::Browser;
 use tests::deadline::wait_for;
 use tests::network::Process;
-use tests::real_cluster::kubeconfig;
 
 use crate::shop::{STEADY, client};
 use crate::stage::{DEADLINE, NODES, Stage};
@@ -17,14 +15,13 @@ use crate::stage::{DEADLINE, NODES, Stage};
 const CLAIMANT: &str = "claimant";
 
 /// What removes all Services from the rules of a node.
-const FLUSH: [&str; 5] = ["flush", "map", "ip", "signpost", "services"];
+pub(crate) const FLUSH: [&str; 5] = ["flush", "map", "ip", "signpost", "services"];
 
 /// In each view what is there before, and what agents say once Services are refused and rules are removed.
 pub(crate) fn faults(stage: &mut Stage) -> Result<()> {
     let network = stage.cluster.lan().control().clone();
-    let mut command = network.command(binaries::find("kubectl-signpost")?);
-    command.arg("dashboard").arg("--kubeconfig");
-    command.arg(kubeconfig(&stage.cluster)?);
+    let mut command = stage.plugin()?;
+    command.arg("dashboard");
     let mut dashboard = Process::start("kubectl-signpost", command)?;
     let address = dashboard.next_line(DEADLINE)?;
     let browser = Browser::start(Some(&network))?;

@@ -2,12 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::binaries;
 use tests::deadline::wait_for;
-use tests::real_cluster::{kube_proxy, kubeconfig};
+use tests::real_cluster::kube_proxy;
 
-use crate::shop::STEADY;
-use crate::stage::{DEADLINE, Stage};
+use crate::shop::{STEADY, client};
+use crate::stage::{DEADLINE, NODES, Stage};
 
 /// A node label that no node has.
 const WANTED: &str = "signpost.dev/kube-proxy";
@@ -33,6 +32,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     stage.wait_until_ready()?;
     wait_for_condition(stage, DETECTED, "True", "KubeProxyNftables")?;
     expect_tables(stage, &[SIGNPOST, KUBE_PROXY].concat(), &[])?;
+    expect_answers(stage, true)?;
 
     let refused = migrate(stage, &["takeover"]);
     let refused = refused.err().context("kube-proxy runs")?.to_string();
@@ -56,6 +56,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     println!("{reported}");
     expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
+    expect_answers(stage, false)?;
 
     // The profile alone moves the nodes, without a command on any node. The first node refuses
     // while kube-proxy runs, and the others do not change.
@@ -125,22 +126,26 @@ fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
 
 /// Runs `kubectl signpost migrate`; returns its output.
 fn migrate(stage: &Stage, arguments: &[&str]) -> Result<String> {
-    let network = stage.cluster.lan().control();
-    let mut command = network.command(binaries::find("kubectl-signpost")?);
-    command
-        .arg("--kubeconfig")
-        .arg(kubeconfig(&stage.cluster)?)
-        .arg("migrate")
-        .args(arguments);
-    let output = command.output().context("it runs")?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let ended = output.status;
-    ensure!(
-        ended.success(),
-        "migrate {arguments:?}: {ended}\n{printed}\n{errors}"
-    );
-    Ok(printed)
+    let ran = stage.signpost(0, &[&["migrate"], arguments].concat())?;
+    Ok(ran.text)
+}
+
+/// Agents answer over their own sockets, whoever has port 10249. Once they have handed the nodes
+/// back, their rules are gone, and they say so.
+fn expect_answers(stage: &Stage, are_there: bool) -> Result<()> {
+    let code = if are_there { 0 } else { 3 };
+    let service = format!("svc/{}", STEADY.name);
+    let explained = stage.signpost(code, &["explain", &service, "--all-nodes"])?;
+    let summary = match are_there {
+        true => format!("no differences on {NODES} nodes"),
+        false => format!("0 nodes without differences, {NODES} with, 0 without an answer"),
+    };
+    ensure!(explained.text.contains(&summary), "{explained:?}");
+    let (from, to) = (format!("pod/{}", client(1)), format!("{service}:tcp"));
+    let traced = stage.signpost(code, &["trace", &from, &to])?;
+    let untouched = traced.text.contains("the rules in the kernel: untouched");
+    ensure!(untouched != are_there, "{traced:?}");
+    Ok(())
 }
 
 fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
