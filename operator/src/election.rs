@@ -2,10 +2,12 @@
 //! neither a clock nor the network.
 //!
 //! Clocks of different machines are never compared. A lease has expired when its record has not
-//! changed for its whole duration on the observer's own monotonic clock, counted from when the
-//! observer first read that record.
+//! changed for its whole duration on the observer's own clock, counted from when the observer first
+//! read that record. That clock never goes back, and goes on while the machine is suspended.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::boot_time::BootTime;
 
 /// The time limits of the election.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +37,8 @@ pub(crate) struct LeaseRecord {
 pub(crate) struct Election {
     identity: String,
     terms: Terms,
-    seen: Option<(LeaseRecord, Instant)>,
-    held_since: Option<Instant>,
+    seen: Option<(LeaseRecord, BootTime)>,
+    held_since: Option<BootTime>,
 }
 
 /// The next action of a candidate.
@@ -78,7 +80,7 @@ impl Election {
     }
 
     /// Records the lease as read at `now`; `None` means that it does not exist.
-    pub(crate) fn observe(&mut self, lease: Option<LeaseRecord>, now: Instant) {
+    pub(crate) fn observe(&mut self, lease: Option<LeaseRecord>, now: BootTime) {
         self.seen = match (lease, self.seen.take()) {
             (None, _) => None,
             (Some(lease), Some((known, since))) if lease == known => Some((known, since)),
@@ -97,13 +99,13 @@ impl Election {
 
     /// Records that a write begun at `began` was accepted. The candidate is now the holder, and its
     /// time counts from the start of the write.
-    pub(crate) fn accepted(&mut self, lease: LeaseRecord, began: Instant) {
+    pub(crate) fn accepted(&mut self, lease: LeaseRecord, began: BootTime) {
         self.held_since = Some(began);
         self.seen = Some((lease, began));
     }
 
     /// Returns how much longer the holder may act without a renewal, counted from `now`.
-    pub(crate) fn left(&self, now: Instant) -> Duration {
+    pub(crate) fn left(&self, now: BootTime) -> Duration {
         let held = |since| {
             self.terms
                 .renewal
@@ -113,7 +115,7 @@ impl Election {
     }
 
     /// Returns the next action at `now`.
-    pub(crate) fn step(&self, now: Instant) -> Step {
+    pub(crate) fn step(&self, now: BootTime) -> Step {
         if self.held_since.is_some() {
             return if self.left(now).is_zero() {
                 Step::StandDown
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_absent_or_given_back_is_taken_at_once() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut a = candidate("a");
         a.observe(None, start);
         assert_eq!(a.step(start), Step::Acquire);
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_renewed_is_never_taken() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut b = candidate("b");
         for sync in 0..100 {
             let now = start + seconds(10) * sync;
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_not_renewed_is_taken_after_its_whole_duration_by_the_candidates_clock() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut b = candidate("b");
         b.observe(Some(lease("a", 1)), start);
         b.observe(Some(lease("a", 1)), start + seconds(14));
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_cannot_renew_stops_before_another_candidate_may_start() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let (mut a, mut b) = (candidate("a"), candidate("b"));
         a.observe(None, start);
         a.accepted(lease("a", 1), start);
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn renewing_keeps_the_lease() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut a = candidate("a");
         for sync in 0..50 {
             let now = start + seconds(2) * sync;
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_holder_who_reads_another_name_stands_down_for_good() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut a = candidate("a");
         a.accepted(lease("a", 1), start);
         a.observe(Some(lease("b", 2)), start + seconds(1));
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_lease_deleted_under_its_holder_is_lost() {
-        let start = Instant::now();
+        let start = BootTime::now();
         let mut a = candidate("a");
         a.accepted(lease("a", 1), start);
         a.observe(None, start + seconds(1));

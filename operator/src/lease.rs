@@ -1,6 +1,6 @@
 //! The Lease in the API server, read, written and released as the [`Election`] decides.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -18,7 +18,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::election::{Election, LeaseRecord, Step};
+use crate::{
+    boot_time::BootTime,
+    election::{Election, LeaseRecord, Step},
+};
 
 /// A candidate for one Lease.
 #[derive(Debug)]
@@ -29,12 +32,16 @@ pub(crate) struct Candidate {
     /// The Lease as last read or written.
     lease: Option<Lease>,
     /// Until when this operator may act.
-    term: watch::Sender<Option<Instant>>,
+    term: watch::Sender<Option<BootTime>>,
+    clock: fn() -> BootTime,
 }
 
 /// Until when an operator may act without renewing its lease.
 #[derive(Clone, Debug)]
-pub(crate) struct Term(watch::Receiver<Option<Instant>>);
+pub(crate) struct Term {
+    end: watch::Receiver<Option<BootTime>>,
+    clock: fn() -> BootTime,
+}
 
 /// The error that this operator no longer holds the lease.
 #[derive(Debug, thiserror::Error)]
@@ -66,12 +73,16 @@ impl Candidate {
             election,
             lease: None,
             term: watch::Sender::new(None),
+            clock: BootTime::now,
         }
     }
 
     /// Returns the term of this operator, which each renewal extends.
     pub(crate) fn term(&self) -> Term {
-        Term(self.term.subscribe())
+        Term {
+            end: self.term.subscribe(),
+            clock: self.clock,
+        }
     }
 
     /// Returns once this operator holds the lease. Calls `received` after every answer of the API
@@ -82,7 +93,7 @@ impl Candidate {
             match self.observe().await {
                 Ok(()) => {
                     received();
-                    if self.election.step(now()) == Step::Acquire {
+                    if self.election.step(self.now()) == Step::Acquire {
                         match self.write(self.election.identity().to_owned()).await {
                             Ok(true) => {
                                 return info!(
@@ -101,7 +112,7 @@ impl Candidate {
                 }
                 Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
             }
-            let pause = match self.election.step(now()) {
+            let pause = match self.election.step(self.now()) {
                 Step::Wait(pause) => pause,
                 _ => self.election.retry(),
             };
@@ -115,12 +126,12 @@ impl Candidate {
         loop {
             sleep(pause).await;
             pause = self.election.retry();
-            if self.election.step(now()) != Step::Renew {
+            if self.election.step(self.now()) != Step::Renew {
                 return LeaseLost {
                     name: self.name.clone(),
                 };
             }
-            let left = self.election.left(now());
+            let left = self.election.left(self.now());
             let Ok(renewed) = timeout(left, self.write(self.election.identity().to_owned())).await
             else {
                 return LeaseLost {
@@ -171,16 +182,21 @@ impl Candidate {
         }
     }
 
+    fn now(&self) -> BootTime {
+        (self.clock)()
+    }
+
     async fn observe(&mut self) -> Result<(), LeaseError> {
         let lease = answer(self.api.get_opt(&self.name)).await?;
-        self.election.observe(lease.as_ref().map(record), now());
+        self.election
+            .observe(lease.as_ref().map(record), self.now());
         self.lease = lease;
         Ok(())
     }
 
     /// Writes `holder` into the lease. Returns false if another process wrote first.
     async fn write(&mut self, holder: String) -> Result<bool, LeaseError> {
-        let began = now();
+        let began = self.now();
         let written = match &self.lease {
             None => {
                 let lease = Lease {
@@ -246,13 +262,9 @@ impl Candidate {
 impl Term {
     /// Whether the term is over or has not begun.
     pub(crate) fn is_over(&self) -> bool {
-        self.0.borrow().is_none_or(|end| end <= now())
+        let now = (self.clock)();
+        self.end.borrow().is_none_or(|end| end <= now)
     }
-}
-
-/// The present time on the clock of the timeouts.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaseError> {
@@ -277,9 +289,12 @@ fn record(lease: &Lease) -> LeaseRecord {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+    use std::{
+        cell::Cell,
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicU32, Ordering},
+        },
     };
 
     use http::{Method, Request, Response};
@@ -289,6 +304,28 @@ mod tests {
 
     use super::*;
     use crate::election::Terms;
+
+    thread_local! {
+        /// The start of the clock, and for how long the machine has been suspended.
+        static CLOCK: (tokio::time::Instant, Cell<Duration>) =
+            (tokio::time::Instant::now(), Cell::default());
+    }
+
+    /// The clock of the timers, which stands still during a suspension, and the suspension.
+    fn clock() -> BootTime {
+        CLOCK.with(|(start, suspended)| BootTime::START + start.elapsed() + suspended.get())
+    }
+
+    fn suspend(time: Duration) {
+        CLOCK.with(|(_, suspended)| suspended.set(suspended.get() + time));
+    }
+
+    fn candidate(client: Client) -> Candidate {
+        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
+        let mut candidate = Candidate::new(client, "default", "lease", election);
+        candidate.clock = clock;
+        candidate
+    }
 
     /// An API server with one Lease. It applies write number `lost` but does not answer it.
     fn api_server(lost: u32) -> Client {
@@ -332,8 +369,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_that_was_applied_but_not_answered_does_not_cost_the_lease() {
-        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
-        let mut candidate = Candidate::new(api_server(2), "default", "lease", election);
+        let mut candidate = candidate(api_server(2));
         candidate.acquire(|| ()).await;
         let held = timeout(Duration::from_secs(60), candidate.hold()).await;
         assert!(held.is_err(), "{held:?}");
@@ -342,14 +378,26 @@ mod tests {
     /// Failure story T204. A process that is stopped and continued may write before it notices.
     #[tokio::test(start_paused = true)]
     async fn t204_a_leader_that_was_paused_for_too_long_may_write_no_more() {
-        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
-        let mut candidate = Candidate::new(api_server(0), "default", "lease", election);
+        let mut candidate = candidate(api_server(0));
         let term = candidate.term();
         assert!(term.is_over(), "it has not begun");
         candidate.acquire(|| ()).await;
         let held = timeout(Duration::from_secs(60), candidate.hold()).await;
         assert!(held.is_err() && !term.is_over(), "{held:?}");
         tokio::time::advance(Terms::KUBERNETES.renewal).await;
+        assert!(term.is_over());
+    }
+
+    /// Failure story T212. The timers of the process stand still meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn t212_a_leader_whose_machine_was_suspended_for_too_long_writes_no_more() {
+        let mut candidate = candidate(api_server(0));
+        let term = candidate.term();
+        candidate.acquire(|| ()).await;
+        suspend(Terms::KUBERNETES.renewal);
+        assert!(term.is_over());
+        let held = timeout(Terms::KUBERNETES.retry * 2, candidate.hold()).await;
+        assert!(held.is_ok(), "it does not take its lease up again");
         assert!(term.is_over());
     }
 }

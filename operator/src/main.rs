@@ -18,6 +18,7 @@
 
 mod announcements;
 mod baseline;
+mod boot_time;
 mod election;
 mod fleet;
 mod fleet_loop;
