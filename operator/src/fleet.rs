@@ -141,7 +141,8 @@ pub(crate) enum Action {
         /// The state of the node before the change.
         baseline: Option<Baseline>,
         /// The resource version that this decision is based on, so that a later write is not
-        /// overwritten; absent for a new object.
+        /// overwritten; absent if there was no object: one that was created since is not
+        /// overwritten either.
         version: Option<String>,
     },
     /// Report that the agent of a node is silent.

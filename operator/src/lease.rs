@@ -260,6 +260,15 @@ impl Candidate {
 // === impl Term ===
 
 impl Term {
+    /// A term that has begun and does not end.
+    #[cfg(test)]
+    pub(crate) fn endless() -> Self {
+        Self {
+            end: watch::Sender::new(Some(BootTime::START + Duration::MAX)).subscribe(),
+            clock: BootTime::now,
+        }
+    }
+
     /// Whether the term is over or has not begun.
     pub(crate) fn is_over(&self) -> bool {
         let now = (self.clock)();

@@ -62,6 +62,11 @@ pub(crate) enum WriteError {
 /// writes.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// The resource version to create an object with, which no object has: it is the revision of an
+/// empty etcd. To apply an object with this version creates it, or is a conflict if it exists. A
+/// POST would do the same, but as another kind of manager, whose fields no later apply removes.
+const NO_OBJECT: &str = "1";
+
 // === impl Writer ===
 
 impl Writer {
@@ -143,9 +148,8 @@ impl Writer {
                 let parameters = PatchParams::apply(STAMP_MANAGER).force();
                 let annotations = render_annotations(previous.as_deref(), baseline.as_ref());
                 let mut stamp = render_stamp(node, owner, spec, annotations);
-                if let Some(version) = version {
-                    stamp["metadata"]["resourceVersion"] = version.as_str().into();
-                }
+                let version = version.as_deref().unwrap_or(NO_OBJECT);
+                stamp["metadata"]["resourceVersion"] = version.into();
                 let written = self
                     .proxies
                     .patch(node, &parameters, &Patch::Apply(stamp))
@@ -190,11 +194,13 @@ impl Writer {
     }
 }
 
-/// Whether the answer means that the object of the plan no longer exists or was replaced: not
-/// found, or a conflict with the version or UID in the plan. Its watch reports the present object.
+/// Whether the answer means that the object of the plan no longer exists, was created meanwhile or
+/// was replaced: not found, or a conflict with the version or UID in the plan. Its watch reports
+/// the present object.
 fn is_outdated(action: &Action, code: u16) -> bool {
     match action {
-        Action::Stamp { version: None, .. } => false,
+        // Without its definition, the kind itself is not found.
+        Action::Stamp { version: None, .. } => code == 409,
         Action::Report { .. }
         | Action::Remove { .. }
         | Action::Stamp { .. }
@@ -245,4 +251,62 @@ fn render_annotations(previous: Option<&NodeProxySpec>, baseline: Option<&Baseli
         .filter_map(|(key, text)| Some((key.to_owned(), Value::from(text?))))
         .collect::<serde_json::Map<_, _>>()
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// An API server that answers a write of a NodeProxy as kube-apiserver 1.36 does: with a conflict
+    /// if the object exists in another version than the write says.
+    fn api_server(existing: Option<&'static str>) -> Client {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let body = request.into_body().collect_bytes().await?;
+            let mut sent: Value = serde_json::from_slice(&body)?;
+            let version = sent["metadata"]["resourceVersion"].as_str();
+            let is_taken = existing.is_some_and(|known| version.is_some_and(|v| v != known));
+            sent["metadata"]["resourceVersion"] = "8".into();
+            let (code, answer) = if is_taken {
+                let status =
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409});
+                (409, status)
+            } else {
+                (200, sent)
+            };
+            let response = Response::builder().status(code);
+            Ok::<_, tower::BoxError>(response.body(Body::from(answer.to_string().into_bytes()))?)
+        });
+        Client::new(service, "default")
+    }
+
+    fn stamp(version: Option<&str>) -> Action {
+        Action::Stamp {
+            node: "n1".to_owned(),
+            owner: "uid".to_owned(),
+            spec: std::sync::Arc::default(),
+            previous: None,
+            baseline: None,
+            version: version.map(str::to_owned),
+        }
+    }
+
+    /// Failure story T213. Another operator has created the object since, and changed it.
+    #[tokio::test]
+    async fn t213_a_late_creation_does_not_replace_what_was_created_meanwhile() {
+        let write = async |existing, version| {
+            let writer = Writer::new(&api_server(existing), "a", Term::endless());
+            writer
+                .commit(&stamp(version))
+                .await
+                .map(|event| event.is_some())
+        };
+        assert!(matches!(write(None, None).await, Ok(true)));
+        assert!(matches!(write(Some("7"), None).await, Ok(false)));
+        assert!(matches!(write(Some("7"), Some("6")).await, Ok(false)));
+        assert!(matches!(write(Some("7"), Some("7")).await, Ok(true)));
+    }
 }

@@ -300,9 +300,8 @@ impl Cluster {
                 version: decided_by,
             } => {
                 let known = self.proxies.get(&node);
-                if decided_by.is_some_and(|decided_by| {
-                    known.is_none_or(|known| known["metadata"]["resourceVersion"] != decided_by)
-                }) {
+                let known_version = known.map(|known| &known["metadata"]["resourceVersion"]);
+                if known_version != decided_by.map(Value::from).as_ref() {
                     return;
                 }
                 let spec = serde_json::to_value(&*spec).expect("JSON");

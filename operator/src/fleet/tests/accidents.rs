@@ -162,6 +162,22 @@ fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
     assert_eq!(cluster.nodes_with_mode("ipvs").len(), 3);
 }
 
+/// Failure story T213.
+#[test]
+fn t213_what_an_operator_decided_before_another_created_it_is_not_written_any_more() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.add_node("n4", json!({}));
+    let late = cluster.fleet.plan(cluster.now);
+    cluster.restart_operator();
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+    for action in late.actions {
+        cluster.write(action);
+    }
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+}
+
 /// Failure story T195. The restored objects are older than those that the operator had read, and
 /// it went on with the latter.
 #[test]
