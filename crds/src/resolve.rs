@@ -20,7 +20,7 @@ use crate::{
     check::{self, FieldError},
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::NodeProxySpec,
-    profile::ProxyProfile,
+    profile::{ProxyProfile, ProxyProfileSpec},
     unsupported,
 };
 
@@ -177,7 +177,8 @@ impl<'a> Ranked<'a> {
         let name = profile.metadata.name.as_deref().unwrap_or_default();
         let errors = check::check(&profile.spec);
         let outcome = if errors.is_empty() {
-            Ok(Arc::new(stamp(profile, name)))
+            let generation = profile.metadata.generation.unwrap_or_default();
+            Ok(Arc::new(stamp(name, generation, &profile.spec)))
         } else {
             Err(errors)
         };
@@ -231,14 +232,16 @@ impl<'a> Ranked<'a> {
     }
 }
 
-fn stamp(profile: &ProxyProfile, name: &str) -> NodeProxySpec {
-    let config = EffectiveConfig::of(&profile.spec);
+/// Returns what profile `name` assigns to its nodes when `spec` is its spec in this `generation`.
+#[must_use]
+pub fn stamp(name: &str, generation: i64, spec: &ProxyProfileSpec) -> NodeProxySpec {
+    let config = EffectiveConfig::of(spec);
     NodeProxySpec {
         profile_name: name.to_owned(),
-        profile_generation: profile.metadata.generation.unwrap_or_default(),
+        profile_generation: generation,
         config_hash: ConfigHash::of(&config),
         config,
-        written_fields: unsupported::written_fields(&profile.spec),
+        written_fields: unsupported::written_fields(spec),
     }
 }
 

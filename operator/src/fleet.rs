@@ -24,6 +24,7 @@ mod member;
 mod node_findings;
 mod node_progress;
 mod observations;
+mod proven;
 mod returns;
 mod rollout_progress;
 mod rollup;
@@ -373,6 +374,7 @@ fn target(profile: &ProxyProfile) -> Target {
     let before = history.find(|revision| revision.config_hash != hash.as_str());
     Target {
         before: before.map_or(0, |revision| revision.generation),
+        proven: history::proven(profile),
         hash,
         generation: profile.metadata.generation.unwrap_or_default(),
         rollout: profile.spec.rollout.complete(),

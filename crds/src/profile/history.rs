@@ -24,6 +24,11 @@ pub struct Revision {
     /// The latest phase of its rollout.
     pub phase: RolloutPhase,
 
+    /// When a rollout of it last ended with every node having been assigned it; absent before. A node whose NodeProxy is lost during a
+    /// later rollout gets the configuration with the latest of these times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_out_at: Option<Time>,
+
     /// The fields of the profile's spec that define it: all but nodeSelector, priority, paused and rollout.
     #[schemars(schema_with = "any_object")]
     pub spec: Value,
@@ -50,6 +55,13 @@ impl Revision {
             }
         }
         fields
+    }
+
+    /// The spec of a profile that requests this configuration. `None` if this version cannot read
+    /// the fields.
+    #[must_use]
+    pub fn profile_spec(&self) -> Option<ProxyProfileSpec> {
+        ProxyProfileSpec::deserialize(&self.spec).ok()
     }
 }
 

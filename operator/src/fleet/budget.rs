@@ -102,6 +102,7 @@ pub(crate) fn is_changing(phase: &Phase, progress: &NodeProgress) -> bool {
         | NodeProgress::CutOff => true,
         NodeProgress::Failing(failure) => is_about_the_change(phase, failure),
         NodeProgress::Bare
+        | NodeProgress::Unheard(_)
         | NodeProgress::Behind(_)
         | NodeProgress::Done
         | NodeProgress::Joined

@@ -1,8 +1,15 @@
-//! The history of a profile's configurations in its status.
+//! The history of a profile's configurations in its status, and the proven one among them.
 
-use crds::profile::{
-    history::{MOST_REVISIONS, Revision},
-    progress::RolloutStatus,
+use std::sync::Arc;
+
+use crds::{
+    node_proxy::NodeProxySpec,
+    profile::{
+        ProxyProfile,
+        history::{MOST_REVISIONS, Revision},
+        progress::{RolloutPhase, RolloutStatus},
+    },
+    resolve,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,22 +24,69 @@ pub(super) fn follow(
     now: Timestamp,
 ) -> Vec<Revision> {
     let mut history = record.status().history;
-    let is_newest = history
-        .first()
-        .is_some_and(|newest| newest.config_hash == rollout.config_hash);
-    let since = match history.first() {
-        Some(newest) if is_newest => newest.since.clone(),
-        _ => Time(now),
+    let is_current = |revision: &Revision| revision.config_hash == rollout.config_hash;
+    let newest = history.first().filter(|newest| is_current(newest));
+    let since = newest.map_or_else(|| Time(now), |newest| newest.since.clone());
+    let had_ended = newest.is_some_and(|newest| has_reached_every_node(newest.phase));
+    let known = history.iter().find(|revision| is_current(revision));
+    let known = known.and_then(|known| known.rolled_out_at.clone());
+    // A rollout over no node ends at once, and has no waves.
+    let has_ended = has_reached_every_node(rollout.phase) && !rollout.waves.is_empty();
+    let rolled_out_at = match known {
+        Some(known) if had_ended || !has_ended => Some(known),
+        _ => has_ended.then_some(Time(now)),
     };
-    history.retain(|revision| revision.config_hash != rollout.config_hash);
     let newest = Revision {
         generation: rollout.generation,
         config_hash: rollout.config_hash.clone(),
         since,
         phase: rollout.phase,
+        rolled_out_at,
         spec: Revision::fields(&record.profile.spec),
     };
+    history.retain(|revision| !is_current(revision));
     history.insert(0, newest);
-    history.truncate(MOST_REVISIONS);
+    truncate(&mut history);
     history
+}
+
+/// Returns what the nodes of `profile` had at last for certain: the configuration whose rollout was
+/// the last to end with every node having been assigned it. The profile may request it still, or
+/// again. `None` if no rollout has ended, or if this version cannot read the whole configuration.
+pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
+    let name = profile.metadata.name.as_deref().unwrap_or_default();
+    let revision = last_rolled_out(&profile.status.as_ref()?.history)?;
+    let spec = resolve::stamp(name, revision.generation, &revision.profile_spec()?);
+    // The hash of a part, or of what another version rendered otherwise, is another one.
+    (spec.config_hash.as_str() == revision.config_hash).then(|| Arc::new(spec))
+}
+
+const fn has_reached_every_node(phase: RolloutPhase) -> bool {
+    matches!(
+        phase,
+        RolloutPhase::Settled | RolloutPhase::DeadlineExceeded | RolloutPhase::HeldBack
+    )
+}
+
+fn last_rolled_out(history: &[Revision]) -> Option<&Revision> {
+    // The status has whole seconds, and `max_by_key` returns the last one of several: the newest,
+    // and not the current one, which may have returned and is being rolled out again.
+    let (current, earlier) = history.split_at(history.len().min(1));
+    let candidates = current.iter().chain(earlier.iter().rev());
+    candidates
+        .filter(|revision| revision.rolled_out_at.is_some())
+        .max_by_key(|revision| revision.rolled_out_at.as_ref().map(|time| time.0))
+}
+
+/// Removes the oldest revisions above the limit, but never the proven one: of many edits in a row
+/// none may have been rolled out.
+fn truncate(history: &mut Vec<Revision>) {
+    while history.len() > MOST_REVISIONS {
+        let proven = last_rolled_out(history).map(|proven| proven.config_hash.clone());
+        let is_removable = |revision: &Revision| Some(&revision.config_hash) != proven.as_ref();
+        match history.iter().rposition(is_removable) {
+            Some(oldest) => drop(history.remove(oldest)),
+            None => history.truncate(MOST_REVISIONS),
+        }
+    }
 }

@@ -31,6 +31,9 @@ pub(crate) enum NodeProgress {
     /// It was never assigned a configuration. Signpost serves no traffic there, so caution is
     /// unnecessary.
     Bare,
+    /// It has another configuration, its first one as far as is known, and has until this time to
+    /// report: before that it could not show whether a change works.
+    Unheard(Timestamp),
     /// It has another configuration.
     Behind(Health),
     /// It was assigned the configuration and has until this time to become ready.
@@ -118,7 +121,10 @@ impl NodeProgress {
     /// Returns when this state changes even if no event arrives.
     pub(crate) const fn ends(&self) -> Option<Timestamp> {
         match self {
-            Self::Pending(time) | Self::Proving(time) | Self::Ailing(time) => Some(*time),
+            Self::Unheard(time)
+            | Self::Pending(time)
+            | Self::Proving(time)
+            | Self::Ailing(time) => Some(*time),
             _ => None,
         }
     }
@@ -150,14 +156,19 @@ impl Member<'_> {
         };
         let observation = observations.note(proxy, shape, now);
         if spec.config_hash != *target {
-            return NodeProgress::Behind(self.health());
+            let is_first = baseline.is_none() && !proxy.has_status;
+            let until = after(observation.given.time(), grace(rollout));
+            return if is_first && now < until {
+                NodeProgress::Unheard(until)
+            } else {
+                NodeProgress::Behind(self.health())
+            };
         }
         let deadline = deadline(proxy, observation.given, rollout);
         let Some(baseline) = baseline else {
             return self.joined(is_well, deadline, now);
         };
-        let grace = GRACE.min(rollout.progress_deadline.duration());
-        let patience = after(observation.since.time(), grace);
+        let patience = after(observation.since.time(), grace(rollout));
         let ail = |until: Timestamp, Fault { reason, why }: Fault| {
             if now < until {
                 return NodeProgress::Ailing(until);
@@ -289,6 +300,10 @@ impl Member<'_> {
             }
         }
     }
+}
+
+fn grace(rollout: &Rollout) -> Duration {
+    GRACE.min(rollout.progress_deadline.duration())
 }
 
 fn describe(condition: &Condition) -> String {

@@ -32,17 +32,14 @@ use crds::{
 };
 use jiff::Timestamp;
 
-use crate::{
-    fleet::{
-        budget::{self, is_about_the_change},
-        member::{DesiredNodeProxy, Member},
-        node_progress::NodeProgress,
-        observations::Observations,
-        returns::Returns,
-        verdict::{aborted, failing, verdict},
-        waves::{Progress, Waves},
-    },
-    records::NodeProxyRecord,
+use crate::fleet::{
+    budget::{self, is_about_the_change},
+    member::{DesiredNodeProxy, Member},
+    node_progress::NodeProgress,
+    observations::Observations,
+    returns::Returns,
+    verdict::{aborted, failing, verdict},
+    waves::{Progress, Waves},
 };
 
 /// The configuration that a profile requests for its nodes.
@@ -54,6 +51,8 @@ pub(crate) struct Target {
     pub(crate) generation: i64,
     /// The generation of the profile that last requested another configuration; 0 if none did.
     pub(crate) before: i64,
+    /// The proven configuration of the profile, which may be the requested one.
+    pub(crate) proven: Option<Arc<NodeProxySpec>>,
     /// How to roll out a change.
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
@@ -115,10 +114,9 @@ pub(crate) enum Phase {
 
 /// What happens after a failure.
 #[derive(Clone, Copy, Debug)]
-struct Retreat {
+struct Retreat<'a> {
     outcome: OnFailure,
-    /// [`Target::before`].
-    before: i64,
+    target: &'a Target,
     /// How many healthy nodes may be changed back now.
     room: usize,
 }
@@ -258,21 +256,20 @@ impl RolloutProgress {
         };
         let give = match (&self.phase, target.flow) {
             (Phase::Failed { outcome, .. }, _) => {
-                let rollout = &target.rollout;
                 let retreat = Retreat {
                     outcome: *outcome,
-                    before: target.before,
+                    target,
                     room: returns.room,
                 };
-                self.retreat(retreat, rollout, members, &node_progress, now)
+                self.retreat(retreat, members, &node_progress, now)
             }
             (_, Flow::Paused) => {
-                let proven = self.proven(members, &node_progress);
+                let proven = self.proven(target, members, &node_progress);
                 let keep = |member: &Member<'_>| member.keep(&target.rollout, now);
                 let give = |member| keep(member).or_else(|| proven.map(DesiredNodeProxy::first));
                 members.iter().map(give).collect()
             }
-            (_, Flow::Open) => self.spread(&target.rollout, members, &node_progress, &waves, now),
+            (_, Flow::Open) => self.spread(target, members, &node_progress, &waves, now),
         };
         let desired = members.iter().zip(give).map(|(member, kept)| {
             let desired = kept.unwrap_or_else(|| take(member));
@@ -374,16 +371,17 @@ impl RolloutProgress {
     /// that receives the configuration now.
     fn spread(
         &self,
-        rollout: &Rollout,
+        target: &Target,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
+        let rollout = &target.rollout;
         let next = budget::next(&self.phase, rollout, members, node_progress, waves);
-        let proven = self.proven(members, node_progress);
+        let proven = self.proven(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
-            NodeProgress::Bare => member
+            NodeProgress::Bare | NodeProgress::Unheard(_) => member
                 .keep(rollout, now)
                 .or_else(|| proven.map(DesiredNodeProxy::first)),
             NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
@@ -393,22 +391,6 @@ impl RolloutProgress {
         members.iter().zip(node_progress).map(give).collect()
     }
 
-    /// Returns the configuration for a node that joins before the change is proven: the one that
-    /// the other nodes had before.
-    fn proven<'a>(
-        &self,
-        members: &'a [Member<'_>],
-        node_progress: &[NodeProgress],
-    ) -> Option<&'a Arc<NodeProxySpec>> {
-        let profile = &members.first()?.effective.profile_name;
-        let is_behind = |progress: &NodeProgress| matches!(progress, NodeProgress::Behind(_));
-        let is_proven =
-            !node_progress.iter().any(is_behind) && node_progress.contains(&NodeProgress::Done);
-        self.trusted(members)
-            .filter(|_| self.phase == Phase::Rolling && !is_proven)
-            .filter(|spec| spec.profile_name == *profile)
-    }
-
     /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
     /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
     /// of the healthy ones only as many as there is room for.
@@ -416,15 +398,14 @@ impl RolloutProgress {
         &self,
         Retreat {
             outcome,
-            before,
+            target,
             mut room,
-        }: Retreat,
-        rollout: &Rollout,
+        }: Retreat<'_>,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
-        let trusted = self.trusted(members);
+        let trusted = self.trusted(target, members);
         let mut may_go_back = |progress: &NodeProgress| {
             let is_well = is_ready(progress) || matches!(progress, NodeProgress::Proving(_));
             if !is_well {
@@ -445,37 +426,17 @@ impl RolloutProgress {
             let changed = member
                 .current()
                 .is_some_and(|current| current.config_hash == self.hash)
-                && !member.was_given_before(before + 1);
+                && !member.was_given_before(target.before + 1);
             let back = match outcome {
                 OnFailure::Rollback if changed && may_go_back(progress) => {
                     member.go_back(now).or_else(fallback)
                 }
                 OnFailure::Rollback | OnFailure::Halt => None,
             };
-            back.or_else(|| member.keep(rollout, now)).or_else(fallback)
+            back.or_else(|| member.keep(&target.rollout, now))
+                .or_else(fallback)
         };
         members.iter().zip(node_progress).map(give).collect()
-    }
-
-    /// Returns the configuration, other than the failed one, that most nodes have or can return to.
-    /// Nodes that join meanwhile receive it.
-    fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a Arc<NodeProxySpec>> {
-        let mut votes: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
-        for member in members {
-            let current = member.proxy.and_then(NodeProxyRecord::whole_spec);
-            let previous = member.proxy.and_then(|proxy| proxy.previous.as_ref());
-            for spec in current
-                .into_iter()
-                .chain(previous)
-                .filter(|spec| spec.config_hash != self.hash)
-            {
-                votes.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
-            }
-        }
-        votes
-            .into_values()
-            .max_by_key(|(count, _)| *count)
-            .map(|(_, spec)| spec)
     }
 }
 

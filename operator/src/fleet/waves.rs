@@ -198,7 +198,7 @@ impl Waves {
                 waiting: count(nodes, &|index| {
                     matches!(
                         node_progress[index],
-                        NodeProgress::Bare | NodeProgress::Behind(_)
+                        NodeProgress::Bare | NodeProgress::Unheard(_) | NodeProgress::Behind(_)
                     )
                 }),
             }
@@ -262,7 +262,10 @@ impl Place {
             }
             NodeProgress::Behind(Health::Ready) => Turn::Next,
             NodeProgress::Behind(_) => Turn::Unready,
-            NodeProgress::Bare | NodeProgress::Joined | NodeProgress::Excused => Turn::Other,
+            NodeProgress::Bare
+            | NodeProgress::Unheard(_)
+            | NodeProgress::Joined
+            | NodeProgress::Excused => Turn::Other,
         };
         Self {
             turn,

@@ -62,6 +62,117 @@ fn t112_deleted_node_proxies_come_back_as_they_were() {
     assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
 }
 
+/// While no operator runs, the NodeProxies are deleted and the profile gets this spec.
+fn delete_without_operator(cluster: &mut Cluster, spec: Value) {
+    cluster.proxies.clear();
+    cluster.put_profile("default", spec);
+    cluster.forget_writes();
+    cluster.restart_operator();
+}
+
+/// Failure story T211. The whole fleet took the edit for its first configuration.
+#[test]
+fn t211_node_proxies_deleted_while_no_operator_runs_come_back_as_they_were() {
+    let mut cluster = Cluster::with_nodes(50);
+    delete_without_operator(&mut cluster, json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+
+    cluster.broken_mode = Some("iptables");
+    delete_without_operator(&mut cluster, iptables());
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "the canary");
+    // The operator ends again before any agent has reported.
+    delete_without_operator(&mut cluster, iptables());
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.advance(121);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    let progressing = cluster.condition("default", "Progressing");
+    assert_eq!(progressing, "False/RolledBack");
+
+    cluster.broken_mode = None;
+    let mut other = iptables();
+    other["syncPeriod"] = "1m".into();
+    delete_without_operator(&mut cluster, other);
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 50);
+}
+
+/// Failure story T211.
+#[test]
+fn t211_in_the_middle_of_a_rollout_they_come_back_with_what_is_proven() {
+    let mut cluster = Cluster::with_nodes(50);
+    let rollout = json!({"minReady": "60s", "maxUnavailable": 10, "waves": [50]});
+    let mut spec = json!({"mode": "iptables", "rollout": rollout});
+    cluster.put_profile("default", spec.clone());
+    cluster.advance(130);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 21);
+    delete_without_operator(&mut cluster, spec.clone());
+    let plan = cluster.plan();
+    plan.actions
+        .into_iter()
+        .for_each(|action| cluster.write(action));
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1"],
+        "from the start"
+    );
+
+    spec["paused"] = true.into();
+    delete_without_operator(&mut cluster, spec.clone());
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    spec["paused"] = false.into();
+    cluster.put_profile("default", spec);
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 50);
+}
+
+/// Failure story T211. Nodes without a NodeProxy got what had failed.
+#[test]
+fn t211_after_a_failure_no_node_comes_back_with_what_failed() {
+    for on_failure in ["Rollback", "Halt"] {
+        let mut cluster = Cluster::with_nodes(20);
+        cluster.broken_mode = Some("iptables");
+        let spec = json!({"mode": "iptables", "rollout": {"onFailure": on_failure}});
+        cluster.put_profile("default", spec.clone());
+        cluster.advance(121);
+        delete_without_operator(&mut cluster, spec);
+        cluster.advance(600);
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 20);
+
+        // The user returns to what all of them have.
+        delete_without_operator(&mut cluster, json!({}));
+        cluster.run();
+        assert_eq!(cluster.stamped.len(), 20, "once each");
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 20);
+    }
+}
+
+/// Failure story T211. The one that is left was lost long ago, with an older configuration.
+#[test]
+fn t211_what_is_proven_counts_more_than_what_one_node_has() {
+    let mut cluster = Cluster::with_nodes(20);
+    cluster.lose_kubelet("n7");
+    cluster.mute.insert("n7".into());
+    let n7 = cluster.proxies["n7"].clone();
+    cluster.put_profile("default", iptables());
+    cluster.advance(3600);
+    cluster.proxies = [("n7".to_owned(), n7)].into();
+    cluster.broken_mode = Some("ipvs");
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 18);
+    let changed = cluster.nodes_with_mode("ipvs");
+    assert_eq!(changed, ["n1", "n7"], "the canary, and the lost node");
+}
+
 #[test]
 fn node_proxies_deleted_in_the_middle_of_a_rollout_come_back_as_they_were() {
     let mut cluster = silent_fleet();

@@ -158,3 +158,57 @@ fn the_history_says_what_became_of_a_configuration() {
         .collect();
     assert_eq!(phases, ["RolledBack", "Settled"]);
 }
+
+/// Failure story T211. Of many edits in a row none may be rolled out.
+#[test]
+fn t211_the_history_never_loses_the_last_configuration_that_every_node_had() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    for minutes in 1..=8 {
+        let rollout = json!({"progressDeadline": "1h"});
+        let spec = json!({"syncPeriod": format!("{minutes}m"), "rollout": rollout});
+        cluster.put_profile("default", spec);
+        cluster.run();
+    }
+    let generations: Vec<i64> = history(&cluster).into_iter().map(|(g, _)| g).collect();
+    assert_eq!(generations, [9, 8, 7, 6, 5, 1]);
+    cluster.proxies.clear();
+    cluster.restart_operator();
+    let plan = cluster.plan();
+    for action in plan.actions {
+        cluster.write(action);
+    }
+    for (node, proxy) in &cluster.proxies {
+        assert_eq!(proxy["spec"]["config"]["syncPeriod"], "30s", "{node}");
+    }
+}
+
+/// A user may edit a profile several times before its first node comes.
+#[test]
+fn t211_what_no_node_ever_had_is_given_to_none_that_joins() {
+    let mut cluster = Cluster::new();
+    for mode in ["nftables", "iptables", "ipvs"] {
+        cluster.put_profile("default", json!({"mode": mode}));
+        cluster.run();
+    }
+    cluster.add_node("n1", json!({}));
+    cluster.add_node("n2", json!({}));
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n1", "n2"]);
+    assert_eq!(cluster.nodes_with_mode("ipvs").len(), 2);
+}
+
+/// Two rollouts may end within the same second, and a status has whole seconds.
+#[test]
+fn t211_after_an_undo_the_configuration_before_it_is_the_proven_one() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n1"]);
+    cluster.add_node("n0", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n0", "n2", "n3"]);
+}

@@ -1,5 +1,6 @@
 //! Operators that read what a newer operator wrote.
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::Cluster;
@@ -16,6 +17,14 @@ fn newer_fleet() -> Cluster {
         cluster.put_proxy(&node, proxy);
         cluster.say(&node, json!({"Ready": "True"}));
     }
+    let rolled_out_at = cluster.now + SignedDuration::from_secs(1);
+    let revision = json!({
+        "generation": 2, "configHash": "newer", "phase": "Settled", "since": rolled_out_at,
+        "rolledOutAt": rolled_out_at, "spec": {"mode": "ebpf"},
+    });
+    let profile = cluster.profiles.get_mut("default").expect("it is there");
+    let history = profile["status"]["history"].as_array_mut();
+    history.expect("it has one").insert(0, revision);
     cluster.put_profile("default", json!({"mode": "ebpf"}));
     cluster.forget_writes();
     cluster.restart_operator();
