@@ -211,11 +211,11 @@ fn of_operator() -> [Alert; 4] {
         },
         Alert {
             name: "SignpostRolloutStuck",
-            measured: r#"max by (profile) (time() - signpost_profile_condition_transition_timestamp_seconds{type="Progressing"})"#.to_owned(),
-            when: r#" > 3600 and on (profile) signpost_profile_condition{type="Progressing",status="True"}"#,
+            measured: "max by (profile) (time() - signpost_profile_rollout_since_timestamp_seconds)".to_owned(),
+            when: r#" > 3600 and on (profile) signpost_profile_rollout_phase{phase=~"RollingOut|RollingBack"} unless on (profile) max by (profile) (changes(signpost_profile_nodes{state="updated"}[30m])) > 0"#,
             lasts: "5m",
             severity: Severity::Warning,
-            summary: "The rollout of profile {{ $labels.profile }} has lasted {{ $value | humanizeDuration }}.",
+            summary: "The rollout of profile {{ $labels.profile }} makes no progress: its phase or wave has lasted {{ $value | humanizeDuration }}.",
         },
         Alert {
             name: "SignpostOperatorWritesFail",

@@ -88,6 +88,20 @@ fn rollouts() -> Row {
                 "{{profile}} {{type}}",
             )
             .help("Progressing names the phase of a rollout by its reason, in the table beside."),
+            Panel::new(
+                "How long the phase or wave of each rollout has lasted",
+                Shape::Lines,
+                "s",
+                "time() - max by (profile) (signpost_profile_rollout_since_timestamp_seconds)",
+                "{{profile}}",
+            ),
+            Panel::new(
+                "Phase of each rollout",
+                Shape::Table,
+                "short",
+                "max by (profile, phase) (signpost_profile_rollout_phase)",
+                "",
+            ),
         ],
     }
 }
@@ -212,6 +226,14 @@ fn operator() -> Row {
                 "count(signpost_node_serving) - sum(signpost_node_serving)",
                 "",
             ),
+            Panel::new(
+                "Age of the oldest heartbeat of an agent",
+                Shape::Lines,
+                "s",
+                "max(signpost_operator_oldest_heartbeat_seconds)",
+                "",
+            )
+            .help("An agent renews its Lease every half minute, and is silent after 80 s. The nodes of each profile count those that are."),
             Panel::new(
                 "Writes of the operator",
                 Shape::Lines,

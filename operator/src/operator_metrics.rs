@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::atomic::AtomicU64, time::Duration};
 
-use crds::profile::ProxyProfile;
+use crds::profile::{ProxyProfile, progress::RolloutStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use prometheus_client::{
@@ -25,6 +25,8 @@ pub(crate) struct OperatorMetrics {
     writes: Family<WriteLabels, Counter>,
     conditions: Family<ConditionLabels, Gauge>,
     transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
+    rollout_phases: Family<RolloutLabels, Gauge>,
+    rollouts_since: Family<ProfileLabels, Gauge<f64, AtomicU64>>,
 }
 
 /// The labels of a condition of a profile with its present status.
@@ -43,6 +45,19 @@ struct TransitionLabels {
     r#type: String,
 }
 
+/// The labels of a profile with the phase of its rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RolloutLabels {
+    profile: String,
+    phase: String,
+}
+
+/// The label of a profile.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProfileLabels {
+    profile: String,
+}
+
 /// The labels for the nodes of a profile in one state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ProfileState {
@@ -58,9 +73,11 @@ struct ProfileState {
 )]
 enum NodeState {
     matched,
+    assigned,
     updated,
     ready,
     degraded,
+    silent,
 }
 
 /// The labels of a write: which one, and its result.
@@ -126,6 +143,16 @@ impl OperatorMetrics {
                 "When the status of a profile's condition last changed",
                 Family::default(),
             ),
+            rollout_phases: metrics.register(
+                "signpost_profile_rollout_phase",
+                "Phase of the rollout of a profile's configuration, as status.rollout.phase; always 1",
+                Family::default(),
+            ),
+            rollouts_since: metrics.register(
+                "signpost_profile_rollout_since_timestamp_seconds",
+                "When the phase of a profile's rollout began, or the wave in progress if that is later",
+                Family::default(),
+            ),
         };
         // `increase()` does not count the first event of a counter that starts with it.
         for action in ["report", "stamp", "silence", "remove"] {
@@ -136,11 +163,17 @@ impl OperatorMetrics {
         own
     }
 
-    /// Sets the conditions of every profile. Removes profiles that are not among them.
+    /// Sets the conditions and the rollout of every profile. Removes profiles that are not among them.
     pub(crate) fn statuses<'a>(&self, profiles: impl Iterator<Item = &'a ProxyProfile>) {
         self.conditions.clear();
         self.transitions.clear();
+        self.rollout_phases.clear();
+        self.rollouts_since.clear();
         for profile in profiles {
+            let status = profile.status.as_ref();
+            if let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) {
+                self.follow(profile.name_any(), rollout);
+            }
             let conditions = profile.status.iter().flat_map(|status| &status.conditions);
             for condition in conditions {
                 let labels = ConditionLabels {
@@ -160,6 +193,17 @@ impl OperatorMetrics {
         }
     }
 
+    fn follow(&self, profile: String, rollout: &RolloutStatus) {
+        let labels = RolloutLabels {
+            profile: profile.clone(),
+            phase: format!("{:?}", rollout.phase),
+        };
+        self.rollout_phases.get_or_create(&labels).set(1);
+        let labels = ProfileLabels { profile };
+        let since = seconds(rollout.since.0);
+        self.rollouts_since.get_or_create(&labels).set(since);
+    }
+
     /// Records that this operator holds the lease.
     pub(crate) fn lead(&self) {
         self.leader.set(1);
@@ -175,9 +219,11 @@ impl OperatorMetrics {
         for (profile, counts) in counts {
             for (state, count) in [
                 (NodeState::matched, counts.matched),
+                (NodeState::assigned, counts.assigned),
                 (NodeState::updated, counts.updated),
                 (NodeState::ready, counts.ready),
                 (NodeState::degraded, counts.degraded),
+                (NodeState::silent, counts.silent),
             ] {
                 let labels = ProfileState {
                     profile: profile.clone(),
@@ -220,6 +266,7 @@ pub(crate) fn seconds(time: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use runtime::BuildInfo;
+    use serde_json::json;
 
     use super::*;
 
@@ -231,10 +278,21 @@ mod tests {
         });
         let numbers = OperatorMetrics::register(&metrics);
         let counts = NodeCounts {
-            matched: 3,
+            matched: 5,
+            assigned: 4,
             updated: 2,
             ready: 1,
             degraded: 1,
+            silent: 3,
+        };
+        let profile = |name: &str, phase: &str| {
+            let rollout = json!({
+                "configHash": "a", "generation": 1, "phase": phase, "wave": 2,
+                "since": "1970-01-01T00:01:00Z",
+            });
+            let profile =
+                json!({"metadata": {"name": name}, "spec": {}, "status": {"rollout": rollout}});
+            serde_json::from_value::<ProxyProfile>(profile).expect("a profile")
         };
         numbers.lead();
         numbers.sync(
@@ -255,10 +313,16 @@ mod tests {
             },
             false,
         );
+        numbers.statuses([profile("default", "RollingOut"), profile("gone", "Settled")].iter());
+        numbers.statuses([profile("default", "Halted")].iter());
         let scrape = metrics.scrape().expect("numbers can be written");
         for line in [
             "signpost_operator_leader 1",
             "signpost_profile_nodes{profile=\"default\",state=\"updated\"} 2",
+            "signpost_profile_nodes{profile=\"default\",state=\"assigned\"} 4",
+            "signpost_profile_nodes{profile=\"default\",state=\"silent\"} 3",
+            "signpost_profile_rollout_phase{profile=\"default\",phase=\"Halted\"} 1",
+            "signpost_profile_rollout_since_timestamp_seconds{profile=\"default\"} 60.0",
             "signpost_operator_syncs_total 2",
             "signpost_operator_sync_duration_seconds_bucket{le=\"0.025\"} 2",
             "signpost_operator_last_sync_timestamp_seconds 7.5",
@@ -270,5 +334,6 @@ mod tests {
             );
         }
         assert!(!scrape.contains("gone"), "{scrape}");
+        assert!(!scrape.contains("RollingOut"), "{scrape}");
     }
 }

@@ -164,7 +164,10 @@ impl Rollup {
 
     fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
         let NodeCounts {
-            matched, updated, ..
+            matched,
+            assigned,
+            updated,
+            ..
         } = self.counts;
         let taken_on = format!("{updated} of {matched} nodes have applied it");
         match phase {
@@ -190,12 +193,11 @@ impl Rollup {
                 (Status::False, PAUSED, taken_on)
             }
             Some(Phase::Rolling) => (Status::True, ROLLING_OUT, taken_on),
-            Some(Phase::Settled) if self.given < matched => (
+            Some(Phase::Settled) if assigned < matched => (
                 Status::False,
                 SETTLED,
                 format!(
-                    "{} of {matched} nodes have been assigned the profile's configuration",
-                    self.given
+                    "{assigned} of {matched} nodes have been assigned the profile's configuration"
                 ),
             ),
             Some(Phase::Settled) => (

@@ -31,9 +31,7 @@ pub(crate) struct Rollup {
     pub(crate) counts: NodeCounts,
     /// When the next agent will count as silent.
     pub(crate) wake: Option<Timestamp>,
-    /// The number of nodes that were assigned the profile's configuration.
-    pub(super) given: u32,
-    /// The number of those that are ready with it.
+    /// The number of nodes that were assigned the profile's configuration and are ready with it.
     pub(super) arrived: u32,
     /// The hash that most nodes have applied.
     pub(super) current: Option<String>,
@@ -63,12 +61,16 @@ pub(crate) struct Rollup {
 pub(crate) struct NodeCounts {
     /// All nodes the profile decides for.
     pub(crate) matched: u32,
+    /// Nodes that were assigned the profile's configuration; the others keep theirs so far.
+    pub(crate) assigned: u32,
     /// Nodes that have applied the profile's configuration.
     pub(crate) updated: u32,
     /// Nodes that are ready with any configuration.
     pub(crate) ready: u32,
     /// Degraded nodes.
     pub(crate) degraded: u32,
+    /// Nodes whose agents are silent.
+    pub(crate) silent: u32,
 }
 
 /// A setting that one node does not support.
@@ -114,8 +116,9 @@ impl Rollup {
             let asked_for = member
                 .current()
                 .is_some_and(|spec| spec.config_hash == *target);
-            rollup.given += u32::from(asked_for);
+            rollup.counts.assigned += u32::from(asked_for);
             rollup.arrived += u32::from(ready && asked_for && member.is_done());
+            rollup.counts.silent += u32::from(silent);
             if silent {
                 rollup.silent.push(member.name().to_owned());
             }
