@@ -2,6 +2,7 @@
 //! as in an API server, and agents report what the test sets.
 
 mod accidents;
+mod cost;
 mod handover;
 mod newcomers;
 mod news;
