@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use backend::{Piece, PieceState, count};
-use dataplane::FrontendKey;
-use netlink::ipvs::{Connections, Destination, Mark, Weight};
-use nftables_model::frontend;
+use backend::{Piece, PieceState};
+use dataplane::{Family, FrontendKey};
+use netlink::ipvs::{Connections, Destination, Mark, VirtualServer, VirtualServerFlags, Weight};
+use netlink::nf_tables::{Bytes, ElementData};
+use nftables_model::{SetWithElements, frontend};
 
+use crate::allocation::number_of;
 use crate::layout::{MARKS, SetName, Shape, fields_of};
 use crate::render::mark_key;
-use crate::rules::{Rules, print_delivery, print_server};
+use crate::rules::{Rules, destination, mark_of, print_delivery};
 
 /// Printed pieces, by the keys that identify them.
 type Printed = BTreeMap<(u8, String), String>;
@@ -25,24 +27,72 @@ fn compare(desired: &Printed, found: &Printed) -> Vec<Piece> {
 
 /// Compares a destination as desired and as found, and appends its `connections`.
 fn compare_destination(
-    number: u32,
+    server: &str,
     address: SocketAddr,
     [desired, found]: [Option<Destination>; 2],
-    connections: Option<&Connections>,
+    connections: Option<Connections>,
 ) -> Option<Piece> {
-    let mark = MARKS.mark(number).map_or(0, Mark::value);
-    let print = |destination| format!("virtual server -f {mark} -r {address} {destination}");
+    let print = |destination| print_destination(server, address, destination);
     let mut piece = Piece::compare(desired.map(print).as_ref(), found.map(print).as_ref())?;
     if desired.is_none() && found.is_some_and(|found| found.weight == Weight::DRAINING) {
         piece.state = PieceState::Draining;
     }
     if let Some(Connections { active, inactive }) = connections {
-        let active = count(*active as usize, "active connection");
-        piece
-            .text
-            .push_str(&format!(", {active}, {inactive} inactive"));
+        let text = format!(", {active} active and {inactive} inactive connections");
+        piece.text.push_str(&text);
     }
     Some(piece)
+}
+
+/// Names a virtual server as `ipvsadm -Ln` lists it: by its mark in decimal, and by its family if
+/// that is IPv6.
+fn print_number(family: Family, number: u32) -> String {
+    let mark = MARKS.mark(number).map_or(0, Mark::value);
+    match family {
+        Family::Ipv4 => format!("FWM {mark}"),
+        Family::Ipv6 => format!("FWM {mark} IPv6"),
+    }
+}
+
+/// Prints the virtual server of this name with its scheduler and flags, these as ipvsadm(8) does.
+fn print_server(name: &str, server: &VirtualServer) -> String {
+    let VirtualServer { scheduler, flags } = server;
+    let named = [
+        (VirtualServerFlags::FALLBACK, "fallback"),
+        (VirtualServerFlags::HASH_PORT, "port"),
+    ];
+    let set = named.into_iter().filter(|(flag, _)| flags.has(*flag));
+    let mut set: Vec<String> = set.map(|(_, name)| format!("{scheduler}-{name}")).collect();
+    if flags.has(VirtualServerFlags::PERSISTENT) {
+        set.push("persistent".to_owned());
+    }
+    let flags = match set.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", set.join(", ")),
+    };
+    format!("virtual server {name}, scheduler {scheduler}{flags}")
+}
+
+/// Prints a destination with its weight, and in `ipvsadm` notation if the rest of it is not as
+/// Signpost writes it.
+fn print_destination(server: &str, address: SocketAddr, held: Destination) -> String {
+    let Weight(weight) = held.weight;
+    let text = format!("{server} -> {address}, weight {weight}");
+    match held == destination(held.weight) {
+        true => text,
+        false => format!("{text} ({held})"),
+    }
+}
+
+/// Prints an element and the name of the virtual server that it leads to, if any.
+fn print_element(family: Family, set: &SetWithElements, key: &Bytes, data: &ElementData) -> String {
+    let name = &set.set.name;
+    let text = format!("{name} {{ {} }}", set.set.element(key, data));
+    let leads = SetName::parse(name).is_some_and(|set| SetName::MARKS.contains(&set));
+    match mark_of(data).and_then(number_of).filter(|_| leads) {
+        Some(number) => format!("{text} # {}", print_number(family, number)),
+        None => text,
+    }
 }
 
 impl Rules {
@@ -54,12 +104,12 @@ impl Rules {
         numbers.extend(found.numbers(key));
         let servers = numbers
             .into_iter()
-            .flat_map(|number| self.compare_server(found, number));
+            .flat_map(|number| self.compare_server(found, key.family(), number));
         elements.into_iter().chain(servers).collect()
     }
 
     /// Compares the virtual servers here with those in `found`. Returns those that only `found` has.
-    pub(crate) fn compare_other_servers(&self, found: &Rules) -> Vec<Piece> {
+    pub(crate) fn compare_other_servers(&self, found: &Rules, family: Family) -> Vec<Piece> {
         let numbers = found
             .servers
             .sorted()
@@ -67,15 +117,16 @@ impl Rules {
             .map(|(number, _)| *number);
         let others = numbers.filter(|number| self.servers.get(number).is_none());
         others
-            .flat_map(|number| self.compare_server(found, number))
+            .flat_map(|number| self.compare_server(found, family, number))
             .collect()
     }
 
     /// Compares a virtual server and its destinations. Those in the kernel are followed by the
-    /// numbers of their connections.
-    fn compare_server(&self, found: &Rules, number: u32) -> Vec<Piece> {
+    /// numbers of their connections, if `found` was read from it.
+    fn compare_server(&self, found: &Rules, family: Family, number: u32) -> Vec<Piece> {
+        let name = print_number(family, number);
         let servers = [self, found].map(|rules| rules.servers.get(&number));
-        let printed = servers.map(|server| Some(print_server(number, &server?.server)));
+        let printed = servers.map(|server| Some(print_server(&name, &server?.server)));
         let mut server = Piece::compare(printed[0].as_ref(), printed[1].as_ref());
         if let (Some(piece), [None, Some(held)]) = (&mut server, servers)
             && held.open().next().is_none()
@@ -87,8 +138,11 @@ impl Rules {
         let addresses: BTreeSet<SocketAddr> = addresses.collect();
         let destinations = addresses.into_iter().filter_map(|address| {
             let destinations = servers.map(|server| server?.destinations.get(&address).copied());
-            let connections = found.figures.connections.get(&(number, address));
-            compare_destination(number, address, destinations, connections)
+            let counted = found.figures.connections.as_ref();
+            let counted = counted.filter(|_| destinations[1].is_some());
+            let connections =
+                counted.map(|all| all.get(&(number, address)).copied().unwrap_or_default());
+            compare_destination(&name, address, destinations, connections)
         });
         server.into_iter().chain(destinations).collect()
     }
@@ -125,6 +179,7 @@ impl Rules {
 
     fn print_frontend(&self, key: &FrontendKey) -> Printed {
         let (bytes, fields) = (frontend(key), Some(fields_of(key)));
+        let family = key.family();
         let mut printed = Printed::new();
         for (name, set) in &self.table.sets {
             if SetName::parse(name).is_none_or(|set| set.fields() != fields) {
@@ -135,8 +190,7 @@ impl Rules {
             let own = own.filter(|(key, _)| key.as_slice().starts_with(bytes.as_slice()));
             printed.extend(own.map(|(key, data)| {
                 let at = format!("{name} {}", key.typed(&set.set.key));
-                let text = format!("{name} {{ {} }}", set.set.element(key, data));
-                ((2, at), text)
+                ((2, at), print_element(family, set, key, data))
             }));
         }
         for number in self.numbers(key) {

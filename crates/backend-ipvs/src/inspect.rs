@@ -58,7 +58,7 @@ impl Inspect for Ipvs {
         let objects = objects.filter(|piece| piece.state != PieceState::Present);
         let shared = programmed.compare_memberships(found).into_iter();
         let undesired = shared.filter(|piece| piece.state == PieceState::Leftover);
-        let servers = programmed.compare_other_servers(found);
+        let servers = programmed.compare_other_servers(found, self.family());
         objects.chain(undesired).chain(servers).collect()
     }
 

@@ -436,7 +436,7 @@ impl Connection {
         }
         self.foreign.clone_from(&foreign);
         let figures = Figures {
-            connections,
+            connections: Some(connections),
             foreign,
         };
         Ok((servers, figures))

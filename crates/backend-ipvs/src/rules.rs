@@ -51,8 +51,9 @@ pub struct Rules {
 /// What the kernel says when it lists the rules.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// The connections of destinations that have any, by the number of the virtual server.
-    pub(crate) connections: BTreeMap<(u32, SocketAddr), Connections>,
+    /// The connections of destinations that have any, by the number of the virtual server. `None`
+    /// if the rules were not read from the kernel.
+    pub(crate) connections: Option<BTreeMap<(u32, SocketAddr), Connections>>,
     /// The virtual servers of other programs, of both families.
     pub(crate) foreign: Vec<ForeignVirtualServer>,
 }

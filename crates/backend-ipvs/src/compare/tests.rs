@@ -1,10 +1,7 @@
 use std::sync::Arc;
 
 use backend::{Found, Inspect as _, PieceState};
-use dataplane::Family;
-use netlink::ipvs::{
-    AddressedServer, ForeignVirtualServer, SchedulerName, VirtualServer, VirtualServerFlags,
-};
+use netlink::ipvs::{AddressedServer, ForeignVirtualServer, Forwarding, SchedulerName};
 
 use super::*;
 use crate::kernel::Ipvs;
@@ -47,7 +44,7 @@ fn found() -> Rules {
         address: ([192, 0, 2, 1], 80).into(),
     };
     found.figures = Arc::new(Figures {
-        connections: [((1, at(6)), connections)].into(),
+        connections: Some([((1, at(6)), connections)].into()),
         foreign: vec![ForeignVirtualServer::Addressed(foreign)],
     });
     found
@@ -56,7 +53,7 @@ fn found() -> Rules {
 #[test]
 fn what_waits_for_its_connections_is_draining_and_no_difference() {
     let (desired, found) = (rules(&[(1, &[(5, 1)])]), found());
-    let server = desired.compare_server(&found, 1);
+    let server = desired.compare_server(&found, Family::Ipv4, 1);
     let states: Vec<&PieceState> = server.iter().map(|piece| &piece.state).collect();
     let expected = [
         &PieceState::Present,
@@ -64,10 +61,14 @@ fn what_waits_for_its_connections_is_draining_and_no_difference() {
         &PieceState::Draining,
     ];
     assert_eq!(states, expected);
-    let leaving = "virtual server -f 1396703233 -r 10.0.1.6:8080 -m -w 0, 2 active connections, \
-                   1 inactive";
-    assert_eq!(server[2].text, leaving);
-    let others = desired.compare_other_servers(&found);
+    let texts: Vec<&str> = server.iter().map(|piece| piece.text.as_str()).collect();
+    let expected = [
+        "virtual server FWM 1396703233, scheduler rr",
+        "FWM 1396703233 -> 10.0.1.5:8080, weight 1, 0 active and 0 inactive connections",
+        "FWM 1396703233 -> 10.0.1.6:8080, weight 0, 2 active and 1 inactive connections",
+    ];
+    assert_eq!(texts, expected);
+    let others = desired.compare_other_servers(&found, Family::Ipv4);
     assert_eq!(others.len(), 2);
     assert!(others.iter().all(|p| p.state == PieceState::Draining));
     let text = Ipvs::detached(Family::Ipv4).describe(Found::Rules {
@@ -84,14 +85,54 @@ fn what_waits_for_its_connections_is_draining_and_no_difference() {
 fn what_another_program_changed_is_a_difference() {
     let desired = rules(&[(1, &[(5, 1)])]);
     let changed = rules(&[(1, &[(5, 0), (6, 3)]), (2, &[(7, 1)])]);
-    let server = desired.compare_server(&changed, 1);
+    let server = desired.compare_server(&changed, Family::Ipv4, 1);
     assert!(matches!(server[1].state, PieceState::Different { .. }));
     assert_eq!(server[2].state, PieceState::Leftover);
-    let others = desired.compare_other_servers(&changed);
+    let others = desired.compare_other_servers(&changed, Family::Ipv4);
     assert!(others.iter().all(|p| p.state == PieceState::Leftover));
     let text = Ipvs::detached(Family::Ipv4).describe(Found::Rules {
         programmed: &desired,
         found: &changed,
     });
     assert!(text.starts_with("! the kernel differs"), "{text}");
+}
+
+/// The two families number their virtual servers alike.
+#[test]
+fn what_ipvsadm_lists_is_printed_and_what_was_not_read_is_not_counted() {
+    let mut desired = rules(&[(1, &[(5, 1)])]);
+    let server = Server {
+        server: VirtualServer {
+            scheduler: SchedulerName::new("mh").expect("a scheduler"),
+            flags: VirtualServerFlags::FALLBACK,
+        },
+        ..Server::clone(desired.servers.get(&1).expect("it is there"))
+    };
+    desired.servers.insert(1, Arc::new(server));
+    let texts = |found: &Rules| -> Vec<String> {
+        let pieces = desired.compare_server(found, Family::Ipv6, 1).into_iter();
+        pieces.map(|piece| piece.text).collect()
+    };
+    let expected = [
+        "virtual server FWM 1396703233 IPv6, scheduler mh (mh-fallback)",
+        "FWM 1396703233 IPv6 -> 10.0.1.5:8080, weight 1",
+    ];
+    assert_eq!(texts(&desired), expected);
+
+    let tunnelled = Destination {
+        forwarding: Forwarding::Tunnel,
+        ..destination(Weight(1))
+    };
+    let mut found = desired.clone();
+    let changed = Server {
+        destinations: [(at(5), tunnelled)].into(),
+        ..Server::clone(desired.servers.get(&1).expect("it is there"))
+    };
+    found.servers.insert(1, Arc::new(changed));
+    let pieces = desired.compare_server(&found, Family::Ipv6, 1);
+    let expected = "FWM 1396703233 IPv6 -> 10.0.1.5:8080, weight 1 (-i -w 1)";
+    let PieceState::Different { found } = &pieces[1].state else {
+        panic!("{pieces:?}");
+    };
+    assert_eq!(found, &[expected]);
 }

@@ -27,7 +27,7 @@ impl Ipvs {
 
     fn count_all(&self, rules: &Rules) -> Connections {
         let mut all: BTreeMap<(ServicePortName, SocketAddr), (u64, u64)> = BTreeMap::new();
-        for ((number, endpoint), counted) in &self.figures.connections {
+        for ((number, endpoint), counted) in self.figures.connections.iter().flatten() {
             let held = rules.servers.get(number);
             let owner = held.and_then(|server| server.owner.clone());
             let Some(owner) = owner.or_else(|| self.draining.owner(self.family, *number)) else {
