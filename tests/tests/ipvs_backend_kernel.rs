@@ -3,19 +3,24 @@
 //! If the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Recovery, Rendered};
 use backend_ipvs::{Ipvs, Rules, Step};
-use dataplane::{Dataplane, Family};
+use dataplane::{Config, Dataplane, Family, IpvsTimeouts, Mechanism};
 use libtest_mimic::Arguments;
 use netlink::Socket;
-use netlink::ipvs::Operation;
+use netlink::ipvs::{
+    IpvsSocket, MarkRange, Operation, SchedulerName, VirtualServer, VirtualServerFlags,
+    VirtualServerKey,
+};
 use netlink::route::{LocalDelivery, Presence, RouteSocket};
+use testkit::{mk_config, mk_node};
 use tests::ipvs_support::find_ipvs;
 use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
 use tests::network::{Namespace, Network, enter_private_namespaces};
-use tests::programmed::richest;
+use tests::programmed::{program, richest};
 use tests::trial::trial;
 
 type Test = fn(&Namespace) -> Result<()>;
@@ -34,11 +39,15 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 2] = [
+    let servers: [(&str, Test); 3] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
             the_kernel_holds_what_was_rendered,
+        ),
+        (
+            "virtual_servers_of_others_are_named_only_while_they_and_a_timeout_are_there",
+            names_affected_virtual_servers,
         ),
     ];
     let in_namespace = |(name, test): (&str, Test)| {
@@ -214,4 +223,57 @@ fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
 
 fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
     hold_what_was_rendered(open(namespace)?, 20)
+}
+
+/// IPVS has one set of timeouts for the virtual servers of all programs.
+fn names_affected_virtual_servers(namespace: &Namespace) -> Result<()> {
+    let with = |ipvs_timeouts| {
+        let config = Config {
+            ipvs_timeouts,
+            ..Config::clone(&mk_config().mechanism(Mechanism::Ipvs).build())
+        };
+        Dataplane::new(mk_node(1).build(), config.into())
+    };
+    let without = with(IpvsTimeouts::default());
+    let desired = with(IpvsTimeouts {
+        udp: Some(Duration::from_secs(42)),
+        ..IpvsTimeouts::default()
+    });
+    let marks = MarkRange::new(0x4000_0000, 4).context("it is a range")?;
+    let mut others = namespace.enter(|| IpvsSocket::open(marks))??;
+    let key = VirtualServerKey {
+        family: Family::Ipv4,
+        mark: marks.mark(1).context("it is one of them")?,
+    };
+    let server = VirtualServer {
+        scheduler: SchedulerName::new("rr").context("it is a name")?,
+        flags: VirtualServerFlags::default(),
+    };
+    // Settings that could not be written are other limitations.
+    let named = |backend: &Ipvs, programmed: &Dataplane| {
+        let mut all = backend.limitations(programmed);
+        all.retain(|text| text.contains("virtual servers"));
+        all
+    };
+    for mut backend in open(namespace)? {
+        let held = program(&mut backend, &desired, &Rendered::default())?;
+        ensure!(backend.observe()? == held.rules);
+        ensure!(named(&backend, &desired).is_empty());
+
+        others.commit(&[Operation::AddVirtualServer {
+            key,
+            server: server.clone(),
+        }])?;
+        ensure!(backend.observe()? == held.rules, "they are not its own");
+        let affected = named(&backend, &desired).join("\n");
+        ensure!(affected.starts_with("ipvs.udpTimeout: "), "{affected:?}");
+        ensure!(affected.ends_with(": FWM 1073741825"), "{affected:?}");
+        ensure!(named(&backend, &without).is_empty());
+
+        others.commit(&[Operation::RemoveVirtualServer { key }])?;
+        ensure!(backend.observe()? == held.rules);
+        ensure!(named(&backend, &desired).is_empty());
+        let _ = backend.commit_removal()?;
+    }
+    Ok(())
 }

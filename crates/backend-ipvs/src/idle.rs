@@ -124,6 +124,8 @@ fn seconds(time: Duration) -> Option<Seconds> {
 
 #[cfg(test)]
 mod tests {
+    use netlink::ipvs::AddressedServer;
+
     use super::*;
 
     fn asked(milliseconds: u64) -> Option<u32> {
@@ -165,5 +167,51 @@ mod tests {
         assert!(asked.agree(&after));
         assert!(!asked.is_more_than(&after));
         assert_eq!(after.tcp, kernel.tcp);
+    }
+
+    /// Virtual servers of other programs, as many as `count`.
+    fn foreign(count: u8) -> Vec<ForeignVirtualServer> {
+        let server = |last: u8| {
+            ForeignVirtualServer::Addressed(AddressedServer {
+                protocol: 6,
+                address: ([192, 0, 2, last], 80).into(),
+            })
+        };
+        (0..count).map(server).collect()
+    }
+
+    #[test]
+    fn virtual_servers_of_others_are_named_only_while_they_and_a_timeout_are_there() {
+        let set = IpvsTimeouts {
+            tcp: Some(Duration::from_secs(900)),
+            udp: Some(Duration::from_secs(42)),
+            ..IpvsTimeouts::default()
+        };
+        let text = affected_by_timeouts(&set, &foreign(2)).expect("both are affected");
+        assert!(
+            text.starts_with("ipvs.tcpTimeout, ipvs.udpTimeout: "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(": TCP 192.0.2.0:80, TCP 192.0.2.1:80"),
+            "{text}"
+        );
+        assert_eq!(affected_by_timeouts(&set, &[]), None);
+        // Signpost's own connections alone.
+        let drain = IpvsTimeouts {
+            drain: Some(Duration::from_secs(42)),
+            ..IpvsTimeouts::default()
+        };
+        assert_eq!(affected_by_timeouts(&drain, &foreign(2)), None);
+    }
+
+    #[test]
+    fn of_many_virtual_servers_of_others_the_first_are_named_and_all_are_counted() {
+        let set = IpvsTimeouts {
+            tcp_fin: Some(Duration::from_secs(30)),
+            ..IpvsTimeouts::default()
+        };
+        let text = affected_by_timeouts(&set, &foreign(200)).expect("all are affected");
+        assert!(text.ends_with(", TCP 192.0.2.7:80 and 192 more"), "{text}");
     }
 }

@@ -409,7 +409,10 @@ impl Connection {
         &mut self,
         family: Family,
     ) -> Result<(BTreeMap<u32, Arc<Server>>, Figures), netlink::QueryError> {
-        let VirtualServers { own, foreign } = self.servers.observe_virtual_servers()?;
+        let VirtualServers { own, mut foreign } = self.servers.observe_virtual_servers()?;
+        // The kernel lists them by hash: messages name the first ones, and must not change without
+        // a cause.
+        foreign.sort();
         let mut connections = BTreeMap::new();
         let own = own.into_iter().filter(|(key, _)| key.family == family);
         let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();

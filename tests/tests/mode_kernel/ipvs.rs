@@ -415,6 +415,10 @@ fn timeouts_of_the_profile() -> Result<()> {
     };
     let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
     ensure!(!is_wait, "the client waits: {error}");
+    // The other program's virtual server is still there.
+    stage.expect_condition(FEATURES_HONOURED, "False")?;
+    stage.apply("profile", &manifests::profile("ipvs"))?;
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
     Ok(())
 }
 
