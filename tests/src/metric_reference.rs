@@ -56,6 +56,14 @@ impl Reference {
         }
     }
 
+    /// Adds labels to a metric that was scraped, but without a series that would have them. Has no
+    /// effect on a metric that was not.
+    pub fn declare(&mut self, name: &str, labels: &[&str]) {
+        if let Some(entry) = self.0.get_mut(name) {
+            entry.labels.extend(labels.iter().map(ToString::to_string));
+        }
+    }
+
     /// Fails unless the page has these tables below the line `<!-- section -->`; writes them with
     /// `UPDATE=1`.
     pub fn compare(&self, section: &str) -> Result<()> {
@@ -106,7 +114,15 @@ mod tests {
              # HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total{code=\"a,b=\"} 1\n",
         );
         reference.add("# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total{verb=\"GET\"} 1\n");
+        reference.add("# HELP held Connections.\n# TYPE held gauge\n");
+        reference.declare("held", &["state", "ip_family"]);
+        reference.declare("unknown", &["state"]);
         let table = reference.render();
+        assert!(!table.contains("unknown"), "{table}");
+        assert!(
+            table.contains("| `held` | gauge | ip_family, state | Connections. |"),
+            "{table}"
+        );
         assert!(
             table.contains("| `took` | histogram | ip_family | How long. |"),
             "{table}"

@@ -1,16 +1,19 @@
 //! Connections that the kernel counts, in modes for which it does.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use dataplane::Family;
+use modes::MechanismState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::board::Board;
-
 /// Encodes the connections of each family, and those of the busiest endpoints.
-pub(super) fn encode(board: &Board, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let modes = board.modes();
+pub(super) fn encode(
+    modes: &BTreeMap<Family, MechanismState>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
     let counted = || {
         let modes = modes.iter();
         modes.filter_map(|(family, mode)| Some((family, mode.connections.as_ref()?)))
@@ -58,4 +61,74 @@ pub(super) fn encode(board: &Board, encoder: &mut DescriptorEncoder<'_>) -> Resu
 
 fn gauge(count: u64) -> ConstGauge<f64> {
     ConstGauge::new(f64::from(u32::try_from(count).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use backend::{Connections, EndpointConnections};
+    use dataplane::{Protocol, ServiceKey, ServicePortName};
+    use prometheus_client::collector::Collector;
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    /// The page that lists every metric with its labels.
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+
+    #[derive(Debug)]
+    struct Counted(BTreeMap<Family, MechanismState>);
+
+    impl Collector for Counted {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+            encode(&self.0, &mut encoder)
+        }
+    }
+
+    /// What a scrape has if one endpoint has connections.
+    fn scrape() -> String {
+        let connections = Connections::of(vec![EndpointConnections {
+            service_port: ServicePortName {
+                service: ServiceKey::new("shop", "web"),
+                port: "http".into(),
+                protocol: Protocol::Tcp,
+            },
+            endpoint: ([10, 0, 1, 5], 8080).into(),
+            active: 2,
+            inactive: 1,
+        }]);
+        let state = MechanismState {
+            connections: Some(connections),
+            ..MechanismState::default()
+        };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Counted([(Family::Ipv4, state)].into())));
+        let mut scrape = String::new();
+        text::encode(&mut scrape, &registry).expect("a string takes everything");
+        scrape
+    }
+
+    /// No kernel of `metrics_kernel` has IPVS, so no scrape there has these series.
+    #[test]
+    fn the_page_of_metrics_has_the_labels_of_these() {
+        let (scrape, page) = (scrape(), fs::read_to_string(PAGE).expect("the page"));
+        for name in [
+            "signpost_ipvs_connections",
+            "signpost_ipvs_endpoint_connections",
+        ] {
+            let series = scrape.lines().filter_map(|line| line.strip_prefix(name));
+            let series = series.filter_map(|labels| labels.strip_prefix('{'));
+            // Every other part outside quotes ends with the name of a label.
+            let labels = series.flat_map(|labels| labels.split('"').step_by(2));
+            let labels = labels.filter_map(|part| part.strip_suffix('='));
+            let labels: BTreeSet<&str> = labels.map(|l| l.trim_start_matches(',')).collect();
+            let labels: Vec<&str> = labels.into_iter().collect();
+            let row = format!("| `{name}` | gauge | {} | ", labels.join(", "));
+            assert!(labels.contains(&"state"), "{scrape}");
+            assert!(page.contains(&row), "the page has no row {row:?}");
+        }
+    }
 }
