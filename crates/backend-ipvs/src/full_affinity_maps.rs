@@ -2,8 +2,9 @@
 //! marks of their virtual servers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use dataplane::{Dataplane, Family, FrontendKey};
+use dataplane::{Affinity, Dataplane, Family, Frontend, FrontendKey};
 use netlink::nf_tables::{Bytes, ElementData};
 use nftables_model::{CrowdedError, CrowdedSocket};
 
@@ -37,7 +38,7 @@ impl FullAffinityMaps {
 }
 
 /// Finds the frontends of `desired` whose virtual servers have these `owners`, the elements of
-/// [`SetName::Owners`].
+/// [`SetName::Owners`]. Plans the Services that have affinity: no other ones are recorded.
 pub(crate) fn find(
     family: Family,
     desired: &Dataplane,
@@ -48,7 +49,11 @@ pub(crate) fn find(
         _ => None,
     });
     let hashes: BTreeSet<Bytes> = hashes.collect();
+    let remembers = |(key, frontend): &(FrontendKey, Arc<Frontend>)| {
+        key.family() == family && frontend.affinity != Affinity::None
+    };
     let services = desired.services().iter();
+    let services = services.filter(|(_, rules)| rules.frontends.iter().any(remembers));
     let plans = services.map(|(service, _)| ServicePlan::of(desired, service, family));
     let frontends = plans.flat_map(|plan| plan.frontends);
     let crowded = frontends.filter(|plan| {
