@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tests::deadline::wait_for;
 use xtables::Variant;
 
-use crate::node::{Node, Place};
+use crate::node::{Node, PROMPTLY, Place};
 
 /// The deadline for a repair: an agent without notifications repairs after an hour, and one that
 /// delays a repair does so for four seconds.
@@ -102,6 +102,33 @@ pub(crate) fn every_damage_is_repaired_at_once() -> Result<()> {
     Ok(())
 }
 
+/// The same in mode ipvs. The agent listens to no notification there: it looks every second or two,
+/// and cannot tell which program it was.
+pub(crate) fn damage_in_mode_ipvs_is_repaired() -> Result<()> {
+    let node = Node::start(Place::Ipvs)?;
+    for damage in [
+        "flush chain ip signpost-ipvs dispatch",
+        "flush map ip6 signpost-ipvs services",
+    ] {
+        let drifts = node.agent.metric("signpost_drift_total")?;
+        node.nft(damage)?;
+        wait_for(&format!("the repair of: {damage}"), PROMPTLY, || {
+            Ok(node.is_as_before()?.then_some(()))
+        })
+        .with_context(|| node.syncs().unwrap_or_default())?;
+        wait_for("the repair to be counted", PROMPTLY, || {
+            let counted = node.agent.metric("signpost_drift_total")? - drifts;
+            Ok((counted > 0.0).then_some(()))
+        })?;
+        ensure!(node.answers()?, "no answer after {damage}");
+    }
+    // The owners of marks are in the table: without it, other virtual servers take the place of all.
+    node.nft("flush ruleset")?;
+    wait_for("an answer after the flush", PROMPTLY, || {
+        Ok(node.answers()?.then_some(()))
+    })
+}
+
 /// Returns an element of the map of endpoints: its key and its target.
 fn first_endpoint(node: &Node) -> Result<(String, String)> {
     let listed = node.nft("list map ip signpost endpoints")?;
@@ -137,7 +164,9 @@ pub(crate) fn t38_a_program_that_does_not_stop_is_not_answered_every_time(
     let mut flushes = 0.0;
     while began.elapsed() < FLUSHES_FOR {
         match place {
-            Place::Nftables | Place::Iptables(Variant::NfTables) => node.nft("flush ruleset")?,
+            Place::Nftables | Place::Ipvs | Place::Iptables(Variant::NfTables) => {
+                node.nft("flush ruleset")?
+            }
             Place::Iptables(Variant::Legacy) => node.shell(FLUSH_LEGACY)?,
         };
         flushes += 1.0;
@@ -158,7 +187,7 @@ pub(crate) fn t38_a_program_that_does_not_stop_is_not_answered_every_time(
     })?;
     let actor = match place {
         Place::Nftables | Place::Iptables(Variant::NfTables) => NFT,
-        Place::Iptables(Variant::Legacy) => UNNAMED_PROGRAM,
+        Place::Ipvs | Place::Iptables(Variant::Legacy) => UNNAMED_PROGRAM,
     };
     ensure!(
         message.contains(actor) && message.contains("keeps changing the rules"),

@@ -13,6 +13,7 @@ mod second_agent;
 use anyhow::Result;
 use libtest_mimic::Arguments;
 use node::Place;
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
@@ -150,6 +151,13 @@ fn main() -> Result<()> {
             let name = format!("{variant}/{name}");
             trials.push(trial(&name, move || test(variant)));
         }
+    }
+    let missing = find_ipvs(&["rr"])?;
+    let name = "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check";
+    let of_ipvs = trial(name, agent::damage_in_mode_ipvs_is_repaired);
+    trials.push(of_ipvs.with_ignored_flag(missing.is_some()));
+    if let Some(why) = missing {
+        println!("SKIPPED: mode ipvs: {why}");
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -51,6 +51,7 @@ pub(crate) fn mode(place: Place) -> Mode {
     match place {
         Place::Nftables => Mode::Nftables,
         Place::Iptables(_) => Mode::Iptables,
+        Place::Ipvs => Mode::Ipvs,
     }
 }
 

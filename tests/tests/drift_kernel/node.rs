@@ -49,6 +49,8 @@ pub(crate) enum Place {
     Nftables,
     /// Chains in tables of iptables.
     Iptables(Variant),
+    /// Signpost's own tables for mode ipvs. Its virtual servers are not listed here.
+    Ipvs,
 }
 
 /// The state of a node before the agent starts, and the agent's configuration.
@@ -73,7 +75,7 @@ impl Node {
             others: match place {
                 // Signpost uses the variant of the other programs.
                 Place::Iptables(Variant::Legacy) => vec![(Variant::Legacy, 1)],
-                Place::Iptables(Variant::NfTables) | Place::Nftables => Vec::new(),
+                Place::Iptables(Variant::NfTables) | Place::Nftables | Place::Ipvs => Vec::new(),
             },
         })
     }
@@ -262,16 +264,17 @@ impl Node {
     /// Lists all of Signpost's rules, sorted where the order has no meaning.
     fn listed(&self) -> Result<Vec<String>> {
         match self.place {
-            Place::Nftables => self.listed_nftables(),
+            Place::Nftables => self.listed_nftables("signpost"),
+            Place::Ipvs => self.listed_nftables("signpost-ipvs"),
             Place::Iptables(variant) => self.listed_iptables(variant),
         }
     }
 
-    fn listed_nftables(&self) -> Result<Vec<String>> {
+    fn listed_nftables(&self, table: &str) -> Result<Vec<String>> {
         let mut parts = Vec::new();
         for family in ["ip", "ip6"] {
             // A table that does not exist is listed as empty.
-            let listed = self.nft(&format!("list table {family} signpost"));
+            let listed = self.nft(&format!("list table {family} {table}"));
             let listed = listed.unwrap_or_default();
             let pieces = listed.split(['\n', ',', '{', '}']).map(str::trim);
             parts.extend(pieces.map(|piece| format!("{family} {piece}")));
@@ -348,7 +351,7 @@ fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
 fn sockets(place: Place) -> usize {
     match place {
         Place::Iptables(Variant::NfTables) => 2,
-        Place::Iptables(Variant::Legacy) | Place::Nftables => 1,
+        Place::Iptables(Variant::Legacy) | Place::Nftables | Place::Ipvs => 1,
     }
 }
 

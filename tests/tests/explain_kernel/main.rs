@@ -2,12 +2,14 @@
 
 mod stage;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Arguments;
 use serde_json::Value;
 use tests::deadline::wait_for;
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
@@ -45,7 +47,16 @@ fn main() -> Result<()> {
             rules_of_iptables(&Stage::build_with_iptables(variant)?, variant)
         })
     });
-    let trials = trials.into_iter().chain(with_iptables);
+    let missing = find_ipvs(&["rr"])?;
+    let with_ipvs = trial(
+        "virtual_servers_are_read_counted_and_followed::ipvs",
+        || virtual_servers(&Stage::build_with_ipvs()?),
+    );
+    let with_ipvs = with_ipvs.with_ignored_flag(missing.is_some());
+    if let Some(why) = missing {
+        println!("SKIPPED: mode ipvs: {why}");
+    }
+    let trials = trials.into_iter().chain(with_iptables).chain([with_ipvs]);
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
 
@@ -172,6 +183,52 @@ fn rules_of_iptables(stage: &Stage, variant: Variant) -> Result<()> {
         Ok((!agrees).then_some(text))
     })?;
     contains_all(&misled, &["the rules in the kernel: reject\n"])
+}
+
+/// The agent looks for such changes every second or two, since the kernel announces none.
+fn virtual_servers(stage: &Stage) -> Result<()> {
+    let packet = "10.0.1.9 -> 10.96.0.10:80/tcp";
+    let endpoint: SocketAddr = ([10, 0, 1, 6], 8080).into();
+    let text = stage.agent.ask(&["explain", "demo/web:http"])?;
+    contains_all(
+        &text,
+        &[
+            "    services { 10.96.0.10 . tcp . 80 : 0x5340",
+            " } # FWM 13967032",
+            "    virtual server FWM 13967032",
+            ", scheduler rr\n",
+            " -> 10.0.1.6:8080, weight 1, 0 active and 0 inactive connections\n",
+            " IPv6 -> [fd00:10:0:1::6]:8080, weight 1, 0 active and 0 inactive connections\n",
+            "IPv4: the kernel holds what was programmed, ",
+            "IPv6: the kernel holds what was programmed, ",
+        ],
+    )?;
+    ensure!(!text.contains('!'), "something is wrong:\n{text}");
+    let text = stage.agent.ask(&["trace", packet])?;
+    contains_all(
+        &text,
+        &["the rules in the kernel: 10.0.1.5:8080, 10.0.1.6:8080, 10.0.1.7:8080\nthey agree\n"],
+    )?;
+
+    let text = wait_for("an endpoint that is gone to be named", PATIENCE, || {
+        stage.remove_destination(endpoint)?;
+        let (text, agrees) = stage.agent.compare(&["explain", "demo/web:http"])?;
+        let named = text.contains(" -> 10.0.1.6:8080, weight 1\n");
+        ensure!(named != agrees, "agrees: {agrees}\n{text}");
+        Ok(named.then_some(text))
+    })?;
+    let missing = "    ! missing in the kernel: FWM 13967032";
+    contains_all(&text, &[missing, "IPv4: ! the kernel differs from what"])?;
+    let misled = wait_for("a packet whose endpoint is gone", PATIENCE, || {
+        stage.remove_destination(endpoint)?;
+        let (text, agrees) = stage.agent.compare(&["trace", packet])?;
+        ensure!(text.contains("! they do not agree\n") != agrees, "{text}");
+        Ok((!agrees).then_some(text))
+    })?;
+    contains_all(
+        &misled,
+        &["the rules in the kernel: 10.0.1.5:8080, 10.0.1.7:8080\n"],
+    )
 }
 
 fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {

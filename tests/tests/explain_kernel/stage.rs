@@ -1,10 +1,13 @@
 //! An agent in a separate namespace with the manifests of the example.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use crds::profile::mechanism::Mode;
+use netlink::ipvs::{IpvsSocket, Operation};
 use tempfile::TempDir;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Network};
@@ -43,16 +46,13 @@ impl Stage {
         Stage::follow(|folder, node| {
             let rule = ["-A", "INPUT", "-i", "lo", "-j", "ACCEPT"];
             run_iptables(node, folder, variant, &rule)?;
-            let manifests = folder.join("manifests");
-            fs::create_dir(&manifests)?;
-            for entry in fs::read_dir(EXAMPLE)? {
-                let entry = entry?;
-                let text = fs::read_to_string(entry.path())?;
-                let text = text.replace("mode: nftables", "mode: iptables");
-                fs::write(manifests.join(entry.file_name()), text)?;
-            }
-            Ok(manifests)
+            write_manifests(folder, Mode::Iptables)
         })
+    }
+
+    /// The same in mode ipvs.
+    pub(crate) fn build_with_ipvs() -> Result<Stage> {
+        Stage::follow(|folder, _| write_manifests(folder, Mode::Ipvs))
     }
 
     /// Starts an agent with the manifests in the folder that `prepare` returns.
@@ -83,11 +83,40 @@ impl Stage {
         let _ = self.node.nft(&[&command]);
     }
 
+    /// Removes an endpoint from the virtual servers of the agent, unless it is already missing.
+    pub(crate) fn remove_destination(&self, endpoint: SocketAddr) -> Result<()> {
+        let mut socket = self
+            .node
+            .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
+        let own = socket.observe_virtual_servers()?.own;
+        let behind = socket.observe_destinations_of(own.into_keys())?;
+        let has_it = behind.iter().filter(|(_, all)| all.contains_key(&endpoint));
+        let removals = has_it.map(|(key, _)| Operation::RemoveDestination {
+            key: *key,
+            address: endpoint,
+        });
+        let removals: Vec<_> = removals.collect();
+        Ok(socket.commit(&removals)?)
+    }
+
     /// Flushes a chain of IPv4's table nat.
     pub(crate) fn flush(&self, variant: Variant, chain: &str) -> Result<()> {
         let arguments = ["-t", "nat", "-F", chain];
         run_iptables(&self.node, self.folder.path(), variant, &arguments)
     }
+}
+
+/// Writes the example with this mode into a folder below `inside`.
+fn write_manifests(inside: &Path, mode: Mode) -> Result<PathBuf> {
+    let manifests = inside.join("manifests");
+    fs::create_dir(&manifests)?;
+    for entry in fs::read_dir(EXAMPLE)? {
+        let entry = entry?;
+        let text = fs::read_to_string(entry.path())?;
+        let text = text.replace("mode: nftables", &format!("mode: {mode}"));
+        fs::write(manifests.join(entry.file_name()), text)?;
+    }
+    Ok(manifests)
 }
 
 /// Runs the program of `variant` with the lock of the agent in `folder`.
