@@ -13,10 +13,10 @@ use netlink::nf_tables::{
     Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
-    Address, ChainWithRules, FrontendFields, address_type_local, after, base, compare, ct_dnat,
-    ct_new, family_of, in_range, load_address, load_frontend, load_protocol_and_port, local_source,
-    member, name, not_loopback, refuse_arrivals, refuse_cluster_ips, regular, reject_or_drop,
-    reject_ports, rule, verdict,
+    Address, ChainWithRules, CountedRule, FrontendFields, RefusalReason, address_type_local, after,
+    base, compare, counted, ct_dnat, ct_new, family_of, in_range, load_address, load_frontend,
+    load_protocol_and_port, local_source, member, name, not_loopback, refuse_arrivals,
+    refuse_cluster_ips, regular, reject_or_drop, reject_ports, rule, verdict,
 };
 
 use self::marks::{label, labelled, load_mark, marked, set_mark};
@@ -58,7 +58,22 @@ const TAKE_CLUSTER_IP: &str = "take-cluster-ip";
 const TAKE_MASQUERADED: &str = "take-masqueraded";
 const REFUSE: &str = "refuse";
 const REFUSE_NODE_PORT: &str = "nodeport-refuse";
+const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
 const REFUSE_PORTS: &str = "refuse-ports";
+const REFUSE_UNTAKEN: &str = "after-ipvs";
+
+/// The rules that count packets.
+pub(crate) const COUNTED: [CountedRule; 9] = [
+    CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
+    CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
+    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
+    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
+    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
+    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
+    CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
+    CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
+    CountedRule::refusing(REFUSE_UNTAKEN, RefusalReason::NotTakenByIpvs),
+];
 
 /// Renders every chain except [`ALLOW_SOURCES`].
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
@@ -157,7 +172,12 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
                 new_jump("refuse-cluster-ips"),
             ],
         ),
-        filter("after-ipvs", HookPoint::Input, AFTER_IPVS, refuse_untaken()),
+        filter(
+            REFUSE_UNTAKEN,
+            HookPoint::Input,
+            AFTER_IPVS,
+            refuse_untaken(),
+        ),
         filter("unmark", HookPoint::Postrouting, BEFORE_SRCNAT, unmark()),
         base(
             "nat-postrouting",
@@ -191,7 +211,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         ),
         regular("refuse-nodeports", vec![refuse_node_ports(family, config)]),
         regular(
-            "refuse-cluster-ips",
+            REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, cluster_ips),
         ),
         regular(
@@ -236,7 +256,7 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
             vec![leave_done(), leave_taken(), leave_redirected(), steer()],
         ),
         filter(
-            "after-ipvs",
+            REFUSE_UNTAKEN,
             HookPoint::Input,
             AFTER_IPVS,
             vec![reset, reject],
@@ -398,12 +418,12 @@ fn steer() -> Rule {
     rule(expressions)
 }
 
-/// Refuses packets that IPVS did not take: they must not reach a process that listens on all
+/// Refuses and counts packets that IPVS did not take: they must not reach a process that listens on all
 /// addresses.
 fn refuse_untaken() -> Vec<Rule> {
     let [reset, reject] = untaken();
     let learn = verdict(Verdict::Jump(name(LEARN)));
-    vec![reset, reject, learn]
+    vec![counted(reset), counted(reject), learn]
 }
 
 fn untaken() -> [Rule; 2] {

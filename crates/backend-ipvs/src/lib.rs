@@ -24,6 +24,8 @@
 //! unmark, nat-postrouting
 //! ```
 //!
+//! Rules that refuse packets count them.
+//!
 //! [`layout`] describes the marks and the sets, [`chains`] the rules.
 
 mod allocation;
@@ -36,6 +38,7 @@ mod idle;
 mod inspect;
 mod kernel;
 mod layout;
+mod packet_counters;
 mod plan;
 mod render;
 mod replay;
@@ -49,6 +52,7 @@ pub use idle::IdleTimeouts;
 pub use kernel::{Ipvs, open};
 pub use layout::{ENDING_TABLE, MARKS, TABLE};
 pub use nftables_model::Memory;
+pub use packet_counters::PacketCounters;
 pub use replay::Refused;
 pub use rules::Rules;
 pub use simulate::{simulate, simulate_next, ways};

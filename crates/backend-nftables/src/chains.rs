@@ -19,12 +19,15 @@ use netlink::nf_tables::{
     Verdict,
 };
 pub(crate) use nftables_model::regular;
-use nftables_model::{base, refuse_arrivals, refuse_cluster_ips, reject_or_drop, reject_ports};
+use nftables_model::{
+    CountedPackets, CountedRule, RefusalReason, base, refuse_arrivals, refuse_cluster_ips,
+    reject_or_drop, reject_ports,
+};
 
 pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
 pub(crate) use self::numbered::{ChainRole, Counter, NumberedChain, Placement, SlotChoice};
 use self::rule_parts::{
-    Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
+    Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
     load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
     not_loopback, rule, to_node_port_address, verdict,
 };
@@ -47,6 +50,29 @@ const FILTER: i32 = 0;
 const SRCNAT: i32 = 100;
 /// Before Signpost or another program rewrites the source.
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
+
+/// The chain that finds the packet's frontend.
+const DISPATCH: &str = "dispatch";
+const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
+const REFUSE_PORTS: &str = "refuse-ports";
+const REFUSE: &str = "refuse";
+const REFUSE_NODE_PORT: &str = "nodeport-refuse";
+
+/// The rules that count packets.
+pub(crate) const COUNTED: [CountedRule; 9] = [
+    CountedRule {
+        chain: DISPATCH,
+        packets: CountedPackets::NewConnections,
+    },
+    CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
+    CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
+    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
+    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
+    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
+    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
+    CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
+    CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
+];
 
 /// The chains that exist in every table.
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
@@ -132,7 +158,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             FILTER,
             vec![new("refuse-services"), new("refuse-cluster-ips")],
         ),
-        regular("dispatch", dispatch(family, config)),
+        regular(DISPATCH, dispatch(family, config)),
         regular(
             &external_local(Keyed::Address),
             external_local_rules(family, config, Keyed::Address),
@@ -155,7 +181,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         regular("refuse-services", refuse_services(family)),
         regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
         regular(
-            "refuse-cluster-ips",
+            REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
         ),
         regular(
@@ -164,12 +190,12 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
                 family,
                 node,
                 SetName::ClusterIps.as_str(),
-                layout::name("refuse-ports"),
+                layout::name(REFUSE_PORTS),
             )
             .into_iter()
             .collect(),
         ),
-        regular("refuse-ports", reject_ports()),
+        regular(REFUSE_PORTS, reject_ports()),
         regular(
             &refuse(Keyed::Address),
             reject_or_drop(lookup_member(family, Keyed::Address.rejects())),
@@ -181,22 +207,16 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
     ]
 }
 
-/// The rules that find the packet's frontend.
+/// The rules that find the packet's frontend. They count new connections: only the first packet of
+/// a connection traverses a chain of type nat.
 fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
-    vec![
-        lookup_chain(
-            family,
-            SetName::Services,
-            SetName::ServiceChains,
-            Vec::new(),
-        ),
-        lookup_chain(
-            family,
-            SetName::NodePorts,
-            SetName::ServiceChains,
-            to_node_port_address(family, config),
-        ),
+    let to_node = to_node_port_address(family, config);
+    [
+        (SetName::Services, Vec::new()),
+        (SetName::NodePorts, to_node),
     ]
+    .map(|(set, when)| counted(lookup_chain(family, set, SetName::ServiceChains, when)))
+    .into()
 }
 
 /// The rules for external policy Local. Pods of this node and the node itself are inside the

@@ -28,6 +28,8 @@
 //!                        daddr . proto . dport . saddr/24 @sources-24; drop
 //! filter-*             refusals: reject or drop; the same for cluster IPs and Service CIDRs
 //! ```
+//!
+//! The rules of `dispatch` and those that refuse packets count them.
 
 mod canonical;
 mod chains;
@@ -38,6 +40,7 @@ mod inspect;
 mod kernel;
 mod layout;
 mod notification_listener;
+mod packet_counters;
 mod render;
 mod simulate;
 mod slots;
@@ -47,7 +50,11 @@ pub use diff::Change;
 pub use full_affinity_maps::FullAffinityMaps;
 pub use kernel::{Nftables, open, open_with_listener};
 pub use layout::{NEXT, TABLE};
-pub use nftables_model::{CROWDED, CrowdedError, Refused};
+pub use nftables_model::{
+    CROWDED, CountedPackets, CrowdedError, PacketCountError, PacketCounts, RefusalReason, Refused,
+    RuleEnd,
+};
 pub use notification_listener::NotificationListener;
+pub use packet_counters::PacketCounters;
 pub use simulate::{Memory, simulate, simulate_next, ways};
 pub use table::Table;

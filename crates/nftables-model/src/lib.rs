@@ -10,6 +10,7 @@ mod crowded;
 mod in_parts;
 mod key;
 mod observe;
+mod packet_counters;
 mod parts;
 mod recovery;
 mod refusals;
@@ -28,8 +29,12 @@ pub use key::{
     FrontendFields, address, behind_frontend, frontend, hairpin, name, parse_address,
     parse_frontend, parse_target, source, target,
 };
+pub use packet_counters::{
+    CountedPackets, CountedRule, PacketCountError, PacketCounters, PacketCounts, RefusalReason,
+    RuleEnd,
+};
 pub use parts::{
-    Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
+    Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
     load_address, load_frontend, load_port, load_prefix, load_protocol_and_port, local_source,
     mark, member, not_loopback, rule, verdict,
 };

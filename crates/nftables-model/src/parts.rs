@@ -43,6 +43,14 @@ pub fn verdict(verdict: Verdict) -> Rule {
     rule(vec![Expression::Immediate(verdict)])
 }
 
+/// The same rule with a counter before its last expression: it counts the packets that match all
+/// others. [`PacketCounters`](crate::PacketCounters) reads it.
+pub fn counted(mut rule: Rule) -> Rule {
+    let last = rule.expressions.len().saturating_sub(1);
+    rule.expressions.insert(last, Expression::Counter);
+    rule
+}
+
 /// Matches if comparing register 0 with `value` succeeds.
 pub fn compare(operator: Operator, value: &[u8]) -> Expression {
     Expression::Compare {

@@ -1,4 +1,5 @@
-//! Rules that reject or drop packets to Services without endpoints, and constructors of chains.
+//! Rules that reject or drop packets to Services without endpoints and count them, and constructors
+//! of chains.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use netlink::nf_tables::{
 
 use crate::contents::ChainWithRules;
 use crate::key;
-use crate::parts::{Address, compare, family_of, in_range, member, rule, verdict};
+use crate::parts::{Address, compare, counted, family_of, in_range, member, rule, verdict};
 
 /// Rules for packets without a usable endpoint; `rejected` matches frontends without any endpoints.
 /// Packets to those are rejected. Packets to a frontend that has endpoints, but none that may be
@@ -18,7 +19,7 @@ use crate::parts::{Address, compare, family_of, in_range, member, rule, verdict}
 /// previous lookup: the client retries.
 pub fn reject_or_drop(mut rejected: Vec<Expression>) -> Vec<Rule> {
     rejected.push(Expression::Reject(RejectKind::PortUnreachable));
-    vec![rule(rejected), verdict(Verdict::Drop)]
+    vec![counted(rule(rejected)), counted(verdict(Verdict::Drop))]
 }
 
 /// Rules for packets that are still addressed to a cluster IP after DNAT, and so have no frontend:
@@ -27,12 +28,12 @@ pub fn reject_or_drop(mut rejected: Vec<Expression>) -> Vec<Rule> {
 pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) -> Vec<Rule> {
     let mut known = member(family, Address::Destination, cluster_ips);
     known.push(Expression::Reject(RejectKind::PortUnreachable));
-    let mut rules = vec![rule(known)];
+    let mut rules = vec![counted(rule(known))];
     for cidr in &config.service_cidrs {
         if family_of(cidr) == family {
             let mut unallocated = in_range(Address::Destination, cidr, Operator::Equal);
             unallocated.extend(verdict(Verdict::Drop).expressions);
-            rules.push(rule(unallocated));
+            rules.push(counted(rule(unallocated)));
         }
     }
     rules
@@ -61,14 +62,14 @@ pub fn refuse_arrivals(
 /// and protocols that keep a link alive still work.
 pub fn reject_ports() -> Vec<Rule> {
     let reject = |protocol: Protocol| {
-        rule(vec![
+        counted(rule(vec![
             Expression::Meta {
                 key: MetaKey::TransportProtocol,
                 to: Register(0),
             },
             compare(Operator::Equal, &[protocol.number()]),
             Expression::Reject(RejectKind::PortUnreachable),
-        ])
+        ]))
     };
     Protocol::ALL.map(reject).into()
 }

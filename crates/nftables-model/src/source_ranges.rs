@@ -9,11 +9,11 @@ use netlink::nf_tables::{Expression, Register, Verdict};
 
 use crate::contents::ChainWithRules;
 use crate::key::{FrontendFields, name};
-use crate::parts::{Address, load_frontend, load_prefix, rule, verdict};
+use crate::parts::{Address, counted, load_frontend, load_prefix, rule, verdict};
 use crate::refusals::regular;
 
-/// Looks up the source in the sets of `lengths`, the longest first, and drops packets whose source
-/// is in none. `set_of` returns the name of the set for a length.
+/// Looks up the source in the sets of `lengths`, the longest first, and drops and counts packets
+/// whose source is in none. `set_of` returns the name of the set for a length.
 pub fn allow_sources(
     family: Family,
     chain: &str,
@@ -36,6 +36,6 @@ pub fn allow_sources(
             rule(expressions)
         })
         .collect();
-    rules.push(verdict(Verdict::Drop));
+    rules.push(counted(verdict(Verdict::Drop)));
     regular(chain, rules)
 }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use super::{ALLOW_SOURCES, ChainRole, Counter, NumberedChain, Placement, SlotChoice};
+use super::{
+    ALLOW_SOURCES, ChainRole, Counter, NumberedChain, Placement, REFUSE, REFUSE_NODE_PORT,
+    SlotChoice,
+};
 use crate::layout::{self, AffinityMap, Keyed, SetName};
 
 /// The target that a number stands for.
@@ -230,7 +233,10 @@ pub(crate) fn external_local(keyed: Keyed) -> Arc<str> {
 /// The name of the chain that refuses packets. It must not be a keyword of nft, or nft could not
 /// read its own listing.
 pub(crate) fn refuse(keyed: Keyed) -> Arc<str> {
-    format!("{}refuse", keyed.prefix()).into()
+    layout::name(match keyed {
+        Keyed::Address => REFUSE,
+        Keyed::NodePort => REFUSE_NODE_PORT,
+    })
 }
 
 #[cfg(test)]

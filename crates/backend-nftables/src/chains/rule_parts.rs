@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dataplane::{Config, Family};
 use netlink::nf_tables::{Expression, FibField, Register, Rule};
 pub(super) use nftables_model::{
-    Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
+    Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
     load_address, load_port, load_protocol_and_port, local_source, mark, not_loopback, rule,
     verdict,
 };

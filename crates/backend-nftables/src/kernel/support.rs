@@ -111,6 +111,7 @@ fn describe_rule(family: Family, rule: &Rule) -> String {
             Expression::FibType { .. } => Some(format!("nft_fib_{suffix}")),
             Expression::Reject(_) => Some(format!("nft_reject_{suffix}")),
             Expression::Masquerade => Some("nft_masq".to_owned()),
+            Expression::Counter => Some("nft_counter".to_owned()),
             Expression::Nat { .. } => Some("nft_nat".to_owned()),
             Expression::Ct { .. } | Expression::SetCt { .. } => Some("nft_ct".to_owned()),
             _ => None,

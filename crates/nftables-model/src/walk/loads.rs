@@ -11,7 +11,7 @@ use super::{CT_STATE_NEW, CT_STATUS_DNAT, Hashes, Walk, octets};
 const ORIGINAL: u8 = 0;
 
 impl Walk<'_> {
-    /// Loads the data that `expression` requests; returns `false` if the packet has none.
+    /// Loads the data that `expression` requests, if any; returns `false` if the packet has none.
     pub(super) fn load_from_packet(&mut self, expression: &Expression) -> bool {
         match expression {
             Expression::Payload {
@@ -104,6 +104,8 @@ impl Walk<'_> {
                 };
                 self.load(*to, &kind.to_ne_bytes());
             }
+            // A count changes no packet's way.
+            Expression::Counter => {}
             _ => return false,
         }
         true
