@@ -5,6 +5,7 @@ mod changes;
 mod connections;
 mod iptables;
 mod node;
+mod packets;
 mod state;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::board::Board;
 pub(crate) use changes::ChangeCounts;
 pub(crate) use iptables::{lock_waits, register_lock_waits};
 use node::OfNode;
+use packets::PacketMetrics;
 use state::StateMetrics;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
@@ -180,6 +182,7 @@ impl AgentMetrics {
             );
             registry.register_collector(Box::new(OfNode(Arc::clone(&board))));
             registry.register_collector(Box::new(StateMetrics(board)));
+            registry.register_collector(Box::<PacketMetrics>::default());
         });
         own.begin();
         own

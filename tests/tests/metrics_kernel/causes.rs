@@ -79,6 +79,32 @@ pub(crate) const CAUSES: &[Cause] = &[
         ],
     },
     Cause {
+        what: "a pod connects to a Service, at its port and at another",
+        happens: |stage| {
+            for (port, expected) in [(80, "an answer"), (81, "a refusal")] {
+                let question = Probe {
+                    protocol: Protocol::Tcp,
+                    source: None,
+                    destination: SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), port),
+                    deadline: Duration::from_secs(1),
+                };
+                stage.wait_until(expected, || {
+                    let outcomes = probe(stage.client()?, &question, 1)?;
+                    Ok(match outcomes[..] {
+                        [Outcome::Answered { .. }] => port == 80,
+                        [Outcome::Refused] => port == 81,
+                        _ => false,
+                    })
+                })?;
+            }
+            Ok(())
+        },
+        moves: &[
+            "signpost_new_connections_total",
+            "signpost_refused_packets_total",
+        ],
+    },
+    Cause {
         what: "changes come faster than the kernel may be written to",
         happens: |stage| {
             stage.apply(

@@ -5,6 +5,7 @@ mod causes;
 mod defined;
 mod logging;
 mod manifests;
+mod packets;
 mod scrape;
 mod stage;
 mod table;
@@ -27,7 +28,7 @@ type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 7] = [
         (
             "every_metric_that_is_defined_has_a_cause",
             every_metric_has_a_cause,
@@ -39,6 +40,10 @@ fn main() -> Result<()> {
         (
             "t151_every_counter_is_there_before_its_first_event",
             every_counter_begins,
+        ),
+        (
+            "every_packet_moves_its_counter_and_no_other",
+            packets::every_packet_moves_its_counter_and_no_other,
         ),
         (
             "t53_t59_health_checks_are_answered_where_load_balancers_ask",

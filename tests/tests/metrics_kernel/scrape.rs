@@ -69,16 +69,37 @@ impl Scrape {
 
     /// Returns the metrics that differ from `before`; a missing value counts as 0.
     pub(crate) fn moved_since(&self, before: &Scrape) -> BTreeSet<&str> {
+        let moved = self.samples_moved_since(before);
+        moved.map(|sample| self.metric(sample)).collect()
+    }
+
+    /// Returns the series that differ from `before`, each with its labels.
+    pub(crate) fn series_moved_since(&self, before: &Scrape) -> BTreeSet<String> {
+        self.samples_moved_since(before)
+            .map(Sample::series)
+            .collect()
+    }
+
+    /// Returns the sum of a metric's series of a family.
+    pub(crate) fn sum(&self, metric: &str, family: &str) -> f64 {
+        let of_family = |sample: &&Sample| {
+            let mut labels = sample.labels.iter();
+            labels.any(|(name, value)| name == "ip_family" && value == family)
+        };
+        let samples = self.of(metric).filter(of_family);
+        samples.map(|sample| sample.value).sum()
+    }
+
+    fn samples_moved_since(&self, before: &Scrape) -> impl Iterator<Item = &Sample> {
         let known: BTreeMap<String, f64> = before
             .samples
             .iter()
             .map(|sample| (sample.series(), sample.value))
             .collect();
-        let moved = self.samples.iter().filter(|sample| {
+        self.samples.iter().filter(move |sample| {
             let value = known.get(&sample.series()).copied().unwrap_or_default();
             sample.value.total_cmp(&value).is_ne()
-        });
-        moved.map(|sample| self.metric(sample)).collect()
+        })
     }
 
     /// Returns the declared name of a sample's metric.

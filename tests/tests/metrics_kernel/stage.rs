@@ -107,6 +107,11 @@ impl Stage {
         self.topology.pod(1, ASKING)
     }
 
+    /// Returns the network namespace of the outside client.
+    pub(crate) fn outside(&self) -> Result<&Namespace> {
+        self.topology.outside()
+    }
+
     /// Changes the kernel's rules with `nft`.
     pub(crate) fn nft(&self, command: &str) -> Result<()> {
         self.node()?.nft(&[command]).map(drop)
@@ -166,7 +171,7 @@ impl Stage {
         path: &str,
     ) -> Result<Answer> {
         let address = SocketAddr::new(address, port);
-        ask(self.topology.outside()?, &format!("{address}{path}"))
+        ask(self.outside()?, &format!("{address}{path}"))
     }
 
     /// Waits until `look` returns true; the error includes the agent's log.
