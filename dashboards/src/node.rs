@@ -8,7 +8,7 @@ pub(crate) fn dashboard() -> Dashboard {
         uid: "signpost-node",
         title: "Signpost / Node",
         nodes: Some(r#"label_values(signpost_build_info{program="signpost-agent"}, node)"#),
-        rows: vec![state(), latency(), trouble(), cost()],
+        rows: vec![state(), traffic(), latency(), trouble(), cost()],
     }
 }
 
@@ -67,6 +67,30 @@ fn state() -> Row {
                 r#"max by (state, hash) (signpost_node_configuration{node="$node"})"#,
                 "",
             ),
+        ],
+    }
+}
+
+fn traffic() -> Row {
+    Row {
+        title: "What clients get",
+        panels: vec![
+            Panel::new(
+                "New connections to Services",
+                Shape::Lines,
+                "ops",
+                r#"sum by (ip_family) (rate(signpost_new_connections_total{node="$node"}[$__rate_interval]))"#,
+                "{{ip_family}}",
+            )
+            .help("Mode nftables counts them. Established connections cost nothing and are not counted."),
+            Panel::new(
+                "Refused packets",
+                Shape::Lines,
+                "pps",
+                r#"sum by (verdict, reason) (rate(signpost_refused_packets_total{node="$node"}[$__rate_interval]))"#,
+                "{{verdict}} {{reason}}",
+            )
+            .help("Modes nftables and ipvs count them. A client that tries again counts again."),
         ],
     }
 }
