@@ -59,18 +59,27 @@ pub fn run_all(mut queue: Queue, out: &mut impl Write) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// The seed of property tests, unless the caller sets one: a run of all tests must pass or fail
-/// because of changes, not by chance. `make properties` searches for new cases.
-const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20261123");
+/// The environment of all programs, unless the caller sets something else.
+const ENVIRONMENT: [(&str, &str); 2] = [
+    // The seed of property tests: a run of all tests must pass or fail because of changes, not by
+    // chance. `make properties` searches for new cases.
+    ("PROPTEST_RNG_SEED", "20261123"),
+    // Programs in Go, such as the API server, kubectl and Helm, collect garbage when the live memory
+    // has grown by this percentage instead of 100. Collections were a fifth of their processor time.
+    ("GOGC", "400"),
+];
 
 fn run(program: &Program) -> Result<Outcome> {
-    let seed = env::var_os(SEED.0).unwrap_or_else(|| OsString::from(SEED.1));
+    let environment = ENVIRONMENT.map(|(name, value)| {
+        let given = env::var_os(name);
+        (name, given.unwrap_or_else(|| OsString::from(value)))
+    });
     let mut output = tempfile::tempfile().context("failed to make a file for its output")?;
     let start = Instant::now();
     let mut child = Command::new(&program.executable)
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
-        .env(SEED.0, seed)
+        .envs(environment)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?)
