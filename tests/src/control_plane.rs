@@ -18,6 +18,7 @@
 
 mod arguments;
 mod client;
+mod contents;
 mod credentials;
 mod folder;
 mod host;
@@ -35,6 +36,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use arguments::SERVICE_CIDRS;
 pub use client::client;
+pub use contents::Contents;
 pub use credentials::{ADMINISTRATOR, KUBE_PROXY, ServiceAccount, User};
 pub use host::FOLDER_ON_HOST;
 pub use operator_manifests::OPERATOR_MANIFESTS;
@@ -92,6 +94,8 @@ struct Servers {
     second_api_server: Option<Server>,
     api_server: Option<Server>,
     etcd: Server,
+    /// What a test has done to the API servers since their start.
+    change: Option<&'static str>,
 }
 
 /// A program of the control plane.
@@ -156,6 +160,7 @@ impl ControlPlane {
             second_api_server: None,
             api_server: Some(api_server),
             etcd,
+            change: None,
         };
         Ok(ControlPlane {
             servers: Some(servers),
@@ -221,6 +226,7 @@ impl ControlPlane {
     pub fn stop_api_server(&mut self) {
         if let Some(servers) = &mut self.servers {
             servers.api_server = None;
+            servers.change = Some("a stop of the API server");
         }
     }
 
@@ -246,6 +252,7 @@ impl ControlPlane {
             .context("it runs on another machine")?;
         let ip = *self.setting.address.ip();
         let address = SocketAddrV4::new(ip, port::find_free(ip)?);
+        servers.change = Some("the start of a second API server");
         servers.second_api_server = Some(self.setting.start_api_server(address)?);
         Ok(address)
     }

@@ -9,3 +9,9 @@ pub fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> 
         test().map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
+
+/// Lists test functions with their paths as names, in the order given.
+#[macro_export]
+macro_rules! named {
+    ($($test:path),+ $(,)?) => { [$((stringify!($test), $test)),+] };
+}

@@ -5,10 +5,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libtest_mimic::Arguments;
 use serde_json::{Value, json};
-use tests::control_plane::{Component, ControlPlane, Options, ServiceAccount, User};
+use tests::control_plane::{Component, Contents, ControlPlane, Options, ServiceAccount, User};
 use tests::deadline::wait_for;
+use tests::named;
 use tests::network::Process;
+use tests::pool::{Pool, Restored};
+use tests::trial::trial;
 
 /// A controller reacts within a second or two; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -44,6 +48,13 @@ spec:
   containers: [{name: web, image: none.invalid/web}]
 ";
 
+const PROFILE: &str = "
+apiVersion: signpost.dev/v1alpha1
+kind: ProxyProfile
+metadata: {name: default}
+spec: {}
+";
+
 const PODS_READER: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -56,6 +67,62 @@ metadata: {name: pods-reader}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pods-reader}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 ";
+
+/// A control plane that several tests use, and what it has stored before.
+struct Shared {
+    control_plane: ControlPlane,
+    contents: Contents,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn start() -> Result<Shared> {
+        let control_plane = start()?;
+        Ok(Shared {
+            contents: control_plane.observe_contents()?,
+            control_plane,
+        })
+    }
+
+    fn restore(&mut self) -> Result<Restored> {
+        self.control_plane.return_to(&self.contents)
+    }
+}
+
+type Test = fn() -> Result<()>;
+type SharingTest = fn(&ControlPlane) -> Result<()>;
+
+/// The tests that only add objects.
+const SHARED: [(&str, SharingTest); 4] = named![
+    a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families,
+    a_namespace_is_deleted_with_what_is_in_it,
+    what_a_deleted_object_owned_is_deleted,
+    a_token_bound_to_a_node_tells_the_api_server_which_node,
+];
+
+/// The others, each with a control plane of its own.
+const OWN: [(&str, Test); 7] = named![
+    what_a_test_adds_is_removed_and_what_it_changes_is_named,
+    a_user_may_do_what_a_binding_allows_and_nothing_else,
+    two_control_planes_know_nothing_of_each_other,
+    an_api_server_that_was_away_has_everything_and_the_controllers_go_on,
+    an_address_that_the_machine_does_not_have_is_named,
+    nothing_is_left_when_it_goes,
+    nothing_runs_on_when_the_program_that_started_it_is_killed,
+];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::from_args();
+    let pool = Pool::new(Shared::start, Shared::restore);
+    let shared = SHARED.map(|(name, test)| {
+        let test = move |shared: &mut Shared| test(&shared.control_plane);
+        (name, test)
+    });
+    let mut trials = pool.trials(shared);
+    trials.extend(OWN.map(|(name, test)| trial(name, test)));
+    libtest_mimic::run(&arguments, trials).exit();
+}
 
 fn start() -> Result<ControlPlane> {
     ControlPlane::start(Options::default())
@@ -107,12 +174,12 @@ fn wait_for_endpoint(control_plane: &ControlPlane, family: &str) -> Result<Value
     })
 }
 
-#[test]
-fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families() -> Result<()> {
-    let control_plane = start()?;
-    open_shop(&control_plane)?;
+fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families(
+    control_plane: &ControlPlane,
+) -> Result<()> {
+    open_shop(control_plane)?;
     for (family, address) in [("IPv4", "10.0.1.5"), ("IPv6", "fd00:0:0:1::5")] {
-        let slice = wait_for_endpoint(&control_plane, family)?;
+        let slice = wait_for_endpoint(control_plane, family)?;
         let endpoint = &slice["endpoints"][0];
         assert_eq!(endpoint["addresses"], json!([address]));
         assert_eq!(endpoint["nodeName"], "node-1");
@@ -124,7 +191,7 @@ fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families() -> Result<
             "{slice:#}"
         );
     }
-    let service = get(&control_plane, &["service", "web", "--namespace=shop"])?;
+    let service = get(control_plane, &["service", "web", "--namespace=shop"])?;
     let ips = service["spec"]["clusterIPs"].to_string();
     assert!(
         ips.contains("10.96.") && ips.contains("fd00:10:96::"),
@@ -133,9 +200,7 @@ fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families() -> Result<
     Ok(())
 }
 
-#[test]
-fn a_namespace_is_deleted_with_what_is_in_it() -> Result<()> {
-    let control_plane = start()?;
+fn a_namespace_is_deleted_with_what_is_in_it(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply(NODE)?;
     control_plane.apply(SHOP)?;
     // The deletion of a Pod on a Node waits for the kubelet, and there is none.
@@ -154,11 +219,9 @@ fn a_namespace_is_deleted_with_what_is_in_it() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn what_a_deleted_object_owned_is_deleted() -> Result<()> {
-    let control_plane = start()?;
+fn what_a_deleted_object_owned_is_deleted(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply(NODE)?;
-    let node = get(&control_plane, &["node", "node-1"])?;
+    let node = get(control_plane, &["node", "node-1"])?;
     let owned = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -174,7 +237,6 @@ fn what_a_deleted_object_owned_is_deleted() -> Result<()> {
     })
 }
 
-#[test]
 fn a_user_may_do_what_a_binding_allows_and_nothing_else() -> Result<()> {
     let control_plane = ControlPlane::start(Options {
         users: vec![User::named("alice")],
@@ -205,9 +267,9 @@ fn a_user_may_do_what_a_binding_allows_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_token_bound_to_a_node_tells_the_api_server_which_node() -> Result<()> {
-    let control_plane = start()?;
+fn a_token_bound_to_a_node_tells_the_api_server_which_node(
+    control_plane: &ControlPlane,
+) -> Result<()> {
     control_plane.apply(NODE)?;
     control_plane.kubectl(&[
         "create",
@@ -234,7 +296,32 @@ fn a_token_bound_to_a_node_tells_the_api_server_which_node() -> Result<()> {
     Ok(())
 }
 
-#[test]
+fn what_a_test_adds_is_removed_and_what_it_changes_is_named() -> Result<()> {
+    let mut control_plane = start()?;
+    let contents = control_plane.observe_contents()?;
+    let kinds =
+        "nodes,namespaces,crds,clusterroles,clusterrolebindings,validatingadmissionpolicies";
+    let list = ["get", kinds, "--output=name"];
+    let before = control_plane.kubectl(&list)?;
+    open_shop(&control_plane)?;
+    wait_for_endpoint(&control_plane, "IPv4")?;
+    control_plane.apply(PODS_READER)?;
+    control_plane.apply_operator_manifests()?;
+    control_plane.apply(PROFILE)?;
+    ensure!(control_plane.return_to(&contents)? == Restored::Completely);
+    assert_eq!(control_plane.kubectl(&list)?, before);
+
+    control_plane.kubectl(&["label", "namespace", "default", "edited=yes"])?;
+    let edit = Restored::NotAfter("an edit of Namespace default".to_owned());
+    assert_eq!(control_plane.return_to(&contents)?, edit);
+    control_plane.kubectl(&["label", "namespace", "default", "edited-"])?;
+    ensure!(control_plane.return_to(&contents)? == Restored::Completely);
+    control_plane.kubectl(&["delete", "clusterrole", "view"])?;
+    let deletion = Restored::NotAfter("the deletion of ClusterRole view".to_owned());
+    assert_eq!(control_plane.return_to(&contents)?, deletion);
+    Ok(())
+}
+
 fn two_control_planes_know_nothing_of_each_other() -> Result<()> {
     let one = start()?;
     let other = start()?;
@@ -248,7 +335,6 @@ fn two_control_planes_know_nothing_of_each_other() -> Result<()> {
     Ok(())
 }
 
-#[test]
 fn an_api_server_that_was_away_has_everything_and_the_controllers_go_on() -> Result<()> {
     let mut control_plane = start()?;
     control_plane.apply(NODE)?;
@@ -264,20 +350,22 @@ fn an_api_server_that_was_away_has_everything_and_the_controllers_go_on() -> Res
     );
     open_shop(&control_plane)?;
     wait_for_endpoint(&control_plane, "IPv4")?;
+    let contents = control_plane.observe_contents()?;
+    let stop = Restored::NotAfter("a stop of the API server".to_owned());
+    assert_eq!(control_plane.return_to(&contents)?, stop);
     control_plane.ensure_runs()
 }
 
-#[test]
-fn an_address_that_the_machine_does_not_have_is_named() {
+fn an_address_that_the_machine_does_not_have_is_named() -> Result<()> {
     let start = ControlPlane::start(Options {
         bind: Ipv4Addr::new(192, 0, 2, 1),
         ..Options::default()
     });
     let error = format!("{:#}", start.expect_err("the address is for documents"));
-    assert!(error.contains("192.0.2.1"), "{error}");
+    ensure!(error.contains("192.0.2.1"), "{error}");
+    Ok(())
 }
 
-#[test]
 fn nothing_is_left_when_it_goes() -> Result<()> {
     let control_plane = start()?;
     let kubeconfig = control_plane.kubeconfig("admin")?;
@@ -289,7 +377,6 @@ fn nothing_is_left_when_it_goes() -> Result<()> {
     Ok(())
 }
 
-#[test]
 fn nothing_runs_on_when_the_program_that_started_it_is_killed() -> Result<()> {
     // The killed process cannot remove its files, so put them where this test can.
     let files = tempfile::tempdir()?;

@@ -48,10 +48,10 @@ fn objects() -> [serde_json::Value; 4] {
     ]
 }
 
-#[test]
-fn t155_a_sysdump_names_what_it_could_not_read_and_holds_no_secret() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
+pub(crate) fn t155_a_sysdump_names_what_it_could_not_read_and_holds_no_secret(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
     let folder = tempfile::tempdir()?;
     let at = |name: &str| -> Result<String> {
         let path = folder.path().join(name);

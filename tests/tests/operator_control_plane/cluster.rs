@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tests::control_plane::{ControlPlane, Options};
+use tests::control_plane::{Contents, ControlPlane, Options};
 use tests::deadline::wait_for;
+use tests::pool::Restored;
 
 use crate::objects::Objects;
 use crate::{DEADLINE, NAMESPACE, NODES};
@@ -11,6 +12,8 @@ use crate::{DEADLINE, NAMESPACE, NODES};
 /// A cluster with Signpost's manifests and three nodes.
 pub(crate) struct Cluster {
     objects: Objects,
+    /// What there was before the nodes.
+    contents: Contents,
     pub(crate) control_plane: ControlPlane,
 }
 
@@ -21,14 +24,30 @@ impl Cluster {
     pub(crate) fn start() -> Result<Cluster> {
         let control_plane = ControlPlane::start(Options::default())?;
         control_plane.apply_operator_manifests()?;
-        for node in NODES {
-            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
-            control_plane.apply(&node.to_string())?;
-        }
-        Ok(Cluster {
+        let cluster = Cluster {
             objects: Objects::of(&control_plane)?,
+            contents: control_plane.observe_contents()?,
             control_plane,
-        })
+        };
+        cluster.add_nodes()?;
+        Ok(cluster)
+    }
+
+    /// Removes everything that a test has added, and adds the nodes again. The programs of the test
+    /// must have ended.
+    pub(crate) fn restore(&mut self) -> Result<Restored> {
+        let restored = self.control_plane.return_to(&self.contents)?;
+        if restored == Restored::Completely {
+            self.add_nodes()?;
+        }
+        Ok(restored)
+    }
+
+    fn add_nodes(&self) -> Result<()> {
+        let nodes = NODES
+            .map(|name| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}));
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": nodes});
+        self.control_plane.apply(&list.to_string()).map(drop)
     }
 
     /// Creates the profile or replaces its spec. By default a node is available as soon as it is

@@ -70,15 +70,15 @@ impl CommandLine {
     }
 }
 
-#[test]
-fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
+pub(crate) fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
     let text = cli.expect(3, &["status"])?;
     assert!(text.contains("There is no ProxyProfile"), "{text}");
     assert!(text.contains("n1, n2, n3"), "{text}");
 
-    let _operator = Operator::start_with_profile(&cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     let text = cli.expect(3, &["nodes"])?;
     assert!(text.contains("NotReported on n1, n2, n3"), "{text}");
     for node in NODES {
@@ -115,11 +115,11 @@ fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result
     Ok(())
 }
 
-#[test]
-fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start_with_profile(&cluster)?;
+pub(crate) fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     for node in NODES {
         cluster.report_ready(node)?;
     }
@@ -177,10 +177,10 @@ fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line() -> Res
     Ok(())
 }
 
-#[test]
-fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
+pub(crate) fn t144_errors_of_the_command_line_say_what_to_do_next(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
     let failing = |arguments: &[&str]| -> Result<String> {
         let output = cli.run(arguments)?;
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -258,10 +258,10 @@ fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
+pub(crate) fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
     let text = cli.expect(0, &["check", "--pre"])?;
     assert!(text.contains("ok     Kubernetes 1."), "{text}");
     let text = cli.expect(3, &["check"])?;
@@ -285,7 +285,7 @@ fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster() -> Result<(
         "{text}"
     );
 
-    let _operator = Operator::start(&cluster, "operator-1")?;
+    let _operator = Operator::start(cluster, "operator-1")?;
     for node in NODES {
         cluster.wait_for_stamp(node, "default", "iptables")?;
     }

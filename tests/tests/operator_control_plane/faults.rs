@@ -16,6 +16,7 @@ use self::pools::{BETWEEN, FIRST, POOLS, Pool, SECOND, SETTLED, STAMPING};
 use self::record::Record;
 use self::stage::{Stage, in_turn, second_wave};
 use crate::DEADLINE;
+use crate::cluster::Cluster;
 use crate::operator::Operator;
 
 /// Only these rollouts go on while the definitions are deleted.
@@ -27,26 +28,26 @@ const POOL_OF_LOST: &[Pool] = &[BETWEEN];
 /// How often API servers cut their watches in each part of a rollout.
 const CUTS: usize = 3;
 
-#[test]
-fn t199_an_operator_killed_in_any_phase_of_a_rollout_is_followed_by_one_that_goes_on() -> Result<()>
-{
-    let stage = Stage::start(POOLS)?;
-    let operator = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t199_an_operator_killed_in_any_phase_of_a_rollout_is_followed_by_one_that_goes_on(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS)?;
+    let operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
     operator.crash()?;
     // A container that is started again has the same identity, and takes over at once.
-    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+    let _operator = Operator::start(stage.cluster, "operator-1")?;
     stage.expect_ends(&[])
 }
 
-#[test]
-fn t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_continues() -> Result<()>
-{
-    let stage = Stage::start(POOLS)?;
-    let mut leader = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_continues(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS)?;
+    let mut leader = Operator::start(stage.cluster, "operator-1")?;
     stage.cluster.wait_for_holder("operator-1")?;
-    let _standby = Operator::start(&stage.cluster, "operator-2")?;
+    let _standby = Operator::start(stage.cluster, "operator-2")?;
     stage.settle()?;
     stage.reach_every_phase()?;
     leader.suspend()?;
@@ -69,29 +70,31 @@ fn t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_contin
     stage.expect_given(&[STAMPING.name])
 }
 
-#[test]
-fn t201_a_restart_of_the_api_server_in_any_phase_of_a_rollout_gives_nothing_twice() -> Result<()> {
-    let mut stage = Stage::start(POOLS)?;
-    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t201_a_restart_of_the_api_server_in_any_phase_of_a_rollout_gives_nothing_twice(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS)?;
+    let _operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
     stage.cluster.control_plane.stop_api_server();
     stage.cluster.control_plane.start_api_server()?;
     // If the first one could not renew its lease in time, it has ended.
-    let _another = Operator::start(&stage.cluster, "operator-2")?;
+    let _another = Operator::start(stage.cluster, "operator-2")?;
     stage.expect_ends(&[])
 }
 
-#[test]
-fn t201_two_api_servers_that_cut_watches_in_any_phase_of_a_rollout_lose_nothing() -> Result<()> {
-    let mut stage = Stage::start(POOLS)?;
+pub(crate) fn t201_two_api_servers_that_cut_watches_in_any_phase_of_a_rollout_lose_nothing(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS)?;
     let control_plane = &mut stage.cluster.control_plane;
     let servers = [
         control_plane.address(),
         control_plane.start_second_api_server()?,
     ];
     let load_balancer = LoadBalancer::start(&servers)?;
-    let _operator = Operator::start_at(load_balancer.address(), &stage.cluster, "operator-1")?;
+    let _operator = Operator::start_at(load_balancer.address(), stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
     for _ in 0..CUTS {
@@ -109,10 +112,11 @@ fn t201_two_api_servers_that_cut_watches_in_any_phase_of_a_rollout_lose_nothing(
     stage.expect_ends(&[])
 }
 
-#[test]
-fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_node() -> Result<()> {
-    let stage = Stage::start(POOLS)?;
-    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_node(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS)?;
+    let _operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
     // The first node has the change in every pool, and in most of them the last does not.
@@ -131,10 +135,11 @@ fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_nod
 
 /// Nodes that were lost before their turn do not report, so that nothing but their number can hold
 /// the next one back.
-#[test]
-fn t202_nodes_lost_together_before_their_turn_are_not_changed_together() -> Result<()> {
-    let stage = Stage::start(POOL_OF_LOST)?;
-    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t202_nodes_lost_together_before_their_turn_are_not_changed_together(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOL_OF_LOST)?;
+    let _operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_second_wave()?;
     let lost: Vec<String> = BETWEEN.nodes().skip(3).collect();
@@ -148,10 +153,11 @@ fn t202_nodes_lost_together_before_their_turn_are_not_changed_together() -> Resu
     stage.expect_ends(&[])
 }
 
-#[test]
-fn t203_definitions_deleted_and_installed_again_change_no_node_out_of_its_turn() -> Result<()> {
-    let stage = Stage::start(POOLS_TO_DELETE)?;
-    let _operator = Operator::start(&stage.cluster, "operator-1")?;
+pub(crate) fn t203_definitions_deleted_and_installed_again_change_no_node_out_of_its_turn(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let stage = Stage::start(cluster, POOLS_TO_DELETE)?;
+    let _operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_second_wave()?;
     // In the middle of one rollout, and after another.

@@ -8,11 +8,11 @@ use crate::cluster::Cluster;
 use crate::operator::Operator;
 use crate::{DEADLINE, NAMESPACE, NODES};
 
-#[test]
-fn t6_an_operator_that_comes_back_does_nothing_twice() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let operator = Operator::start(&cluster, "operator-1")?;
-    let spare = Operator::start(&cluster, "operator-2")?;
+pub(crate) fn t6_an_operator_that_comes_back_does_nothing_twice(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let operator = Operator::start(cluster, "operator-1")?;
+    let spare = Operator::start(cluster, "operator-2")?;
     cluster.put_profile("default", json!({}))?;
     for node in NODES {
         cluster.wait_for_stamp(node, "default", "nftables")?;
@@ -42,7 +42,7 @@ fn t6_an_operator_that_comes_back_does_nothing_twice() -> Result<()> {
     standby.stop()?;
     assert_eq!(cluster.holder()?, "", "it was given back");
     cluster.put_profile("default", json!({"syncPeriod": "1m"}))?;
-    let _operator = Operator::start(&cluster, "operator-3")?;
+    let _operator = Operator::start(cluster, "operator-3")?;
     cluster.wait_for_condition("default", "Progressing", "True/RollingOut")?;
     let proxies = cluster.control_plane.kubectl(&[
         "get",
@@ -71,10 +71,8 @@ fn t6_an_operator_that_comes_back_does_nothing_twice() -> Result<()> {
         .map(drop)
 }
 
-#[test]
-fn an_operator_that_loses_the_lease_ends() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let mut operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn an_operator_that_loses_the_lease_ends(cluster: &mut Cluster) -> Result<()> {
+    let mut operator = Operator::start(cluster, "operator-1")?;
     cluster.wait_for_holder("operator-1")?;
     let namespace = format!("--namespace={NAMESPACE}");
     let patch = json!({"spec": {"holderIdentity": "operator-2"}}).to_string();

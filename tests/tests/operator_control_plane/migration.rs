@@ -79,11 +79,11 @@ fn expect_words(text: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_others() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start_with_profile(&cluster)?;
+pub(crate) fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_others(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     for node in NODES {
         cluster.run_agent(node)?;
     }
@@ -158,12 +158,11 @@ fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_othe
 }
 
 /// Failure stories T197 and T198: what stops a takeover, or changes with it, is named before it.
-#[test]
-fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_ports_have_against_it()
--> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start_with_profile(&cluster)?;
+pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_ports_have_against_it(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     for node in NODES {
         cluster.run_agent(node)?;
         cluster.report_conditions(node, &[READY, FOUND])?;

@@ -8,10 +8,10 @@ use crate::cluster::{Cluster, condition, message};
 use crate::operator::Operator;
 use crate::{DEADLINE, NAMESPACE, NODES};
 
-#[test]
-fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn nodes_are_stamped_and_what_their_agents_say_is_summed_up(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
     cluster.put_profile("default", json!({}))?;
     for node in NODES {
         let proxy = cluster.wait_for_stamp(node, "default", "nftables")?;
@@ -96,9 +96,9 @@ fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
 }
 
 /// The operator reads the DaemonSet with the permissions of its manifests.
-#[test]
-fn t186_nodes_without_a_pod_of_the_agents_daemon_set_are_left_out_and_named() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn t186_nodes_without_a_pod_of_the_agents_daemon_set_are_left_out_and_named(
+    cluster: &mut Cluster,
+) -> Result<()> {
     let labels =
         json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
     let daemon_set = |tolerations| {
@@ -120,7 +120,7 @@ fn t186_nodes_without_a_pod_of_the_agents_daemon_set_are_left_out_and_named() ->
     cluster
         .control_plane
         .apply(&daemon_set(json!([])).to_string())?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+    let _operator = Operator::start(cluster, "operator-1")?;
     cluster.put_profile("default", json!({}))?;
     for node in ["n1", "n2"] {
         cluster.wait_for_stamp(node, "default", "nftables")?;
@@ -140,9 +140,9 @@ fn t186_nodes_without_a_pod_of_the_agents_daemon_set_are_left_out_and_named() ->
 }
 
 /// As after an upgrade of the program without that of its role.
-#[test]
-fn t186_an_operator_that_may_not_read_daemon_sets_works_without_them() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn t186_an_operator_that_may_not_read_daemon_sets_works_without_them(
+    cluster: &mut Cluster,
+) -> Result<()> {
     let without_rule = json!([
         {"op": "test", "path": "/rules/2/resources", "value": ["daemonsets"]},
         {"op": "remove", "path": "/rules/2"},
@@ -157,17 +157,15 @@ fn t186_an_operator_that_may_not_read_daemon_sets_works_without_them() -> Result
         "--type=json",
         &patch,
     ])?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+    let _operator = Operator::start(cluster, "operator-1")?;
     cluster.put_profile("default", json!({}))?;
     cluster
         .wait_for_stamp("n1", "default", "nftables")
         .map(drop)
 }
 
-#[test]
-fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn t5_of_two_profiles_one_decides_and_both_say_so(cluster: &mut Cluster) -> Result<()> {
+    let operator = Operator::start(cluster, "operator-1")?;
     cluster.put_profile(
         "a",
         json!({"priority": 100, "nodeSelector": {"matchLabels": {"role": "edge"}}}),
@@ -206,7 +204,7 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
 
     // The result must not depend on which operator evaluates it, and when.
     let before = cluster.versions()?;
-    let _operator = Operator::start(&cluster, "operator-2")?;
+    let _operator = Operator::start(cluster, "operator-2")?;
     cluster.wait_for_holder("operator-2")?;
     cluster.put_profile("c", json!({"priority": 9000}))?;
     cluster.wait_for_condition("c", "Conflict", "False/Overridden")?;
@@ -221,9 +219,9 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_profile_stored_without_validation_is_named_and_disturbs_no_other() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn a_profile_stored_without_validation_is_named_and_disturbs_no_other(
+    cluster: &mut Cluster,
+) -> Result<()> {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let patch = json!([{
         "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": open,
@@ -244,7 +242,7 @@ fn a_profile_stored_without_validation_is_named_and_disturbs_no_other() -> Resul
     })?;
     cluster.put_profile("invalid", invalid)?;
     cluster.put_profile("default", json!({}))?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+    let _operator = Operator::start(cluster, "operator-1")?;
     for node in NODES {
         cluster.wait_for_stamp(node, "default", "nftables")?;
         cluster.report_ready(node)?;

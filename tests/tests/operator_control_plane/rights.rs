@@ -16,9 +16,7 @@ use crate::cluster::Cluster;
 use crate::operator::Operator;
 use crate::{DEADLINE, NAMESPACE, NODES};
 
-#[test]
-fn every_manifest_is_one_the_api_server_takes() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn every_manifest_is_one_the_api_server_takes(cluster: &mut Cluster) -> Result<()> {
     for file in OPERATOR_MANIFESTS
         .into_iter()
         .chain(["deploy/operator.yaml", "deploy/agent.yaml"])
@@ -34,10 +32,8 @@ fn every_manifest_is_one_the_api_server_takes() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_agent_writes_about_its_own_node_alone() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn an_agent_writes_about_its_own_node_alone(cluster: &mut Cluster) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
     cluster.put_profile("default", json!({}))?;
     for node in NODES {
         cluster.wait_for_stamp(node, "default", "nftables")?;
@@ -123,9 +119,9 @@ subjects:
   - {kind: ServiceAccount, name: signpost-agent, namespace: signpost-system}
 ";
 
-#[test]
-fn t196_an_agent_writes_events_in_the_name_of_its_own_node_alone() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn t196_an_agent_writes_events_in_the_name_of_its_own_node_alone(
+    cluster: &mut Cluster,
+) -> Result<()> {
     let service = regarding("Service", Some(NAMESPACE), "cart");
     let node = regarding("Node", None, "n2");
     let refused = |token, reporter, regarding| {
@@ -177,7 +173,7 @@ fn t196_an_agent_writes_events_in_the_name_of_its_own_node_alone() -> Result<()>
     let name = all.split(' ').next().context("it has a name")?;
     let again = json!({"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}});
     let refusal =
-        patch_event::<Event>(&cluster, name, again).expect_err("it is an Event of node n1");
+        patch_event::<Event>(cluster, name, again).expect_err("it is an Event of node n1");
     let expected =
         format!("the agent of node n2 may not write Event {name}: reportingInstance must be n2");
     assert!(format!("{refusal:#}").contains(&expected), "{refusal:#}");
@@ -186,7 +182,7 @@ fn t196_an_agent_writes_events_in_the_name_of_its_own_node_alone() -> Result<()>
     // The API server takes a moment to grant them.
     wait_for("the policy to refuse it, not a role", DEADLINE, || {
         let takeover = json!({"reportingInstance": "n2", "involvedObject": {"name": "n2"}});
-        let refusal = patch_event::<CoreEvent>(&cluster, name, takeover)
+        let refusal = patch_event::<CoreEvent>(cluster, name, takeover)
             .expect_err("it is an Event of node n1");
         Ok(format!("{refusal:#}").contains(&expected).then_some(()))
     })

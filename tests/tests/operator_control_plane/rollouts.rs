@@ -8,12 +8,10 @@ use crate::cluster::{Cluster, message};
 use crate::operator::Operator;
 use crate::{DEADLINE, NODES};
 
-#[test]
-fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn a_change_the_canary_does_not_survive_goes_back(cluster: &mut Cluster) -> Result<()> {
+    let operator = Operator::start(cluster, "operator-1")?;
     let rollout = json!({"progressDeadline": "10s"});
-    settle(&cluster, &rollout)?;
+    settle(cluster, &rollout)?;
 
     // No agent reports on the change.
     cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
@@ -34,7 +32,7 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
     operator.stop()?;
 
     // The next operator knows that the rollout failed, and that an edit is another attempt.
-    let _operator = Operator::start(&cluster, "operator-2")?;
+    let _operator = Operator::start(cluster, "operator-2")?;
     cluster.put_profile("other", json!({"priority": 9000}))?;
     cluster.wait_for_condition("other", "Conflict", "False/Overridden")?;
     cluster.wait_for_condition("default", "Progressing", "False/RolledBack")?;
@@ -48,12 +46,12 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
         .map(drop)
 }
 
-#[test]
-fn t108_a_node_lost_after_its_change_takes_the_change_back() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn t108_a_node_lost_after_its_change_takes_the_change_back(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
     let rollout = json!({"progressDeadline": "10s", "minReady": "30s"});
-    settle(&cluster, &rollout)?;
+    settle(cluster, &rollout)?;
     cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
     let proxy = cluster.wait_for_stamp("n1", "default", "iptables")?;
     let baseline = &proxy["metadata"]["annotations"]["signpost.dev/baseline"];
@@ -78,12 +76,10 @@ fn t108_a_node_lost_after_its_change_takes_the_change_back() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn t109_losing_the_api_server_takes_no_change_back() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
+pub(crate) fn t109_losing_the_api_server_takes_no_change_back(cluster: &mut Cluster) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
     let rollout = json!({"progressDeadline": "10s", "minReady": "1s"});
-    settle(&cluster, &rollout)?;
+    settle(cluster, &rollout)?;
     cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
     for node in NODES {
         cluster.wait_for_stamp(node, "default", "iptables")?;
@@ -94,11 +90,11 @@ fn t109_losing_the_api_server_takes_no_change_back() -> Result<()> {
         .map(drop)
 }
 
-#[test]
-fn t112_what_is_deleted_and_made_again_changes_one_node_at_first() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let _operator = Operator::start(&cluster, "operator-1")?;
-    settle(&cluster, &json!({}))?;
+pub(crate) fn t112_what_is_deleted_and_made_again_changes_one_node_at_first(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
+    settle(cluster, &json!({}))?;
     let delete = |arguments: &[&str]| {
         let arguments = [&["delete"], arguments].concat();
         cluster.control_plane.kubectl(&arguments)
@@ -110,11 +106,11 @@ fn t112_what_is_deleted_and_made_again_changes_one_node_at_first() -> Result<()>
         })?;
     }
     cluster.put_profile("default", json!({"mode": "iptables"}))?;
-    expect_one_after_the_other(&cluster, "nftables", "iptables")?;
+    expect_one_after_the_other(cluster, "nftables", "iptables")?;
 
     delete(&["nodeproxies", "--all"])?;
     cluster.put_profile("default", json!({"mode": "nftables"}))?;
-    expect_one_after_the_other(&cluster, "iptables", "nftables")
+    expect_one_after_the_other(cluster, "iptables", "nftables")
 }
 
 /// Asserts that n1 receives the new mode while the others keep the old one until n1 is ready.

@@ -23,9 +23,9 @@ use crate::{DEADLINE, NODES};
 const ESCAPE: &str = "\u{1b}[";
 
 /// kubectl asks a program in `PATH` about the words after the plugin's name.
-#[test]
-fn t187_kubectl_completes_commands_and_flags_of_the_plugin() -> Result<()> {
-    let cluster = Cluster::start()?;
+pub(crate) fn t187_kubectl_completes_commands_and_flags_of_the_plugin(
+    cluster: &mut Cluster,
+) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let program = binaries::find("kubectl-signpost")?;
     symlink(&program, folder.path().join("kubectl-signpost"))?;
@@ -36,7 +36,7 @@ fn t187_kubectl_completes_commands_and_flags_of_the_plugin() -> Result<()> {
     fs::write(&completer, script.stdout)?;
     fs::set_permissions(&completer, Permissions::from_mode(0o755))?;
 
-    let offers = |words: &[&str]| offers(&cluster, folder.path(), words);
+    let offers = |words: &[&str]| offers(cluster, folder.path(), words);
     assert_eq!(offers(&["rollout", "re"])?, ["resume", "retry", ":4"]);
     assert_eq!(offers(&["nodes", "--not"])?, ["--not-ready", ":4"]);
     assert_eq!(offers(&["check", "xyz"])?, [":0"]);
@@ -61,11 +61,11 @@ fn offers(cluster: &Cluster, folder: &Path, words: &[&str]) -> Result<Vec<String
     Ok(printed.lines().map(str::to_owned).collect())
 }
 
-#[test]
-fn colours_are_for_terminals_unless_the_user_refuses_them() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start_with_profile(&cluster)?;
+pub(crate) fn colours_are_for_terminals_unless_the_user_refuses_them(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     for node in NODES {
         cluster.report_ready(node)?;
     }
@@ -93,11 +93,11 @@ fn colours_are_for_terminals_unless_the_user_refuses_them() -> Result<()> {
 }
 
 /// Each state replaces the one before it. In a pipe each is a line, and lines are all there is.
-#[test]
-fn a_rollout_is_redrawn_in_place_on_a_terminal_and_is_lines_in_a_pipe() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let cli = CommandLine::of(&cluster)?;
-    let _operator = Operator::start_with_profile(&cluster)?;
+pub(crate) fn a_rollout_is_redrawn_in_place_on_a_terminal_and_is_lines_in_a_pipe(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let cli = CommandLine::of(cluster)?;
+    let _operator = Operator::start_with_profile(cluster)?;
     for node in NODES {
         cluster.report_ready(node)?;
     }
@@ -109,8 +109,9 @@ fn a_rollout_is_redrawn_in_place_on_a_terminal_and_is_lines_in_a_pipe() -> Resul
     let recorded = folder.path().join("recorded");
     let follow = ["rollout", "status", "default", "--timeout=90s"];
     let (on_terminal, piped) = thread::scope(|scope| -> Result<_> {
-        let on_terminal = scope.spawn(|| cli.on_terminal("TERM=xterm", &follow, &recorded));
+        // First, so that it has read the first wave when the terminal shows it.
         let piped = scope.spawn(|| cli.expect(0, &follow));
+        let on_terminal = scope.spawn(|| cli.on_terminal("TERM=xterm", &follow, &recorded));
         wait_for("the first wave on the terminal", DEADLINE, || {
             let shown = fs::read_to_string(&recorded).unwrap_or_default();
             Ok(shown.contains("wave 1 of").then_some(()))

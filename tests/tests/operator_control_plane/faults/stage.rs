@@ -19,19 +19,17 @@ use crate::{DEADLINE, NODES};
 const OTHER: &str = "other";
 
 /// A cluster with the nodes of several pools and their agents.
-pub(crate) struct Stage {
-    // Dropped before the cluster.
+pub(crate) struct Stage<'c> {
     pub(crate) agents: Agents,
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: &'c mut Cluster,
     pools: &'static [Pool],
 }
 
 // === impl Stage ===
 
-impl Stage {
-    /// Starts a separate control plane with the nodes of `pools`, without profiles and operators.
-    pub(crate) fn start(pools: &'static [Pool]) -> Result<Stage> {
-        let cluster = Cluster::start()?;
+impl<'c> Stage<'c> {
+    /// Adds the nodes of `pools` to a cluster without profiles and operators.
+    pub(crate) fn start(cluster: &'c mut Cluster, pools: &'static [Pool]) -> Result<Stage<'c>> {
         let nodes = pools.iter().flat_map(|pool| {
             pool.nodes().map(|node| {
                 let metadata = json!({"name": node, "labels": {"pool": pool.name}});
