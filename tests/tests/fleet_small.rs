@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tests::fleet::{Figures, Settings, measure};
 
 /// The number of nodes: with the default of `maxUnavailable`, one changes at a time.
-const NODES: usize = 12;
+const NODES: usize = 8;
 
 #[test]
 fn a_fleet_is_measured_and_handed_over_node_by_node_and_an_operator_at_rest_writes_nothing()
