@@ -34,6 +34,10 @@ const NAMESPACE: &str = "signpost-system";
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
+/// The number of concurrent tests, which wait most of their time. Each takes a control plane, with
+/// 0.6 GB of memory and 8 s of a processor until it is ready.
+const AT_A_TIME: usize = 4;
+
 type Test = fn(&mut Cluster) -> Result<()>;
 
 /// The tests in the order in which they start: those that wait longest first, and last those that
@@ -73,7 +77,8 @@ const TESTS: [(&str, Test); 31] = named![
 ];
 
 fn main() -> Result<()> {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_A_TIME);
     build_programs()?;
     let pool = Pool::new(Cluster::start, Cluster::restore);
     libtest_mimic::run(&arguments, pool.trials(TESTS)).exit();
