@@ -11,7 +11,7 @@ use crds::{
     },
     resolve,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::records::ProfileRecord;
@@ -34,7 +34,7 @@ pub(super) fn follow(
     let has_ended = has_reached_every_node(rollout.phase) && !rollout.waves.is_empty();
     let rolled_out_at = match known {
         Some(known) if had_ended || !has_ended => Some(known),
-        _ => has_ended.then_some(Time(now)),
+        _ => has_ended.then(|| Time(after_all(&history, now))),
     };
     let newest = Revision {
         generation: rollout.generation,
@@ -61,6 +61,14 @@ pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
     (spec.config_hash.as_str() == revision.config_hash).then(|| Arc::new(spec))
 }
 
+/// Returns `now`, or the second after the latest rollout that ended. The status has whole seconds,
+/// and an operator on a machine with a fast clock may have written it.
+fn after_all(history: &[Revision], now: Timestamp) -> Timestamp {
+    let ends = history.iter().filter_map(|it| it.rolled_out_at.as_ref());
+    let latest = ends.map(|time| time.0).max();
+    latest.map_or(now, |latest| now.max(latest + SignedDuration::from_secs(1)))
+}
+
 const fn has_reached_every_node(phase: RolloutPhase) -> bool {
     matches!(
         phase,
@@ -69,13 +77,8 @@ const fn has_reached_every_node(phase: RolloutPhase) -> bool {
 }
 
 fn last_rolled_out(history: &[Revision]) -> Option<&Revision> {
-    // The status has whole seconds, and `max_by_key` returns the last one of several: the newest,
-    // and not the current one, which may have returned and is being rolled out again.
-    let (current, earlier) = history.split_at(history.len().min(1));
-    let candidates = current.iter().chain(earlier.iter().rev());
-    candidates
-        .filter(|revision| revision.rolled_out_at.is_some())
-        .max_by_key(|revision| revision.rolled_out_at.as_ref().map(|time| time.0))
+    let ended = history.iter().filter(|it| it.rolled_out_at.is_some());
+    ended.max_by_key(|it| it.rolled_out_at.as_ref().map(|time| time.0))
 }
 
 /// Removes the oldest revisions above the limit, but never the proven one: of many edits in a row

@@ -25,15 +25,13 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
     ) -> Option<&'a Arc<NodeProxySpec>> {
         let profile = &members.first()?.effective.profile_name;
-        let is_requested = |proven: &Arc<NodeProxySpec>| proven.config_hash == *self.hash();
-        if target.proven.as_ref().is_some_and(is_requested) {
-            return None;
-        }
-        let is_behind = |progress: &NodeProgress| {
-            matches!(progress, NodeProgress::Unheard(_) | NodeProgress::Behind(_))
-        };
-        let is_proven =
-            !node_progress.iter().any(is_behind) && node_progress.contains(&NodeProgress::Done);
+        let count =
+            |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
+        let behind = count(|it| matches!(it, NodeProgress::Behind(_)));
+        // Nodes that join prove nothing yet; where they are few, they are not a reason to doubt.
+        let unheard = count(|it| matches!(it, NodeProgress::Unheard(_)));
+        let done = count(|it| *it == NodeProgress::Done);
+        let is_proven = behind == 0 && done > unheard;
         self.trusted(target, members)
             .filter(|_| self.phase == Phase::Rolling && !is_proven)
             .filter(|spec| spec.profile_name == *profile)
@@ -41,15 +39,14 @@ impl RolloutProgress {
 
     /// Returns the configuration for nodes that join meanwhile and for those that have none to
     /// return to: the proven one. An older operator may not have recorded it; then the one that
-    /// most nodes have or can return to. Never the one of this rollout.
+    /// most nodes have or can return to. `None` if the proven one is that of this rollout.
     pub(super) fn trusted<'a>(
         &self,
         target: &'a Target,
         members: &'a [Member<'_>],
     ) -> Option<&'a Arc<NodeProxySpec>> {
-        let proven = target.proven.as_ref();
-        if let Some(proven) = proven.filter(|proven| proven.config_hash != *self.hash()) {
-            return Some(proven);
+        if let Some(proven) = &target.proven {
+            return (proven.config_hash != *self.hash()).then_some(proven);
         }
         let mut votes: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
         for member in members {

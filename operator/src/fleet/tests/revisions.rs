@@ -1,5 +1,6 @@
 //! Control of a rollout through fields: abort, retry, and the history.
 
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::Cluster;
@@ -211,4 +212,64 @@ fn t211_after_an_undo_the_configuration_before_it_is_the_proven_one() {
     cluster.add_node("n0", json!({}));
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n0", "n2", "n3"]);
+}
+
+/// An operator on a machine with a fast clock may have written when a rollout ended.
+#[test]
+fn t211_a_fast_clock_makes_no_configuration_the_proven_one_for_long() {
+    let hour = SignedDuration::from_hours(1);
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.now += hour;
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.now -= hour;
+    cluster.restart_operator();
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 3);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    cluster.add_node("n0", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n0", "n2", "n3"]);
+}
+
+/// The node that a change broke does not recover when the user undoes it.
+#[test]
+fn t211_after_an_undo_that_fails_nodes_join_with_what_the_others_have() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("ipvs"), ["n1"]);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(3600);
+    cluster.add_node("n9", json!({}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2", "n3", "n4", "n9"]
+    );
+}
+
+/// A cluster may grow all the time. A node that boots reports late.
+#[test]
+fn t211_few_nodes_that_join_do_not_keep_a_change_from_those_that_follow() {
+    let mut cluster = Cluster::with_nodes(10);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.mute.insert("n90".into());
+    cluster.add_node("n90", json!({}));
+    cluster.run();
+    cluster.mute.remove("n1");
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n90"], "unheard");
+    cluster.mute.insert("n91".into());
+    cluster.add_node("n91", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n90"]);
 }
