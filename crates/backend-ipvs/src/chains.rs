@@ -13,10 +13,11 @@ use netlink::nf_tables::{
     Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
-    Address, ChainWithRules, CountedRule, FrontendFields, RefusalReason, address_type_local, after,
-    base, compare, counted, ct_dnat, ct_new, family_of, in_range, load_address, load_frontend,
-    load_protocol_and_port, local_source, member, name, not_loopback, refuse_arrivals,
-    refuse_cluster_ips, regular, reject_or_drop, reject_ports, rule, verdict,
+    ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
+    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, RefusalReason, address_type_local, after,
+    base, compare, counted, counted_rules, ct_dnat, ct_new, family_of, in_range, load_address,
+    load_frontend, load_protocol_and_port, local_source, member, name, not_loopback,
+    refuse_arrivals, refuse_cluster_ips, regular, reject_or_drop, reject_ports, rule, verdict,
 };
 
 use self::marks::{label, labelled, load_mark, marked, set_mark};
@@ -48,32 +49,18 @@ const SRCNAT: i32 = 100;
 /// Before that.
 const BEFORE_SRCNAT: i32 = SRCNAT - 1;
 
-/// The chain that drops packets from outside the source ranges.
-pub(crate) const ALLOW_SOURCES: &str = "allow-sources";
-
 const DISPATCH: &str = "dispatch";
 const LEARN: &str = "learn";
 const TAKE: &str = "take";
 const TAKE_CLUSTER_IP: &str = "take-cluster-ip";
 const TAKE_MASQUERADED: &str = "take-masqueraded";
-const REFUSE: &str = "refuse";
-const REFUSE_NODE_PORT: &str = "nodeport-refuse";
-const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
-const REFUSE_PORTS: &str = "refuse-ports";
 const REFUSE_UNTAKEN: &str = "after-ipvs";
 
 /// The rules that count packets.
-pub(crate) const COUNTED: [CountedRule; 9] = [
-    CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
-    CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
-    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
-    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
-    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
-    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
-    CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
-    CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
-    CountedRule::refusing(REFUSE_UNTAKEN, RefusalReason::NotTakenByIpvs),
-];
+pub(crate) const COUNTED: [CountedRule; 9] = counted_rules(CountedRule::refusing(
+    REFUSE_UNTAKEN,
+    RefusalReason::NotTakenByIpvs,
+));
 
 /// Renders every chain except [`ALLOW_SOURCES`].
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
@@ -160,7 +147,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             "filter-forward",
             HookPoint::Forward,
             FILTER,
-            vec![new_jump("refuse-services"), new_jump("refuse-cluster-ips")],
+            vec![new_jump("refuse-services"), new_jump(REFUSE_CLUSTER_IPS)],
         ),
         filter(
             "filter-output",
@@ -169,7 +156,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             vec![
                 leave_marked(),
                 new_jump("refuse-services"),
-                new_jump("refuse-cluster-ips"),
+                new_jump(REFUSE_CLUSTER_IPS),
             ],
         ),
         filter(

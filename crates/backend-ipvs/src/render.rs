@@ -17,8 +17,8 @@ use nftables_model::{
 };
 
 use crate::allocation::{Allocation, Found, Lacks, lost, misleading, outdated};
+use crate::chains;
 use crate::chains::affinity::AffinityGroup;
-use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
 use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
@@ -408,7 +408,7 @@ pub(crate) fn lengths_of(table: &Contents) -> BTreeSet<u8> {
 
 /// The chain that drops packets from outside the source ranges of these lengths.
 pub(crate) fn allow(family: Family, lengths: &BTreeSet<u8>) -> ChainWithRules {
-    allow_sources(family, ALLOW_SOURCES, lengths.iter().copied(), |bits| {
+    allow_sources(family, lengths.iter().copied(), |bits| {
         SetName::Sources(bits).as_str()
     })
 }

@@ -20,8 +20,8 @@ use netlink::nf_tables::{
 };
 pub(crate) use nftables_model::regular;
 use nftables_model::{
-    CountedPackets, CountedRule, RefusalReason, base, refuse_arrivals, refuse_cluster_ips,
-    reject_or_drop, reject_ports,
+    ALLOW_SOURCES, CountedPackets, CountedRule, REFUSE_CLUSTER_IPS, REFUSE_PORTS, base,
+    counted_rules, refuse_arrivals, refuse_cluster_ips, reject_or_drop, reject_ports,
 };
 
 pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
@@ -31,7 +31,7 @@ use self::rule_parts::{
     load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
     not_loopback, rule, to_node_port_address, verdict,
 };
-pub(crate) use self::source_ranges::{ALLOW_SOURCES, allow_sources};
+pub(crate) use self::source_ranges::allow_sources;
 use crate::layout::{self, Keyed, SetName};
 use crate::table::ChainWithRules;
 
@@ -53,26 +53,12 @@ const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
 /// The chain that finds the packet's frontend.
 const DISPATCH: &str = "dispatch";
-const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
-const REFUSE_PORTS: &str = "refuse-ports";
-const REFUSE: &str = "refuse";
-const REFUSE_NODE_PORT: &str = "nodeport-refuse";
 
 /// The rules that count packets.
-pub(crate) const COUNTED: [CountedRule; 9] = [
-    CountedRule {
-        chain: DISPATCH,
-        packets: CountedPackets::NewConnections,
-    },
-    CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
-    CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
-    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
-    CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
-    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
-    CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
-    CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
-    CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
-];
+pub(crate) const COUNTED: [CountedRule; 9] = counted_rules(CountedRule {
+    chain: DISPATCH,
+    packets: CountedPackets::NewConnections,
+});
 
 /// The chains that exist in every table.
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
@@ -149,14 +135,14 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             ChainKind::Filter,
             HookPoint::Forward,
             FILTER,
-            vec![new("refuse-services"), new("refuse-cluster-ips")],
+            vec![new("refuse-services"), new(REFUSE_CLUSTER_IPS)],
         ),
         base(
             "filter-output",
             ChainKind::Filter,
             HookPoint::Output,
             FILTER,
-            vec![new("refuse-services"), new("refuse-cluster-ips")],
+            vec![new("refuse-services"), new(REFUSE_CLUSTER_IPS)],
         ),
         regular(DISPATCH, dispatch(family, config)),
         regular(

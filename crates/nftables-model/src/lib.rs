@@ -30,8 +30,9 @@ pub use key::{
     parse_frontend, parse_target, source, target,
 };
 pub use packet_counters::{
-    CountedPackets, CountedRule, PacketCountError, PacketCounters, PacketCounts, RefusalReason,
-    RuleEnd,
+    ALLOW_SOURCES, CountedPackets, CountedRule, PacketCountError, PacketCounters, PacketCounts,
+    REFUSE, REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, RefusalReason, RuleEnd,
+    counted_rules,
 };
 pub use parts::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,

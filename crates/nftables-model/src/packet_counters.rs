@@ -55,6 +55,17 @@ pub struct CountedRule {
     pub packets: CountedPackets,
 }
 
+/// The chain that rejects or drops packets to an address of a Service.
+pub const REFUSE: &str = "refuse";
+/// The same for node ports.
+pub const REFUSE_NODE_PORT: &str = "nodeport-refuse";
+/// The chain that refuses packets to cluster IPs that nothing has redirected.
+pub const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
+/// The chain that rejects packets to a port that the Service of a cluster IP does not have.
+pub const REFUSE_PORTS: &str = "refuse-ports";
+/// The chain that drops packets from outside the source ranges.
+pub const ALLOW_SOURCES: &str = "allow-sources";
+
 /// Packets since the rules that count them were written.
 pub type PacketCounts = BTreeMap<CountedPackets, u64>;
 
@@ -117,6 +128,22 @@ impl CountedRule {
             packets: CountedPackets::Refused(reason),
         }
     }
+}
+
+/// Returns the rules that count packets in a table: those that every table with these chains has,
+/// and one of its own.
+pub const fn counted_rules(own: CountedRule) -> [CountedRule; 9] {
+    [
+        own,
+        CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
+        CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
+        CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
+        CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
+        CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
+        CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
+        CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
+        CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
+    ]
 }
 
 // === impl PacketCounters ===

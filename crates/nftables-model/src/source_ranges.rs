@@ -9,14 +9,15 @@ use netlink::nf_tables::{Expression, Register, Verdict};
 
 use crate::contents::ChainWithRules;
 use crate::key::{FrontendFields, name};
+use crate::packet_counters::ALLOW_SOURCES;
 use crate::parts::{Address, counted, load_frontend, load_prefix, rule, verdict};
 use crate::refusals::regular;
 
-/// Looks up the source in the sets of `lengths`, the longest first, and drops and counts packets
-/// whose source is in none. `set_of` returns the name of the set for a length.
+/// Returns [`ALLOW_SOURCES`]: it looks up the source in the sets of `lengths`, the longest first, and
+/// drops and counts packets whose source is in none. `set_of` returns the name of the set for a
+/// length.
 pub fn allow_sources(
     family: Family,
-    chain: &str,
     lengths: impl DoubleEndedIterator<Item = u8>,
     set_of: impl Fn(u8) -> &'static str,
 ) -> ChainWithRules {
@@ -37,5 +38,5 @@ pub fn allow_sources(
         })
         .collect();
     rules.push(counted(verdict(Verdict::Drop)));
-    regular(chain, rules)
+    regular(ALLOW_SOURCES, rules)
 }

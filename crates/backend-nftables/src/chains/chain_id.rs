@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use super::{
-    ALLOW_SOURCES, ChainRole, Counter, NumberedChain, Placement, REFUSE, REFUSE_NODE_PORT,
-    SlotChoice,
-};
+use nftables_model::{ALLOW_SOURCES, REFUSE, REFUSE_NODE_PORT};
+
+use super::{ChainRole, Counter, NumberedChain, Placement, SlotChoice};
 use crate::layout::{self, AffinityMap, Keyed, SetName};
 
 /// The target that a number stands for.
