@@ -15,6 +15,7 @@ use http::{StatusCode, header};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
+use tokio::task::spawn_blocking;
 
 use crate::metrics::plain_text::{MEDIA_TYPE, plain_text};
 use crate::metrics::process::ProcessCollector;
@@ -120,9 +121,10 @@ fn build_labels(build: &BuildInfo) -> Vec<(&'static str, String)> {
 }
 
 async fn answer(State(metrics): State<Metrics>) -> Response {
-    match metrics.scrape() {
-        Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
-        Err(_) => (
+    // Collectors read files, and some ask the kernel.
+    match spawn_blocking(move || metrics.scrape()).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
+        Ok(Err(_)) | Err(_) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             "failed to write a metric\n",
         )
