@@ -119,11 +119,7 @@ pub(crate) fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_li
     cluster: &mut Cluster,
 ) -> Result<()> {
     let cli = CommandLine::of(cluster)?;
-    let _operator = Operator::start_with_profile(cluster)?;
-    for node in NODES {
-        cluster.report_ready(node)?;
-    }
-    cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
+    let _operator = Operator::start_with_ready_nodes(cluster)?;
     let text = cli.expect(3, &["rollout", "abort", "default"])?;
     assert!(text.contains("no rollout is in progress"), "{text}");
     let text = cli.expect(3, &["rollout", "undo", "default"])?;

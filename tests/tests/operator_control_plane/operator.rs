@@ -52,6 +52,16 @@ impl Operator {
         Ok(operator)
     }
 
+    /// The same; returns once all nodes are ready with it.
+    pub(crate) fn start_with_ready_nodes(cluster: &Cluster) -> Result<Operator> {
+        let operator = Operator::start_with_profile(cluster)?;
+        for node in NODES {
+            cluster.report_ready(node)?;
+        }
+        cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+        Ok(operator)
+    }
+
     /// Starts an operator that reaches the API server at `address`.
     pub(crate) fn start_at(
         address: SocketAddrV4,

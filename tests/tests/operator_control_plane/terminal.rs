@@ -65,11 +65,7 @@ pub(crate) fn colours_are_for_terminals_unless_the_user_refuses_them(
     cluster: &mut Cluster,
 ) -> Result<()> {
     let cli = CommandLine::of(cluster)?;
-    let _operator = Operator::start_with_profile(cluster)?;
-    for node in NODES {
-        cluster.report_ready(node)?;
-    }
-    cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    let _operator = Operator::start_with_ready_nodes(cluster)?;
     let piped = cli.expect(0, &["status"])?;
     assert!(!piped.contains(ESCAPE), "{piped:?}");
     let asked = cli.expect(0, &["--color=always", "status"])?;
@@ -97,11 +93,7 @@ pub(crate) fn a_rollout_is_redrawn_in_place_on_a_terminal_and_is_lines_in_a_pipe
     cluster: &mut Cluster,
 ) -> Result<()> {
     let cli = CommandLine::of(cluster)?;
-    let _operator = Operator::start_with_profile(cluster)?;
-    for node in NODES {
-        cluster.report_ready(node)?;
-    }
-    cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
+    let _operator = Operator::start_with_ready_nodes(cluster)?;
     cluster.put_profile("default", json!({"mode": "iptables"}))?;
     cluster.wait_for_stamp("n1", "default", "iptables")?;
 
