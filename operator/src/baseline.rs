@@ -1,7 +1,7 @@
 //! The state of a node at the time it was assigned its configuration. A change is judged only by
 //! what became worse since.
 
-use crds::effective::hash::ConfigHash;
+use crds::{condition::reason::CONNECTION_FAILED, effective::hash::ConfigHash};
 use serde::{Deserialize, Serialize};
 
 use crate::records::Reachability;
@@ -20,6 +20,20 @@ pub(crate) struct Baseline {
     /// because it could not reach the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) degraded: Option<String>,
+    /// Whether new connections to the API server's Service failed. Operators that did not store it
+    /// knew only the reason of Degraded.
+    #[serde(default, skip_serializing_if = "Connections::are_not_failing")]
+    pub(crate) connections: Connections,
+}
+
+/// Whether a node's agent reports that its new connections fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Connections {
+    /// It reports no failure, and may not have checked.
+    #[default]
+    NotFailing,
+    /// They fail.
+    Failing,
 }
 
 /// Whether a node's agent was ready with a configuration.
@@ -37,5 +51,19 @@ impl Baseline {
     /// Whether the node was reachable and ready. Only such a node can show whether a change works.
     pub(crate) fn is_well(&self) -> bool {
         self.node == Reachability::Reachable && self.agent == Readiness::Ready
+    }
+
+    /// Whether new connections failed.
+    pub(crate) fn had_failing_connections(&self) -> bool {
+        self.connections == Connections::Failing
+            || self.degraded.as_deref() == Some(CONNECTION_FAILED.name)
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    const fn are_not_failing(&self) -> bool {
+        matches!(self, Self::NotFailing)
     }
 }

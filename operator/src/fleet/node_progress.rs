@@ -9,7 +9,10 @@
 use std::{borrow::Cow, time::Duration};
 
 use crds::{
-    condition::reason::{AGENT_SILENT, LISTS_PENDING, SOURCE_STALE},
+    condition::{
+        API_SERVICE_REACHABLE, DEGRADED,
+        reason::{AGENT_SILENT, LISTS_PENDING, SOURCE_STALE},
+    },
     effective::hash::ConfigHash,
     profile::rollout::Rollout,
 };
@@ -17,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
-    baseline::{Baseline, Readiness},
+    baseline::{Baseline, Connections, Readiness},
     fleet::{
         member::Member,
         observations::{Observation, Observations, Shape, Since},
@@ -223,6 +226,10 @@ impl Member<'_> {
                 Readiness::NotReady
             },
             degraded: self.degraded().map(|condition| condition.reason.clone()),
+            connections: match self.failed_connection() {
+                Some(_) => Connections::Failing,
+                None => Connections::NotFailing,
+            },
         })
     }
 
@@ -245,6 +252,13 @@ impl Member<'_> {
             let silent = "its agent has stopped reporting";
             return Some(Fault::new(AGENT_SILENT.name, silent));
         }
+        // Degraded has one reason, and others come before this one.
+        if let Some(failed) = self.failed_connection()
+            && baseline.is_well()
+            && !baseline.had_failing_connections()
+        {
+            return Some(Fault::new(&failed.reason, describe(failed)));
+        }
         let degraded = self.degraded().filter(|_| baseline.is_well())?;
         (baseline.degraded.as_ref() != Some(&degraded.reason))
             .then(|| Fault::new(&degraded.reason, describe(degraded)))
@@ -253,10 +267,21 @@ impl Member<'_> {
     /// Returns the condition Degraded if it is True for the current generation and not caused by
     /// the loss of the API server.
     fn degraded(&self) -> Option<&Condition> {
+        self.says_now(DEGRADED, "True")
+            .filter(|degraded| !is_about_the_source(degraded))
+    }
+
+    /// Returns the condition APIServiceReachable if it is False for the current generation.
+    fn failed_connection(&self) -> Option<&Condition> {
+        self.says_now(API_SERVICE_REACHABLE, "False")
+    }
+
+    /// Returns a condition if it has this status for the current generation.
+    fn says_now(&self, kind: &str, status: &str) -> Option<&Condition> {
         let generation = self.proxy?.generation;
-        self.condition(crds::condition::DEGRADED)
-            .filter(|degraded| degraded.status == "True" && !is_about_the_source(degraded))
-            .filter(|degraded| degraded.observed_generation == Some(generation))
+        self.condition(kind).filter(|condition| {
+            condition.status == status && condition.observed_generation == Some(generation)
+        })
     }
 
     /// The state of a node that had no configuration before.
@@ -328,6 +353,7 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
             node: Reachability::Reachable,
             agent: Readiness::Ready,
             degraded: None,
+            connections: Connections::NotFailing,
         }))
     })
 }

@@ -2,8 +2,8 @@
 
 use crds::{
     condition::{
-        CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED, FOREIGN_PROXY_DETECTED, READY,
-        RULES_CONTESTED,
+        API_SERVICE_REACHABLE, CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED,
+        FOREIGN_PROXY_DETECTED, READY, RULES_CONTESTED,
     },
     effective::hash::ConfigHash,
     node_proxy::{Heartbeat, NodeProxyStatus, latency::Microseconds},
@@ -43,7 +43,8 @@ pub(crate) struct Latency {
 }
 
 /// The conditions that the operator uses.
-const CONDITIONS: [&str; 6] = [
+const CONDITIONS: [&str; 7] = [
+    API_SERVICE_REACHABLE,
     READY,
     DEGRADED,
     FEATURES_HONOURED,
@@ -58,7 +59,12 @@ impl From<NodeProxyStatus> for Report {
     fn from(status: NodeProxyStatus) -> Self {
         let total = status.sync_latency.map(|latency| latency.total);
         let mut conditions = status.conditions;
-        conditions.retain(|condition| CONDITIONS.contains(&condition.type_.as_str()));
+        // A connection that succeeds leads to no decision, and is reported after every change.
+        conditions.retain(|condition| {
+            let kind = condition.type_.as_str();
+            CONDITIONS.contains(&kind)
+                && (kind != API_SERVICE_REACHABLE || condition.status == "False")
+        });
         conditions.shrink_to_fit();
         Self {
             observed_generation: status.observed_generation,

@@ -35,6 +35,22 @@ fn t160_a_report_that_says_the_same_again_costs_no_plan_of_all_nodes() {
 }
 
 #[test]
+fn t160_a_connection_that_succeeds_costs_no_plan_of_all_nodes() {
+    let mut cluster = settled("Lease".into());
+    let reports = [("True", false), ("False", true)];
+    for (status, has_changes) in reports {
+        let mut report = cluster.proxies["n1"]["status"].clone();
+        let conditions = report["conditions"].as_array_mut().expect("conditions");
+        conditions.push(json!({
+            "type": "APIServiceReachable", "status": status, "reason": "Said", "message": "",
+            "lastTransitionTime": cluster.now,
+        }));
+        cluster.change_status("n1", report);
+        assert_eq!(cluster.fleet.has_changes(), has_changes, "{status}");
+    }
+}
+
+#[test]
 fn an_agent_without_a_lease_lives_by_the_time_of_its_report() {
     let mut cluster = settled(Value::Null);
     renew(&mut cluster, 2);

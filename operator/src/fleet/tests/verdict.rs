@@ -71,6 +71,75 @@ fn t184_a_change_after_which_new_connections_fail_is_taken_back() {
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
 }
 
+/// The agent of `node` reports that it is degraded, because the kernel refuses a Service.
+fn say_services_rejected(cluster: &mut Cluster, node: &str) {
+    let conditions = json!({"Ready": "True", "Degraded": "True"});
+    cluster.say_because(node, "ServicesRejected", conditions);
+}
+
+/// The agent of `node` also reports that connections to the API server's Service fail.
+fn say_connection_failed(cluster: &mut Cluster, node: &str) {
+    say_services_rejected(cluster, node);
+    let proxy = &cluster.proxies[node];
+    let mut status = proxy["status"].clone();
+    let failed = json!({
+        "type": "APIServiceReachable", "status": "False", "reason": "ConnectionFailed",
+        "message": "10.96.0.1:443: timed out", "observedGeneration": status["observedGeneration"],
+        "lastTransitionTime": cluster.now,
+    });
+    let conditions = status["conditions"].as_array_mut();
+    conditions.expect("conditions").push(failed);
+    cluster.change_status(node, status);
+}
+
+/// Failure story T214. Degraded names one reason, and the refused Service comes before the failed
+/// connections.
+#[test]
+fn t214_failed_connections_count_on_nodes_that_are_degraded_for_another_reason() {
+    let mut cluster = Cluster::with_nodes(50);
+    for number in 1..=50 {
+        say_services_rejected(&mut cluster, &format!("n{number}"));
+    }
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.run();
+    cluster.put_profile("default", iptables(json!({"minReady": "1m"})));
+    for _ in 0..200 {
+        cluster.advance(1);
+        let changed = cluster.nodes_with_mode("iptables");
+        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        for node in changed {
+            say_connection_failed(&mut cluster, &node);
+        }
+    }
+    let tried: BTreeSet<&String> = cluster.stamped.iter().collect();
+    assert_eq!(tried.len(), 1, "{tried:?}");
+    let message = cluster.message("default", "Progressing");
+    assert!(message.contains("ConnectionFailed"), "{message}");
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+}
+
+/// Failure story T214.
+#[test]
+fn t214_connections_that_failed_before_a_change_are_not_held_against_it() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    for number in 1..=3 {
+        say_connection_failed(&mut cluster, &format!("n{number}"));
+    }
+    cluster.run();
+    cluster.put_profile("default", iptables(json!({})));
+    for _ in 0..10 {
+        cluster.advance(60);
+        let changed = cluster.nodes_with_mode("iptables");
+        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        for node in changed {
+            say_connection_failed(&mut cluster, &node);
+        }
+    }
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
 #[test]
 fn a_node_lost_after_its_wave_still_takes_up_a_place() {
     let mut cluster = Cluster::with_nodes(9);
