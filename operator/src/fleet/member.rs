@@ -317,15 +317,15 @@ impl Member<'_> {
         }
     }
 
-    /// Returns the state of a node that was healthy with the configuration of hash `from` and was
-    /// changed back from it; `None` for other nodes. Going back is a change like any other.
+    /// Returns the state of a node that was changed back from the configuration of hash `from`, and
+    /// its state before; `None` for other nodes. Going back is a change like any other.
     pub(crate) fn progress_back(
         &self,
         from: &ConfigHash,
         rollout: &Rollout,
         observations: &mut Observations,
         now: Timestamp,
-    ) -> Option<NodeProgress> {
+    ) -> Option<(NodeProgress, &Baseline)> {
         let current = &self.current()?.config_hash;
         let proxy = self.proxy?;
         let baseline = proxy.baseline.as_ref()?;
@@ -333,8 +333,7 @@ impl Member<'_> {
         let previous = proxy.previous.as_ref();
         let came_forward = previous.is_some_and(|previous| previous.config_hash == *from);
         let went_back = current != from && baseline.config_hash == *from && !came_forward;
-        (went_back && baseline.is_well())
-            .then(|| self.progress(current, rollout, observations, now))
+        went_back.then(|| (self.progress(current, rollout, observations, now), baseline))
     }
 
     /// Returns the desired configuration that restores the previous spec.

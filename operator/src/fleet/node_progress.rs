@@ -252,6 +252,11 @@ impl Member<'_> {
             let silent = "its agent has stopped reporting";
             return Some(Fault::new(AGENT_SILENT.name, silent));
         }
+        self.worse_report(baseline)
+    }
+
+    /// Returns what the agent reports that is worse than in `baseline`, other than readiness.
+    fn worse_report(&self, baseline: &Baseline) -> Option<Fault> {
         // Degraded has one reason, and others come before this one.
         if let Some(failed) = self.failed_connection()
             && baseline.is_well()
@@ -262,6 +267,13 @@ impl Member<'_> {
         let degraded = self.degraded().filter(|_| baseline.is_well())?;
         (baseline.degraded.as_ref() != Some(&degraded.reason))
             .then(|| Fault::new(&degraded.reason, describe(degraded)))
+    }
+
+    /// Whether the agent reports nothing worse than before the change, whatever became of the
+    /// kubelet.
+    pub(crate) fn serves_as_before(&self) -> bool {
+        let baseline = self.proxy.and_then(assumed_baseline);
+        self.is_done() && baseline.is_none_or(|before| self.worse_report(&before).is_none())
     }
 
     /// Returns the condition Degraded if it is True for the current generation and not caused by

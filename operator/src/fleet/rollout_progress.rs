@@ -37,7 +37,7 @@ use crate::fleet::{
     member::{DesiredNodeProxy, Member},
     node_progress::NodeProgress,
     observations::Observations,
-    returns::Returns,
+    returns::{Returns, Room},
     verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
 };
@@ -117,8 +117,8 @@ pub(crate) enum Phase {
 struct Retreat<'a> {
     outcome: OnFailure,
     target: &'a Target,
-    /// How many healthy nodes may be changed back now.
-    room: usize,
+    /// How many nodes may be changed back now.
+    room: Room,
 }
 
 /// The result of one evaluation of the nodes.
@@ -392,8 +392,8 @@ impl RolloutProgress {
     }
 
     /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
-    /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
-    /// of the healthy ones only as many as there is room for.
+    /// and the others keep their configuration. Nodes that no longer serve are rolled back at once;
+    /// of the others only as many as there is room for.
     fn retreat(
         &self,
         Retreat {
@@ -406,15 +406,6 @@ impl RolloutProgress {
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let trusted = self.trusted(target, members);
-        let mut may_go_back = |progress: &NodeProgress| {
-            let is_well = is_ready(progress) || matches!(progress, NodeProgress::Proving(_));
-            if !is_well {
-                return true;
-            }
-            let may = room > 0;
-            room = room.saturating_sub(1);
-            may
-        };
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| {
             let fallback = || {
                 trusted.map(|spec| DesiredNodeProxy {
@@ -428,7 +419,7 @@ impl RolloutProgress {
                 .is_some_and(|current| current.config_hash == self.hash)
                 && !member.was_given_before(target.before + 1);
             let back = match outcome {
-                OnFailure::Rollback if changed && may_go_back(progress) => {
+                OnFailure::Rollback if changed && room.take(member, progress, now) => {
                     member.go_back(now).or_else(fallback)
                 }
                 OnFailure::Rollback | OnFailure::Halt => None,

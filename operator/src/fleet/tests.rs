@@ -8,6 +8,7 @@ mod newcomers;
 mod news;
 mod progress;
 mod properties;
+mod returns;
 mod revisions;
 mod rollout;
 mod silence;

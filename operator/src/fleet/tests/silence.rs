@@ -11,15 +11,15 @@ use super::Cluster;
 use crate::fleet::{Action, Event};
 
 /// A settled cluster whose agents renew Leases, which the operator lists every 15 s.
-struct Watched {
-    cluster: Cluster,
+pub(super) struct Watched {
+    pub(super) cluster: Cluster,
     clock: Instant,
     versions: BTreeMap<String, String>,
     sync: u64,
 }
 
 impl Watched {
-    fn with_nodes(count: usize) -> Self {
+    pub(super) fn with_nodes(count: usize) -> Self {
         let mut cluster = Cluster::with_nodes(count);
         cluster.heartbeat = "Lease".into();
         let nodes: Vec<String> = cluster.proxies.keys().cloned().collect();
@@ -37,7 +37,7 @@ impl Watched {
     }
 
     /// Lets this time pass while all agents except `silent` renew their Leases.
-    fn pass(&mut self, seconds: u64, silent: &[&str]) {
+    pub(super) fn pass(&mut self, seconds: u64, silent: &[&str]) {
         for _ in 0..seconds / 15 {
             self.clock += Duration::from_secs(15);
             self.sync += 1;
