@@ -28,6 +28,7 @@ mod proven;
 mod returns;
 mod rollout_progress;
 mod rollup;
+mod soak;
 mod unwritten_verdicts;
 mod verdict;
 mod waves;
@@ -200,7 +201,12 @@ impl Fleet {
                 Some(proxies) => {
                     let promised = proxies.values().filter(|proxy| proxy.has_promised_lease());
                     let promised = promised.map(|proxy| proxy.name.as_str());
-                    self.heartbeats.observe(promised, &versions, at)
+                    let impact = self.heartbeats.observe(promised, &versions, at);
+                    if self.observations.renewal_matters(&self.heartbeats) {
+                        PlanImpact::Something
+                    } else {
+                        impact
+                    }
                 }
                 None => PlanImpact::Nothing,
             },

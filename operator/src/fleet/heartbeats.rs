@@ -109,6 +109,12 @@ impl Heartbeats {
         }
     }
 
+    /// Returns the version of the Lease of `node`; `None` until the first list after its agent's last
+    /// report.
+    pub(crate) fn version(&self, node: &str) -> Option<&str> {
+        self.seen.get(node)?.version.as_deref()
+    }
+
     /// Whether the agent of `node` was silent at the last list.
     pub(crate) fn is_silent(&self, node: &str) -> bool {
         self.silent.contains(node)

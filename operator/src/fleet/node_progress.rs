@@ -41,8 +41,8 @@ pub(crate) enum NodeProgress {
     Behind(Health),
     /// It was assigned the configuration and has until this time to become ready.
     Pending(Timestamp),
-    /// It is ready with the configuration, and counts as available if it stays ready until this
-    /// time.
+    /// It is ready with the configuration, and has to stay so until this time at least to count as
+    /// available.
     Proving(Timestamp),
     /// It is worse than before, and fails if that lasts until this time.
     Ailing(Timestamp),
@@ -187,12 +187,9 @@ impl Member<'_> {
             if self.is_left_to_another_proxy() && spec.config.handover.is_manual() {
                 return NodeProgress::Joined;
             }
-            let proven = proven_at(proxy, observation.since, rollout);
-            return if now < proven {
-                NodeProgress::Proving(proven)
-            } else {
-                NodeProgress::Done
-            };
+            return self
+                .proving_until(observation.since, rollout, observations, now)
+                .map_or(NodeProgress::Done, NodeProgress::Proving);
         }
         if !baseline.is_well() {
             return self.unproven(deadline, now);
@@ -379,16 +376,6 @@ fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timesta
         _ => given.time(),
     };
     after(start, rollout.progress_deadline.duration())
-}
-
-/// Returns when a node that is ready `since` then counts as available. What a newly started operator
-/// found has been so since the agent's last report, on the API server's clock.
-fn proven_at(proxy: &NodeProxyRecord, since: Since, rollout: &Rollout) -> Timestamp {
-    let start = match (since, proxy.reported_at) {
-        (Since::Found(found), Some(reported)) => found.min(reported),
-        _ => since.time(),
-    };
-    after(start, rollout.min_ready.duration())
 }
 
 fn onset(since: Since, deadline: Timestamp) -> FailureStart {

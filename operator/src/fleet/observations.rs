@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::records::NodeProxyRecord;
+use crate::{fleet::heartbeats::Heartbeats, records::NodeProxyRecord};
 
 /// The last observation of each node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observations {
     nodes: BTreeMap<String, (Stamp, Observation)>,
+    /// The Leases that nodes have to renew to count as available.
+    leases: BTreeMap<String, AwaitedLease>,
     syncs: Rounds,
 }
 
@@ -47,6 +49,15 @@ pub(crate) struct Observation {
     pub(crate) since: Since,
     /// Whether the node has ever been [`Shape::Well`] with this spec.
     pub(crate) was_well: bool,
+}
+
+/// A Lease that a node has to renew.
+#[derive(Clone, Debug)]
+enum AwaitedLease {
+    /// It still has this version.
+    Unchanged(String),
+    /// It was renewed.
+    Renewed,
 }
 
 /// The UID of a node's `NodeProxy`, and its generation.
@@ -89,13 +100,44 @@ impl Observations {
             was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
         };
         let stamp = (proxy.uid.clone(), proxy.generation);
+        self.leases.remove(&proxy.name);
         self.nodes.insert(proxy.name.clone(), (stamp, observation));
         observation
+    }
+
+    /// Whether the Lease of `node`, now of this version, was renewed after the first call in its
+    /// present state.
+    pub(crate) fn has_renewed(&mut self, node: &str, version: Option<&str>) -> bool {
+        let Some(version) = version else {
+            return matches!(self.leases.get(node), Some(AwaitedLease::Renewed));
+        };
+        let unchanged = || AwaitedLease::Unchanged(version.to_owned());
+        let lease = self.leases.entry(node.to_owned()).or_insert_with(unchanged);
+        if matches!(lease, AwaitedLease::Unchanged(before) if before != version) {
+            *lease = AwaitedLease::Renewed;
+        }
+        matches!(lease, AwaitedLease::Renewed)
+    }
+
+    /// No renewal of the Lease of `node` matters any more.
+    pub(crate) fn await_no_renewal(&mut self, node: &str) {
+        self.leases.remove(node);
+    }
+
+    /// Whether a node for which [`Self::has_renewed`] was false has renewed its Lease since.
+    pub(crate) fn renewal_matters(&self, heartbeats: &Heartbeats) -> bool {
+        self.leases.iter().any(|(node, lease)| match lease {
+            AwaitedLease::Unchanged(before) => heartbeats
+                .version(node)
+                .is_some_and(|version| version != before),
+            AwaitedLease::Renewed => false,
+        })
     }
 
     /// Ends one evaluation of the whole fleet: removes nodes that no longer have a `NodeProxy`.
     pub(crate) fn close(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
         self.nodes.retain(|name, _| proxies.contains_key(name));
+        self.leases.retain(|name, _| proxies.contains_key(name));
         self.syncs = Rounds::Later;
     }
 }

@@ -13,6 +13,7 @@ mod revisions;
 mod rollout;
 mod silence;
 mod skew;
+mod soak;
 mod stamping;
 mod status;
 mod verdict;

@@ -1,0 +1,64 @@
+//! When a node that is ready with a change counts as available.
+
+use std::time::Duration;
+
+use crds::profile::rollout::Rollout;
+use jiff::Timestamp;
+
+use crate::fleet::{
+    member::Member,
+    node_progress::after,
+    observations::{Observations, Since},
+};
+
+/// The operator has to see a renewal of the node's Lease in the last part of `minReady`, of this
+/// length, or later. It may see it 15 s late, so the agent lived 50 s before the end or later; the
+/// node controller, too, needs 50 s to notice that a node is gone.
+const LAST_PART: Duration = Duration::from_secs(35);
+/// How long after `minReady` the operator waits for the renewal. Without one, the agent counts as
+/// silent within 60 s: 80 s after the last renewal, and at the next list. A rollout has to go on
+/// if the Leases cannot be listed.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+// === impl Member ===
+
+impl Member<'_> {
+    /// Returns until when the node, which has been ready since `ready`, has to stay so for the next
+    /// decision; `None` if it counts as available.
+    ///
+    /// What a newly started operator found has been so since the agent's last report, on the API
+    /// server's clock.
+    pub(super) fn proving_until(
+        &self,
+        ready: Since,
+        rollout: &Rollout,
+        observations: &mut Observations,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let proxy = self.proxy?;
+        let start = match (ready, proxy.reported_at) {
+            (Since::Found(found), Some(reported)) => found.min(reported),
+            _ => ready.time(),
+        };
+        let min_ready = rollout.min_ready.duration();
+        let end = after(start, min_ready);
+        let remaining = (now < end).then_some(end);
+        let has_lease = proxy.has_promised_lease() && !self.is_handed_back();
+        let first_part = min_ready.checked_sub(LAST_PART).filter(|_| has_lease);
+        let Some(first_part) = first_part else {
+            return remaining;
+        };
+        let last_part = after(start, first_part);
+        if now < last_part {
+            return Some(last_part);
+        }
+        let latest = after(end, PATIENCE);
+        if now >= latest {
+            observations.await_no_renewal(self.name());
+            return remaining;
+        }
+        let lease = self.heartbeats.version(self.name());
+        let has_renewed = observations.has_renewed(self.name(), lease);
+        remaining.or_else(|| (!has_renewed).then_some(latest))
+    }
+}
