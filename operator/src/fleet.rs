@@ -24,6 +24,7 @@ mod member;
 mod node_findings;
 mod node_progress;
 mod observations;
+mod outage;
 mod proven;
 mod returns;
 mod rollout_progress;

@@ -21,7 +21,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 pub(crate) use self::{
-    node::{NodeRecord, Reachability, Role, SlimNode},
+    node::{Contact, NodeRecord, Reachability, Role, SlimNode},
     report::{Latency, Report},
     shared_specs::SharedSpecs,
 };

@@ -25,7 +25,7 @@ use crate::{
         member::Member,
         observations::{Observation, Observations, Shape, Since},
     },
-    records::{NodeProxyRecord, Reachability},
+    records::{Contact, NodeProxyRecord, Reachability},
 };
 
 /// The state of a node with regard to the configuration that its profile requests.
@@ -264,6 +264,12 @@ impl Member<'_> {
         let degraded = self.degraded().filter(|_| baseline.is_well())?;
         (baseline.degraded.as_ref() != Some(&degraded.reason))
             .then(|| Fault::new(&degraded.reason, describe(degraded)))
+    }
+
+    /// Whether the node controller has lost the kubelet, or the operator the agent. That says nothing
+    /// about why.
+    pub(crate) fn is_lost(&self, now: Timestamp) -> bool {
+        self.node.contact == Contact::Lost || self.is_silent(now)
     }
 
     /// Whether the agent reports nothing worse than before the change, whatever became of the

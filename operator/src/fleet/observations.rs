@@ -16,6 +16,8 @@ pub(crate) struct Observations {
     nodes: BTreeMap<String, (Stamp, Observation)>,
     /// The Leases that nodes have to renew to count as available.
     leases: BTreeMap<String, AwaitedLease>,
+    /// Since when nodes have been lost.
+    lost: BTreeMap<String, Timestamp>,
     syncs: Rounds,
 }
 
@@ -134,10 +136,45 @@ impl Observations {
         })
     }
 
+    /// Records that `node` is lost at `now`.
+    pub(crate) fn note_loss(&mut self, node: &str, now: Timestamp) {
+        self.lost.entry(node.to_owned()).or_insert(now);
+    }
+
+    /// Records that `node` is not lost.
+    pub(crate) fn note_contact(&mut self, node: &str) {
+        self.lost.remove(node);
+    }
+
+    /// Returns since when `node` has been lost.
+    pub(crate) fn lost_since(&self, node: &str) -> Option<Timestamp> {
+        self.lost.get(node).copied()
+    }
+
+    /// Returns since when the node of `proxy` has had its spec, if the operator knows.
+    pub(crate) fn given(&self, proxy: &NodeProxyRecord) -> Option<Timestamp> {
+        let ((uid, generation), known) = self.nodes.get(&proxy.name)?;
+        let is_same = *uid == proxy.uid && *generation == proxy.generation;
+        is_same.then(|| known.given.time())
+    }
+
+    /// Counts the time anew for which the node has been worse than before.
+    pub(crate) fn excuse(&mut self, node: &str, now: Timestamp) {
+        if let Some((_, known)) = self.nodes.get_mut(node)
+            && known.shape == Shape::Worse
+        {
+            known.since = match known.since {
+                Since::Changed(_) => Since::Changed(now),
+                Since::Found(_) => Since::Found(now),
+            };
+        }
+    }
+
     /// Ends one evaluation of the whole fleet: removes nodes that no longer have a `NodeProxy`.
     pub(crate) fn close(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
         self.nodes.retain(|name, _| proxies.contains_key(name));
         self.leases.retain(|name, _| proxies.contains_key(name));
+        self.lost.retain(|name, _| proxies.contains_key(name));
         self.syncs = Rounds::Later;
     }
 }

@@ -14,7 +14,10 @@
 //! configuration. Their failures roll no other node back: the profile is known to work where it
 //! was.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crds::{
     condition::{
@@ -37,6 +40,7 @@ use crate::fleet::{
     member::{DesiredNodeProxy, Member},
     node_progress::NodeProgress,
     observations::Observations,
+    outage::Losses,
     returns::{Returns, Room},
     verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
@@ -84,6 +88,8 @@ pub(crate) struct RolloutProgress {
     asked: Option<ProxyProfileSpec>,
     /// The phase of the rollout.
     pub(crate) phase: Phase,
+    /// The losses of nodes at the last evaluation, if they were an outage.
+    outage: Option<Losses>,
 }
 
 /// The phase of a rollout.
@@ -182,6 +188,7 @@ impl RolloutProgress {
             began: written.map_or(target.generation, |rollout| rollout.generation),
             asked: (generation == target.generation).then(|| target.asked.clone()),
             phase,
+            outage: None,
         }
     }
 
@@ -222,12 +229,14 @@ impl RolloutProgress {
                 began: target.generation,
                 asked: Some(target.asked.clone()),
                 phase: Phase::Rolling,
+                outage: None,
             };
         }
         if !matches!(self.phase, Phase::Failed { .. }) {
             self.generation = target.generation;
             self.asked = Some(target.asked.clone());
         }
+        self.look_for_an_outage(target, members, observations, now);
         let began = self.began;
         let progress_of = |member: &Member<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
@@ -277,6 +286,7 @@ impl RolloutProgress {
         });
         let mut progress = waves.progress(&self.hash, members, &node_progress);
         progress.failed_returns = returns.failed;
+        progress.outage = self.outage.map(Losses::describe);
         Advance {
             progress,
             desired: desired.collect(),
@@ -286,6 +296,32 @@ impl RolloutProgress {
                 .chain(returns.wake)
                 .min(),
         }
+    }
+
+    /// Lost nodes have the whole grace from the end of an outage.
+    fn look_for_an_outage(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        observations: &mut Observations,
+        now: Timestamp,
+    ) {
+        for member in members {
+            if member.is_lost(now) {
+                observations.note_loss(member.name(), now);
+            } else {
+                observations.note_contact(member.name());
+            }
+        }
+        let count = || Losses::count(&self.hash, self.began, members, observations, now);
+        let most = target.rollout.max_unavailable.of(members.len());
+        let losses = (self.phase == Phase::Rolling).then(count);
+        let outage = losses.filter(|losses| losses.are_an_outage(most));
+        if outage.is_some() || self.outage.is_some() {
+            let lost = members.iter().filter(|member| member.is_lost(now));
+            lost.for_each(|member| observations.excuse(member.name(), now));
+        }
+        self.outage = outage;
     }
 
     fn judge(
@@ -378,7 +414,10 @@ impl RolloutProgress {
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
-        let next = budget::next(&self.phase, rollout, members, node_progress, waves);
+        let next = match self.outage {
+            Some(_) => BTreeSet::new(),
+            None => budget::next(&self.phase, rollout, members, node_progress, waves),
+        };
         let proven = self.proven(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Bare | NodeProgress::Unheard(_) => member

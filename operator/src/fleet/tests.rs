@@ -6,6 +6,7 @@ mod cost;
 mod handover;
 mod newcomers;
 mod news;
+mod outage;
 mod progress;
 mod properties;
 mod returns;

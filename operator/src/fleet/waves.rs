@@ -86,6 +86,8 @@ pub(crate) struct Progress {
     /// The nodes that failed after they were changed back, each with the reason, if they stop the
     /// rollback.
     pub(crate) failed_returns: Vec<String>,
+    /// What an outage makes the rollout wait for.
+    pub(crate) outage: Option<String>,
 }
 
 // === impl Waves ===
@@ -219,6 +221,7 @@ impl Waves {
                 .map(|&index| members[index].name().to_owned())
                 .collect(),
             failed_returns: Vec::new(),
+            outage: None,
         }
     }
 }
@@ -319,6 +322,7 @@ impl RolloutProgress {
             }
         };
         let waiting_for = match phase {
+            RolloutPhase::RollingOut if let Some(outage) = &progress.outage => outage.clone(),
             RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => format!(
                 "{} of wave {} to be available: {}",
                 nodes(progress.waiting_for.len()),

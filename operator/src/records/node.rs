@@ -21,6 +21,8 @@ pub(crate) struct NodeRecord {
     pub(crate) taints: Vec<Taint>,
     /// Whether its kubelet reports.
     pub(crate) reach: Reachability,
+    /// Whether the node controller still hears of its kubelet.
+    pub(crate) contact: Contact,
     version: Version,
 }
 
@@ -32,6 +34,15 @@ pub(crate) enum Reachability {
     /// The node controller reports the kubelet as lost: the last report of the agent may be out of
     /// date.
     Unreachable,
+}
+
+/// Whether the node controller still hears of a node's kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contact {
+    /// The kubelet reports, if only that it is not ready, or no status exists yet.
+    Kept,
+    /// The kubelet has stopped reporting.
+    Lost,
 }
 
 /// The role of a node.
@@ -143,6 +154,10 @@ impl NodeRecord {
             reach: match ready {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,
                 _ => Reachability::Reachable,
+            },
+            contact: match ready {
+                Some(ready) if ready.status == "Unknown" => Contact::Lost,
+                _ => Contact::Kept,
             },
             version,
         }
