@@ -103,8 +103,16 @@ impl Member<'_> {
     /// the spec of the node. A failure of the node then says nothing about the present rollout.
     pub(crate) fn was_given_before(&self, began: i64) -> bool {
         self.current().is_some_and(|spec| {
-            spec.profile_generation < began || spec.profile_name != self.effective.profile_name
+            spec.profile_generation < began
+                || spec.profile_name != self.effective.profile_name
+                || self.is_of_a_former_profile(spec)
         })
+    }
+
+    /// Whether a profile that was deleted since, and made again, assigned `spec`: the generations of
+    /// the new one begin at 1.
+    fn is_of_a_former_profile(&self, spec: &NodeProxySpec) -> bool {
+        spec.profile_generation > self.effective.profile_generation
     }
 
     /// Whether the agent has applied the configuration of this hash.
@@ -232,8 +240,13 @@ impl Member<'_> {
             departed: None,
             ..self.clone()
         };
+        let mut spec = departed.whole_spec()?.clone();
+        if self.is_of_a_former_profile(&spec) {
+            // Later generations of the new profile will be greater.
+            Arc::make_mut(&mut spec).profile_generation = 0;
+        }
         Some(DesiredNodeProxy {
-            spec: departed.whole_spec()?.clone(),
+            spec,
             previous: departed.previous.clone(),
             baseline: before.baseline(departed.baseline.clone(), rollout, now),
         })

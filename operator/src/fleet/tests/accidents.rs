@@ -289,6 +289,44 @@ fn t213_what_an_operator_decided_before_another_created_it_is_not_written_any_mo
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
 }
 
+/// Failure story T218. The generations of a new profile begin at 1, and the nodes have those of the
+/// old one.
+#[test]
+fn t218_in_a_profile_made_again_a_node_lost_long_before_an_undo_takes_nothing_back() {
+    for is_operator_running in [true, false] {
+        let mut cluster = Cluster::with_nodes(9);
+        for minutes in 1..=5 {
+            let other = json!({"mode": "iptables", "syncPeriod": format!("{minutes}m")});
+            cluster.put_profile("default", other);
+            cluster.run();
+        }
+        cluster.put_profile("default", iptables());
+        cluster.run();
+        cluster.remove_profile("default");
+        if is_operator_running {
+            cluster.run();
+        }
+        cluster.put_profile("default", iptables());
+        if !is_operator_running {
+            cluster.restart_operator();
+        }
+        cluster.advance(3600);
+        cluster.mute.insert("n1".into());
+        cluster.put_profile("default", json!({"mode": "ipvs"}));
+        cluster.run();
+        assert_eq!(cluster.nodes_with_mode("ipvs"), ["n1"], "the canary");
+        cluster.lose_kubelet("n9");
+        cluster.mute.clear();
+        cluster.put_profile("default", iptables());
+        cluster.run();
+        cluster.advance(3600);
+        let has_now = |proxy: &&Value| proxy["spec"]["config"]["syncPeriod"] == "30s";
+        assert_eq!(cluster.proxies.values().filter(has_now).count(), 9);
+        let progressing = cluster.condition("default", "Progressing");
+        assert_ne!(progressing, "False/RolledBack", "{is_operator_running}");
+    }
+}
+
 /// Failure story T195. The restored objects are older than those that the operator had read, and
 /// it went on with the latter.
 #[test]
