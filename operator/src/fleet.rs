@@ -21,6 +21,7 @@ mod heartbeats;
 mod history;
 mod known;
 mod member;
+mod moves;
 mod node_findings;
 mod node_progress;
 mod observations;

@@ -13,17 +13,17 @@ use crate::fleet::{
     member::Member,
     node_progress::{Failure, FailureStart, Health, NodeProgress},
     rollout_progress::Phase,
-    waves::Waves,
 };
 
-/// Returns the nodes that receive the configuration next: those of the waves that have begun,
-/// healthy ones first.
+/// Returns the nodes that receive the configuration next: those that have `begun`, which are the
+/// nodes of the waves up to the one in progress, healthy ones first. All nodes are in `order`.
 pub(crate) fn next<'a>(
     phase: &Phase,
     rollout: &Rollout,
     members: &'a [Member<'_>],
     node_progress: &[NodeProgress],
-    waves: &Waves,
+    begun: &[usize],
+    order: &[usize],
 ) -> BTreeSet<&'a str> {
     let count = |is: &dyn Fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
     let changing = count(&|progress| is_changing(phase, progress));
@@ -37,12 +37,9 @@ pub(crate) fn next<'a>(
             )
     });
     let most = rollout.max_unavailable.of(members.len());
-    // Nodes that join after the rollout follow once the canaries work.
-    let (allowed, started) = match phase {
-        Phase::HeldBack { .. } => (0, waves.all()),
-        Phase::Rolling => (most, waves.begun()),
-        _ if waves.is_at_canary() => (most, waves.begun()),
-        _ => (most, waves.all()),
+    let allowed = match phase {
+        Phase::HeldBack { .. } => 0,
+        _ => most,
     };
     let room = allowed.saturating_sub(changing);
     let least = usize::from(changing == 0).min(room);
@@ -51,13 +48,13 @@ pub(crate) fn next<'a>(
         .max(least);
 
     let name = |index: usize| members[index].name();
-    let to_change = started
+    let to_change = begun
         .iter()
         .filter_map(|&index| match node_progress[index] {
             NodeProgress::Behind(health) => Some((health, name(index))),
             _ => None,
         });
-    let to_reword = waves.all().iter().filter_map(|&index| {
+    let to_reword = order.iter().filter_map(|&index| {
         let health = match node_progress[index] {
             NodeProgress::Done | NodeProgress::Joined => Health::Ready,
             NodeProgress::Excused | NodeProgress::Failing(_) => Health::Unready,

@@ -109,6 +109,13 @@ impl Member<'_> {
         })
     }
 
+    /// Whether another profile assigned the spec that the node had before.
+    pub(crate) fn came_from_another_profile(&self) -> bool {
+        let previous = self.proxy.and_then(|proxy| proxy.previous.as_ref());
+        let names = previous.zip(self.current());
+        names.is_some_and(|(previous, current)| previous.profile_name != current.profile_name)
+    }
+
     /// Whether a profile that was deleted since, and made again, assigned `spec`: the generations of
     /// the new one begin at 1.
     fn is_of_a_former_profile(&self, spec: &NodeProxySpec) -> bool {

@@ -8,11 +8,11 @@
 //!
 //! Nodes also join a profile whose rollout has ended. A node that is new in the cluster is assigned
 //! the configuration at once, whatever the result of earlier nodes: it has no other configuration,
-//! so waiting would not protect anything. Its result is counted with the others. A node that moves
-//! from another configuration (its labels or the selector changed) can lose service: as many of
-//! them change at once as `maxUnavailable` allows, and when as many fail, the next ones keep their
-//! configuration. Their failures roll no other node back: the profile is known to work where it
-//! was.
+//! so waiting would not protect anything. Its result is counted with the others. Nodes that move
+//! from another configuration (their labels, the selector or the profiles changed) can lose service:
+//! they change in waves of their own ([`Moves`]), and when too many of those fail, the next ones keep
+//! their configuration. Their failures roll no other node back: the profile is known to work where
+//! it was.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,8 +36,9 @@ use crds::{
 use jiff::Timestamp;
 
 use crate::fleet::{
-    budget::{self, is_about_the_change},
+    budget,
     member::{DesiredNodeProxy, Member},
+    moves::{self, Moves},
     node_progress::NodeProgress,
     observations::Observations,
     outage::Losses,
@@ -90,6 +91,8 @@ pub(crate) struct RolloutProgress {
     pub(crate) phase: Phase,
     /// The losses of nodes at the last evaluation, if they were an outage.
     outage: Option<Losses>,
+    /// The nodes that move to the profile since the rollout has ended.
+    pub(super) moves: Moves,
 }
 
 /// The phase of a rollout.
@@ -189,6 +192,7 @@ impl RolloutProgress {
             asked: (generation == target.generation).then(|| target.asked.clone()),
             phase,
             outage: None,
+            moves: Moves::default(),
         }
     }
 
@@ -230,6 +234,7 @@ impl RolloutProgress {
                 asked: Some(target.asked.clone()),
                 phase: Phase::Rolling,
                 outage: None,
+                moves: Moves::default(),
             };
         }
         if !matches!(self.phase, Phase::Failed { .. }) {
@@ -253,6 +258,7 @@ impl RolloutProgress {
                 verdict: aborted(failing(members, &node_progress).count()),
             };
         }
+        self.moves.follow(&self.phase, members, &node_progress);
         if target.flow == Flow::Open {
             self.judge(target, members, &node_progress, &waves);
         }
@@ -331,13 +337,15 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
         waves: &Waves,
     ) {
-        // Once as many nodes have failed as may be unavailable, no other can change.
-        let most = target.rollout.max_unavailable.of(members.len());
-        let tolerated = waves.tolerated(&target.rollout).min(most);
         match self.phase {
-            Phase::Rolling => self.judge_rollout(target, members, node_progress, tolerated),
+            Phase::Rolling => {
+                // Once as many nodes have failed as may be unavailable, no other can change.
+                let most = target.rollout.max_unavailable.of(members.len());
+                let tolerated = waves.tolerated(&target.rollout).min(most);
+                self.judge_rollout(target, members, node_progress, tolerated);
+            }
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
-                self.judge_newcomers(members, node_progress, tolerated);
+                self.judge_moves(&target.rollout, members, node_progress);
             }
             Phase::Failed { .. } => {}
         }
@@ -374,35 +382,6 @@ impl RolloutProgress {
         }
     }
 
-    /// Decides whether nodes that move from another configuration may receive this one.
-    fn judge_newcomers(
-        &mut self,
-        members: &[Member<'_>],
-        node_progress: &[NodeProgress],
-        tolerated: usize,
-    ) {
-        let count = |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|s| is(s)).count();
-        let waiting = count(|progress| matches!(progress, NodeProgress::Behind(_)));
-        let failing: Vec<_> = failing(members, node_progress)
-            .filter(|(_, failure)| is_about_the_change(&self.phase, failure))
-            .collect();
-        if waiting > 0 && failing.len() >= tolerated {
-            let mut verdict = verdict(&failing, members.len());
-            verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
-            self.phase = Phase::HeldBack { verdict };
-            return;
-        }
-        // An operator that has just started counts no failures until the grace period is over.
-        let ailing = count(|progress| matches!(progress, NodeProgress::Ailing(_)));
-        let is_held = matches!(self.phase, Phase::HeldBack { .. });
-        if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
-            return;
-        }
-        if self.phase != Phase::Overdue || node_progress.iter().all(is_ready) {
-            self.phase = Phase::Settled;
-        }
-    }
-
     /// Returns the desired configuration of each node that must not change yet; `None` for a node
     /// that receives the configuration now.
     fn spread(
@@ -414,9 +393,17 @@ impl RolloutProgress {
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
+        let moving = moves::has_ended(&self.phase).then(|| {
+            self.moves
+                .waves(&self.phase, rollout, members, node_progress)
+        });
+        let begun = moving.as_ref().unwrap_or(waves).begun();
         let next = match self.outage {
             Some(_) => BTreeSet::new(),
-            None => budget::next(&self.phase, rollout, members, node_progress, waves),
+            None => {
+                let order = waves.all();
+                budget::next(&self.phase, rollout, members, node_progress, begun, order)
+            }
         };
         let proven = self.proven(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {

@@ -99,9 +99,20 @@ impl Waves {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Self {
+        Self::among(rollout, members, node_progress, |_| true)
+    }
+
+    /// Computes the waves of the members that are `among` them by index.
+    pub(crate) fn among(
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        among: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
-        for (index, (member, progress)) in members.iter().zip(node_progress).enumerate() {
+        let nodes = members.iter().zip(node_progress).enumerate();
+        for (index, (member, progress)) in nodes.filter(|(index, _)| among(*index)) {
             let room = (member.node.role(), member.node.zone());
             let seat = seats.entry(room).or_default();
             places.push((Place::of(member, progress, *seat), index));
@@ -114,7 +125,7 @@ impl Waves {
             able => able,
         };
         let order: Vec<usize> = places.iter().map(|(_, index)| *index).collect();
-        let ends = ends(rollout, able, members.len());
+        let ends = ends(rollout, able, order.len());
         let canaries = ends
             .first()
             .map_or(0, |end| (*end).min(count(rollout.canary)));
@@ -146,11 +157,6 @@ impl Waves {
     /// Returns all nodes in order, as indexes of members.
     pub(crate) fn all(&self) -> &[usize] {
         &self.order
-    }
-
-    /// Whether some canaries are not yet available.
-    pub(crate) const fn is_at_canary(&self) -> bool {
-        self.current == 0 && self.canary > 0
     }
 
     /// Returns the number of failed nodes that stops the rollout. It is based on the size of the
@@ -283,7 +289,7 @@ impl Place {
 }
 
 /// Whether the rollout no longer waits for the node.
-const fn is_through(progress: &NodeProgress) -> bool {
+pub(super) const fn is_through(progress: &NodeProgress) -> bool {
     matches!(
         progress,
         NodeProgress::Done

@@ -90,7 +90,7 @@ fn one_that_says_nothing_holds_the_others_back_until_it_goes() {
 
 #[test]
 fn those_that_fail_count_among_those_that_may_be_unavailable() {
-    let mut cluster = settled_with(json!({"maxUnavailable": 2}));
+    let mut cluster = settled_with(json!({"maxUnavailable": 2, "canary": 0}));
     cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
     move_five_to_edge(&mut cluster);
     assert_eq!(cluster.stamped, ["n1", "n2"]);
@@ -108,6 +108,104 @@ fn those_that_fail_count_among_those_that_may_be_unavailable() {
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
 }
 
+/// A hundred nodes with mode nftables, and a profile with mode iptables, on one node, that has been
+/// settled for long.
+fn large_fleet(waves: Value) -> Cluster {
+    let mut cluster = Cluster::with_nodes(101);
+    let selector = json!({"matchLabels": {"role": "edge"}});
+    let rollout = json!({"maxUnavailable": "20%", "waves": waves, "minReady": "60s"});
+    let edge =
+        json!({"priority": 10, "mode": "iptables", "nodeSelector": selector, "rollout": rollout});
+    cluster.put_profile("edge", edge);
+    cluster.relabel_node("n101", json!({"role": "edge"}));
+    cluster.advance(3600);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+    cluster.forget_writes();
+    cluster
+}
+
+fn move_to_edge(cluster: &mut Cluster, numbers: std::ops::RangeInclusive<usize>) {
+    for number in numbers {
+        cluster.relabel_node(&format!("n{number}"), json!({"role": "edge"}));
+    }
+    cluster.run();
+}
+
+/// Failure story T219. The node that had had the configuration all along counted as the canary.
+#[test]
+fn t219_nodes_that_move_together_begin_with_a_canary_and_go_in_waves() {
+    let mut cluster = large_fleet(json!([5, 25]));
+    move_to_edge(&mut cluster, 1..=100);
+    assert_eq!(cluster.stamped, ["n1"], "the canary");
+    cluster.advance(50);
+    assert_eq!(cluster.stamped.len(), 1, "rollout.minReady");
+    cluster.advance(15);
+    assert_eq!(cluster.stamped.len(), 5);
+    cluster.advance(60);
+    assert_eq!(cluster.stamped.len(), 25);
+    cluster.advance(600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 101);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+
+    // Those that moved are no canaries for the next ones.
+    cluster.forget_writes();
+    for node in ["n102", "n103"] {
+        cluster.add_node(node, json!({}));
+    }
+    cluster.run();
+    move_to_edge(&mut cluster, 102..=103);
+    assert_eq!(cluster.stamped, ["n102", "n103", "n102"]);
+}
+
+/// Failure story T219. A tenth of all nodes could fail.
+#[test]
+fn t219_of_nodes_that_move_together_no_more_may_fail_than_of_their_waves() {
+    let mut cluster = large_fleet(json!([5, 25]));
+    let mut edge = cluster.profiles["edge"]["spec"].clone();
+    edge["rollout"]["maxFailures"] = "10%".into();
+    cluster.put_profile("edge", edge);
+    move_to_edge(&mut cluster, 1..=1);
+    cluster.advance(3600);
+    cluster.forget_writes();
+    cluster.broken_mode = Some("iptables");
+    move_to_edge(&mut cluster, 2..=100);
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped.len(), 1, "the canary");
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
+    cluster.restart_operator();
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped.len(), 1);
+
+    cluster.broken_mode = None;
+    let canary = cluster.stamped[0].clone();
+    cluster.say(&canary, json!({"Ready": "True"}));
+    cluster.run();
+    cluster.mute.extend(cluster.nodes.keys().cloned());
+    cluster.advance(60);
+    assert!(cluster.stamped.len() <= 5, "{:?}", cluster.stamped);
+    cluster.advance(3600);
+    assert!(cluster.stamped.len() <= 5, "{:?}", cluster.stamped);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
+}
+
+/// Failure story T219. Without its profile, a node gets what the next profile has given to others.
+#[test]
+fn t219_nodes_whose_profile_is_deleted_begin_with_a_canary() {
+    let mut cluster = large_fleet(json!([5, 25]));
+    move_to_edge(&mut cluster, 1..=90);
+    let rollout = json!({"maxUnavailable": "20%", "waves": [5, 25]});
+    cluster.put_profile("default", json!({"syncPeriod": "1m", "rollout": rollout}));
+    cluster.advance(3600);
+    cluster.forget_writes();
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.remove_profile("edge");
+    cluster.run();
+    assert_eq!(cluster.stamped.len(), 1, "{:?}", cluster.stamped);
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.stamped.len(), 1, "{:?}", cluster.stamped);
+}
+
 #[test]
 fn while_they_are_held_back_no_node_goes_in_place_of_one_that_was_ready() {
     let mut cluster = settled_with(json!({"maxUnavailable": 3, "canary": 3}));
@@ -119,7 +217,7 @@ fn while_they_are_held_back_no_node_goes_in_place_of_one_that_was_ready() {
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
     cluster.say("n6", json!({"Ready": "False"}));
     cluster.run();
-    assert_eq!(cluster.stamped, ["n1", "n2"]);
+    assert_eq!(cluster.stamped, ["n1", "n2", "n3"]);
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! Nodes that move to a profile whose rollout has ended, because their labels, a selector or the
+//! profiles changed.
+//!
+//! They change like the nodes of a rollout of their own: canaries first, then in waves, and as few
+//! may fail. The profile is known to work where it was, not where they are.
+
+use std::collections::BTreeSet;
+
+use crds::profile::rollout::Rollout;
+
+use crate::fleet::{
+    budget::is_about_the_change,
+    member::Member,
+    node_progress::NodeProgress,
+    rollout_progress::{Phase, RolloutProgress, is_ready},
+    verdict::{failing, verdict},
+    waves::{Waves, is_through},
+};
+
+/// The nodes that move, from the first that waits until none waits or changes.
+///
+/// Kept in memory only: a node that is done does not show when it moved. After an operator has
+/// started, the nodes that still wait therefore begin with a canary again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Moves(BTreeSet<String>);
+
+// === impl Moves ===
+
+impl Moves {
+    /// Adds the nodes that wait; forgets all once none waits or changes, and during a rollout.
+    pub(super) fn follow(
+        &mut self,
+        phase: &Phase,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) {
+        let is_open = |(member, progress): (&Member<'_>, &NodeProgress)| {
+            is_waiting(progress) || (self.0.contains(member.name()) && !is_through(progress))
+        };
+        if !has_ended(phase) || !members.iter().zip(node_progress).any(is_open) {
+            self.0.clear();
+            return;
+        }
+        let waiting = members.iter().zip(node_progress);
+        let waiting = waiting.filter(|(_, progress)| is_waiting(progress));
+        self.0
+            .extend(waiting.map(|(member, _)| member.name().to_owned()));
+    }
+
+    /// Returns the waves of the nodes that move.
+    pub(super) fn waves(
+        &self,
+        phase: &Phase,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) -> Waves {
+        Waves::among(rollout, members, node_progress, |index| {
+            self.has(phase, &members[index], &node_progress[index])
+        })
+    }
+
+    fn has(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+        match progress {
+            NodeProgress::Behind(_) => true,
+            NodeProgress::Failing(failure) if !is_about_the_change(phase, failure) => false,
+            // The spec that it had before shows that it moved.
+            NodeProgress::Pending(_)
+            | NodeProgress::Proving(_)
+            | NodeProgress::Ailing(_)
+            | NodeProgress::CutOff
+            | NodeProgress::Failing(_) => {
+                self.0.contains(member.name()) || member.came_from_another_profile()
+            }
+            NodeProgress::Done | NodeProgress::Joined | NodeProgress::Excused => {
+                self.0.contains(member.name())
+            }
+            NodeProgress::Bare | NodeProgress::Unheard(_) => false,
+        }
+    }
+}
+
+/// Whether a rollout of this phase has ended with every node having its configuration.
+pub(super) const fn has_ended(phase: &Phase) -> bool {
+    matches!(
+        phase,
+        Phase::Settled | Phase::Overdue | Phase::HeldBack { .. }
+    )
+}
+
+const fn is_waiting(progress: &NodeProgress) -> bool {
+    matches!(progress, NodeProgress::Behind(_))
+}
+
+// === impl RolloutProgress ===
+
+impl RolloutProgress {
+    /// Decides whether nodes that move from another configuration may receive this one.
+    pub(super) fn judge_moves(
+        &mut self,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) {
+        let waves = self
+            .moves
+            .waves(&self.phase, rollout, members, node_progress);
+        // Once as many nodes have failed as may be unavailable, no other can change.
+        let most = rollout.max_unavailable.of(members.len());
+        let tolerated = waves.tolerated(rollout).min(most);
+        let moving = waves.all();
+        let count = |is: fn(&NodeProgress) -> bool| {
+            let progress = moving.iter().map(|&index| &node_progress[index]);
+            progress.filter(|progress| is(progress)).count()
+        };
+        let waiting = count(is_waiting);
+        let names: BTreeSet<&str> = moving.iter().map(|&index| members[index].name()).collect();
+        let failing: Vec<_> = failing(members, node_progress)
+            .filter(|(name, _)| names.contains(name))
+            .collect();
+        if waiting > 0 && failing.len() >= tolerated {
+            let mut verdict = verdict(&failing, members.len());
+            verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
+            self.phase = Phase::HeldBack { verdict };
+            return;
+        }
+        // An operator that has just started counts no failures until the grace period is over.
+        let ailing = count(|progress| matches!(progress, NodeProgress::Ailing(_)));
+        let is_held = matches!(self.phase, Phase::HeldBack { .. });
+        if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
+            return;
+        }
+        if self.phase != Phase::Overdue || node_progress.iter().all(is_ready) {
+            self.phase = Phase::Settled;
+        }
+    }
+}
