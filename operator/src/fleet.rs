@@ -27,6 +27,7 @@ mod node_progress;
 mod observations;
 mod outage;
 mod proven;
+mod reported;
 mod returns;
 mod rollout_progress;
 mod rollup;
@@ -344,6 +345,9 @@ impl Fleet {
                     waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
                     plan.wake_at(Some(until));
                 }
+                if !has_failed && !reported::is_reported(&record.status(), &status) {
+                    waiting.extend(outcome.changes(&desired));
+                }
                 courses.insert(name.clone(), rollout_progress);
             }
             if record.profile.status.as_ref() != Some(&status) || !record.is_status_whole {
@@ -470,6 +474,18 @@ impl Outcome<'_> {
         desired.extend(advance.desired);
         plan.wake_at(advance.wake);
         (Some(rollout_progress), advance.progress)
+    }
+
+    /// Returns the nodes that change to the profile's configuration.
+    fn changes(
+        &self,
+        desired: &BTreeMap<String, DesiredNodeProxy>,
+    ) -> impl Iterator<Item = String> {
+        let changes = self.members.iter().filter(|member| {
+            let desired = desired.get(member.name());
+            desired.is_some_and(|it| reported::is_change(member, it, &self.target.hash))
+        });
+        changes.map(|member| member.name().to_owned())
     }
 }
 

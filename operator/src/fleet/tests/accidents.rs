@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Cluster, proxy_record};
-use crate::fleet::{Change, Event};
+use crate::fleet::{Action, Change, Event};
 
 fn iptables() -> Value {
     json!({"mode": "iptables"})
@@ -260,7 +260,12 @@ fn a_pause_leaves_no_node_with_what_failed_and_is_no_new_attempt() {
 fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.put_profile("default", iptables());
+    for report in cluster.fleet.plan(cluster.now).actions {
+        cluster.write(report);
+    }
     let late = cluster.fleet.plan(cluster.now);
+    let has_stamp = |action: &Action| matches!(action, Action::Stamp { .. });
+    assert!(late.actions.iter().any(has_stamp));
     // The machine of the operator is paused; another operator rolls out the profile's next version
     // to every node.
     cluster.restart_operator();

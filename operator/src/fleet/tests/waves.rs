@@ -53,8 +53,11 @@ fn fleet(count: usize) -> Cluster {
 /// Runs operator and agents for the time that an agent takes to report.
 fn step(cluster: &mut Cluster) {
     cluster.report();
-    for action in cluster.fleet.plan(cluster.now).actions {
-        cluster.write(action);
+    // A wave begins once the status has it.
+    for _ in 0..2 {
+        for action in cluster.fleet.plan(cluster.now).actions {
+            cluster.write(action);
+        }
     }
     cluster.now += SignedDuration::from_secs(REPORT);
 }
