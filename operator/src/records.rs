@@ -23,7 +23,7 @@ use serde_json::Value;
 pub(crate) use self::{
     node::{Contact, NodeRecord, Reachability, Role, SlimNode},
     report::{Latency, Report},
-    shared_specs::SharedSpecs,
+    shared_specs::{SharedSpecs, has_all},
 };
 use crate::baseline::Baseline;
 

@@ -8,13 +8,14 @@ use crds::{
         ProxyProfile,
         history::{MOST_REVISIONS, Revision},
         progress::{RolloutPhase, RolloutStatus},
+        status::ProxyProfileStatus,
     },
     resolve,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::records::ProfileRecord;
+use crate::records::{ProfileRecord, has_all};
 
 /// Returns the revisions for the status of `record`, newest first, with the current one in the
 /// state `rollout`. A configuration that returns becomes the newest again and is listed once.
@@ -23,7 +24,7 @@ pub(super) fn follow(
     rollout: &RolloutStatus,
     now: Timestamp,
 ) -> Vec<Revision> {
-    let mut history = record.status().history;
+    let mut history = with_ends(&record.status());
     let is_current = |revision: &Revision| revision.config_hash == rollout.config_hash;
     let newest = history.first().filter(|newest| is_current(newest));
     let since = newest.map_or_else(|| Time(now), |newest| newest.since.clone());
@@ -53,12 +54,37 @@ pub(super) fn follow(
 /// Returns what the nodes of `profile` had at last for certain: the configuration whose rollout was
 /// the last to end with every node having been assigned it. The profile may request it still, or
 /// again. `None` if no rollout has ended, or if this version cannot read the whole configuration.
+///
+/// The hash is that of this version: another one may have rendered the same fields otherwise.
 pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
     let name = profile.metadata.name.as_deref().unwrap_or_default();
-    let revision = last_rolled_out(&profile.status.as_ref()?.history)?;
-    let spec = resolve::stamp(name, revision.generation, &revision.profile_spec()?);
-    // The hash of a part, or of what another version rendered otherwise, is another one.
-    (spec.config_hash.as_str() == revision.config_hash).then(|| Arc::new(spec))
+    let history = with_ends(profile.status.as_ref()?);
+    let revision = last_rolled_out(&history)?;
+    let fields = revision.profile_spec()?;
+    let is_whole = has_all(&Revision::fields(&fields), &revision.spec);
+    is_whole.then(|| Arc::new(resolve::stamp(name, revision.generation, &fields)))
+}
+
+/// Returns the history. If no revision says when its rollout ended, an older version wrote it, and
+/// the newest that ended on nodes counts as having ended when the profile began to request it.
+fn with_ends(status: &ProxyProfileStatus) -> Vec<Revision> {
+    let mut history = status.history.clone();
+    if history.iter().any(|it| it.rolled_out_at.is_some()) {
+        return history;
+    }
+    // A rollout over no node ends, too.
+    let had_nodes = |hash: &str| {
+        let rollout = status.rollout.iter();
+        let mut rollout = rollout.filter(|it| it.config_hash == hash && !it.waves.is_empty());
+        status.current_hash.as_deref() == Some(hash) || rollout.next().is_some()
+    };
+    let mut newest_first = history.iter_mut();
+    let ended =
+        newest_first.find(|it| has_reached_every_node(it.phase) && had_nodes(&it.config_hash));
+    if let Some(ended) = ended {
+        ended.rolled_out_at = Some(ended.since.clone());
+    }
+    history
 }
 
 /// Returns `now`, or the second after the latest rollout that ended. The status has whole seconds,

@@ -61,7 +61,7 @@ impl SharedSpecs {
 }
 
 /// Whether `read` has all that was written. An empty list may be left out.
-fn has_all(read: &Value, written: &Value) -> bool {
+pub(crate) fn has_all(read: &Value, written: &Value) -> bool {
     match (read, written) {
         (Value::Object(read), Value::Object(written)) => written
             .iter()

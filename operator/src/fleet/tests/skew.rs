@@ -69,6 +69,58 @@ fn t193_a_configuration_that_was_read_in_part_is_given_to_no_node() {
     assert_eq!(cluster.nodes_with_mode("ebpf").len(), 9);
 }
 
+/// Ten nodes that another version of the operator gave mode nftables. It wrote the same fields under
+/// another hash. While no operator runs, their NodeProxies are deleted and the profile is edited.
+fn other_version_with_lost_proxies(change: impl FnOnce(&mut Value)) -> Cluster {
+    let mut cluster = Cluster::with_nodes(10);
+    let profile = cluster.profiles.get_mut("default").expect("it is there");
+    let status = &mut profile["status"];
+    status["targetHash"] = "other".into();
+    status["currentHash"] = "other".into();
+    status["rollout"]["configHash"] = "other".into();
+    status["history"][0]["configHash"] = "other".into();
+    change(status);
+    cluster.proxies.clear();
+    let rollout = json!({"minReady": "1h"});
+    cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}));
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    cluster
+}
+
+/// Failure story T221. Nothing counted as proven, and all nodes got the edit at once.
+#[test]
+fn t221_what_another_version_rendered_otherwise_is_still_proven() {
+    let cluster = other_version_with_lost_proxies(|_| {});
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 9);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "the canary");
+    let hash = |node: &str| cluster.proxies[node]["spec"]["configHash"].clone();
+    assert_ne!(hash("n2"), "other", "of what this version renders");
+}
+
+/// Failure story T221. The version before did not write when a rollout ended.
+#[test]
+fn t221_without_the_end_of_any_rollout_the_newest_that_ended_is_proven() {
+    let cluster = other_version_with_lost_proxies(|status| {
+        let newest = status["history"][0].as_object_mut();
+        newest.expect("an object").remove("rolledOutAt");
+    });
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 9);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "the canary");
+    let history = cluster.status("default").history;
+    assert!(history[1].rolled_out_at.is_some(), "{history:?}");
+}
+
+/// Failure story T221. Without the field that only the other version knows it is another one.
+#[test]
+fn t221_what_was_read_in_part_is_not_proven() {
+    let cluster = other_version_with_lost_proxies(|status| {
+        status["history"][0]["spec"]["invented"] = true.into();
+    });
+    assert_eq!(cluster.nodes_with_mode("nftables"), [""; 0]);
+}
+
 /// Failure story T193. A field that only the newer version has.
 #[test]
 fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
