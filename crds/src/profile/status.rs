@@ -44,7 +44,7 @@ pub struct ProxyProfileStatus {
     #[schemars(length(max = 64))]
     pub target_hash: Option<String>,
 
-    /// How far the rollout of targetHash has come; absent while the profile is not valid.
+    /// How far the rollout of targetHash has come; while the profile is not valid, how the last one ended if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
 

@@ -12,7 +12,11 @@ use crds::{
         },
         set_condition,
     },
-    profile::{rollout::OnFailure, status::ProxyProfileStatus},
+    profile::{
+        progress::{RolloutPhase, RolloutStatus},
+        rollout::OnFailure,
+        status::ProxyProfileStatus,
+    },
 };
 use jiff::Timestamp;
 
@@ -96,7 +100,8 @@ impl Rollup {
             degraded_nodes: self.counts.degraded,
             current_hash: self.current,
             target_hash: is_valid.then(|| target.hash.to_string()),
-            rollout,
+            // An operator that can read the profile again continues with what is known of it.
+            rollout: rollout.or_else(|| failed(record.status())),
             sync_latency: self.latency,
             worst_nodes: self.worst,
             node_findings: self.node_findings,
@@ -278,6 +283,16 @@ impl Rollup {
             .collect();
         first(&names)
     }
+}
+
+/// Returns the rollout of the last valid configuration if it failed.
+fn failed(status: ProxyProfileStatus) -> Option<RolloutStatus> {
+    status.rollout.filter(|rollout| {
+        matches!(
+            rollout.phase,
+            RolloutPhase::RollingBack | RolloutPhase::RolledBack | RolloutPhase::Halted
+        )
+    })
 }
 
 fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {

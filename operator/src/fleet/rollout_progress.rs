@@ -28,7 +28,7 @@ use crds::{
     node_proxy::NodeProxySpec,
     profile::{
         ProxyProfileSpec,
-        progress::RolloutVerdict,
+        progress::{RolloutPhase, RolloutVerdict},
         rollout::{OnFailure, Rollout},
         status::ProxyProfileStatus,
     },
@@ -165,9 +165,26 @@ impl RolloutProgress {
             outcome,
             verdict: verdict(message),
         };
+        // The profile was invalid meanwhile, or an older operator could not read it.
+        let kept = status.rollout.as_ref().filter(|rollout| {
+            status.target_hash.is_none() && rollout.config_hash == target.hash.as_str()
+        });
+        let kept = kept.and_then(|rollout| match rollout.phase {
+            RolloutPhase::Halted => Some(failed(OnFailure::Halt, "")),
+            RolloutPhase::RollingBack | RolloutPhase::RolledBack => {
+                Some(failed(OnFailure::Rollback, ""))
+            }
+            _ => None,
+        });
+        let same_target = same_target || kept.is_some();
         let mut generation = target.generation;
-        let phase = match said {
-            Some(said) if same_target => {
+        let phase = match (kept, said) {
+            (Some(phase), said) => {
+                let seen = said.and_then(|said| said.observed_generation);
+                generation = seen.unwrap_or(generation);
+                phase
+            }
+            (None, Some(said)) if same_target => {
                 generation = said.observed_generation.unwrap_or(generation);
                 match said.reason.as_str() {
                     reason if reason == SETTLED.name => Phase::Settled,

@@ -121,6 +121,36 @@ fn t221_what_was_read_in_part_is_not_proven() {
     assert_eq!(cluster.nodes_with_mode("nftables"), [""; 0]);
 }
 
+/// Failure story T222. An older operator cannot read the profile, and forgot that its configuration
+/// had failed.
+#[test]
+fn t222_a_configuration_that_failed_is_not_tried_again_after_an_operator_could_not_read_it() {
+    for on_failure in ["Rollback", "Halt"] {
+        let mut cluster = Cluster::with_nodes(4);
+        cluster.broken_mode = Some("iptables");
+        let spec = json!({"mode": "iptables", "rollout": {"onFailure": on_failure}});
+        cluster.put_profile("default", spec.clone());
+        cluster.advance(600);
+        let failed = cluster.condition("default", "Progressing");
+        let verdict = cluster.status("default").rollout.and_then(|it| it.verdict);
+        assert!(verdict.is_some(), "{failed}");
+        cluster.forget_writes();
+        for mode in ["ebpf", "iptables"] {
+            let version = cluster.next_version();
+            let profile = cluster.profiles.get_mut("default").expect("it is there");
+            profile["spec"]["mode"] = mode.into();
+            profile["metadata"]["resourceVersion"] = version.into();
+            cluster.restart_operator();
+            cluster.advance(600);
+        }
+        assert_eq!(cluster.condition("default", "Accepted"), "True/Valid");
+        assert_eq!(cluster.stamped, [""; 0], "{on_failure}");
+        assert_eq!(cluster.condition("default", "Progressing"), failed);
+        let after = cluster.status("default").rollout.and_then(|it| it.verdict);
+        assert_eq!(after, verdict);
+    }
+}
+
 /// Failure story T193. A field that only the newer version has.
 #[test]
 fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
