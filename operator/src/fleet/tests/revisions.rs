@@ -255,6 +255,21 @@ fn t211_after_an_undo_that_fails_nodes_join_with_what_the_others_have() {
     );
 }
 
+/// The last wave may have all nodes but the canary.
+#[test]
+fn t211_nodes_join_without_a_change_that_most_nodes_have_not_shown_to_work() {
+    let mut cluster = Cluster::with_nodes(10);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.mute.remove("n1");
+    cluster.put_profile("default", iptables(json!({"maxUnavailable": "100%"})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 10);
+    cluster.mute.insert("n90".into());
+    cluster.add_node("n90", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n90"]);
+}
+
 /// A cluster may grow all the time. A node that boots reports late.
 #[test]
 fn t211_few_nodes_that_join_do_not_keep_a_change_from_those_that_follow() {
