@@ -509,6 +509,16 @@ impl Action {
             }
         }
     }
+
+    /// Returns the resource version that the write is based on; `None` if it creates the object.
+    pub(crate) fn version(&self) -> Option<&str> {
+        match self {
+            Self::Report { version, .. }
+            | Self::Stamp { version, .. }
+            | Self::Silence { version, .. }
+            | Self::Remove { version, .. } => version.as_deref(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use tracing::{debug, info, warn};
 
 use crate::{
     fleet::{Action, Event, Fleet, Plan},
-    operator_metrics::{OperatorMetrics, seconds},
+    operator_metrics::{OperatorMetrics, WriteResult, seconds},
     pace::{Novelty, Pace},
     watches::{Events, watch},
-    writes::Writer,
+    writes::{WriteError, Writer, Written},
 };
 
 /// The main loop and its collaborators.
@@ -100,14 +100,22 @@ impl FleetLoop {
         let mut writes = stream::iter(writes).buffer_unordered(WRITES_AT_ONCE);
         while let Some((action, written)) = writes.next().await {
             self.heartbeat.beat();
-            self.metrics.wrote(&action, written.is_ok());
+            self.metrics.wrote(&action, result(&written));
             match written {
-                Ok(Some(event)) => {
+                Ok(Written::Applied(event)) => {
                     let failures = pace.succeeded(&action, Instant::now());
                     log(&action, failures);
                     fleet.apply(event);
                 }
-                Ok(None) => pace.outdated(&action, Instant::now()),
+                Ok(Written::Outdated) => {
+                    let (kind, name) = action.object();
+                    let version = action.version();
+                    debug!(
+                        kind,
+                        name, version, "did not write the object: it has changed since the plan"
+                    );
+                    pace.outdated(&action, Instant::now());
+                }
                 Err(error) => {
                     let error = chain(&error).to_string();
                     match pace.failed(&action, &error, Instant::now()) {
@@ -128,6 +136,14 @@ impl FleetLoop {
         // The next write may have waited for one of these, and the deferred writes are due now. A
         // plan with nothing to do costs nothing.
         [after_writes, next].into_iter().flatten().min()
+    }
+}
+
+const fn result(written: &Result<Written, WriteError>) -> WriteResult {
+    match written {
+        Ok(Written::Applied(_)) => WriteResult::success,
+        Ok(Written::Outdated) => WriteResult::conflict,
+        Err(_) => WriteResult::failure,
     }
 }
 

@@ -84,7 +84,20 @@ enum NodeState {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     action: &'static str,
-    result: &'static str,
+    result: WriteResult,
+}
+
+/// The result of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(
+    non_camel_case_types,
+    reason = "the label's values, which are lower case by convention"
+)]
+pub(crate) enum WriteResult {
+    success,
+    /// Nothing was written, because the object has changed since the plan.
+    conflict,
+    failure,
 }
 
 // === impl OperatorMetrics ===
@@ -156,7 +169,11 @@ impl OperatorMetrics {
         };
         // `increase()` does not count the first event of a counter that starts with it.
         for action in ["report", "stamp", "silence", "remove"] {
-            for result in ["success", "failure"] {
+            for result in [
+                WriteResult::success,
+                WriteResult::conflict,
+                WriteResult::failure,
+            ] {
                 drop(own.writes.get_or_create(&WriteLabels { action, result }));
             }
         }
@@ -239,15 +256,14 @@ impl OperatorMetrics {
         self.oldest_heartbeat.set(oldest.as_secs_f64());
     }
 
-    /// Counts a write as a success or a failure.
-    pub(crate) fn wrote(&self, action: &Action, succeeded: bool) {
+    /// Counts a write.
+    pub(crate) fn wrote(&self, action: &Action, result: WriteResult) {
         let action = match action {
             Action::Report { .. } => "report",
             Action::Stamp { .. } => "stamp",
             Action::Silence { .. } => "silence",
             Action::Remove { .. } => "remove",
         };
-        let result = if succeeded { "success" } else { "failure" };
         self.writes
             .get_or_create(&WriteLabels { action, result })
             .inc();
@@ -305,14 +321,13 @@ mod tests {
             7.5,
             Duration::from_millis(20),
         );
-        numbers.wrote(
-            &Action::Remove {
-                node: "n1".into(),
-                uid: "1".into(),
-                version: None,
-            },
-            false,
-        );
+        let remove = Action::Remove {
+            node: "n1".into(),
+            uid: "1".into(),
+            version: None,
+        };
+        numbers.wrote(&remove, WriteResult::failure);
+        numbers.wrote(&remove, WriteResult::conflict);
         numbers.statuses([profile("default", "RollingOut"), profile("gone", "Settled")].iter());
         numbers.statuses([profile("default", "Halted")].iter());
         let scrape = metrics.scrape().expect("numbers can be written");
@@ -327,6 +342,7 @@ mod tests {
             "signpost_operator_sync_duration_seconds_bucket{le=\"0.025\"} 2",
             "signpost_operator_last_sync_timestamp_seconds 7.5",
             "signpost_operator_writes_total{action=\"remove\",result=\"failure\"} 1",
+            "signpost_operator_writes_total{action=\"remove\",result=\"conflict\"} 1",
         ] {
             assert!(
                 scrape.lines().any(|have| have == line),

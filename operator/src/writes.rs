@@ -35,6 +35,16 @@ pub(crate) struct Writer {
     term: Term,
 }
 
+/// The result of a write that the API server answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Written {
+    /// The object is as written.
+    Applied(Event),
+    /// Nothing was written: the object is gone, or has changed since the plan. Its watch will report
+    /// it.
+    Outdated,
+}
+
 /// A write that failed, or whose result is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
@@ -80,9 +90,8 @@ impl Writer {
         }
     }
 
-    /// Makes the write `action`; returns the resulting object. `None` if the object is gone or was
-    /// written since, which its watch will report.
-    pub(crate) async fn commit(&self, action: &Action) -> Result<Option<Event>, WriteError> {
+    /// Makes the write `action`.
+    pub(crate) async fn commit(&self, action: &Action) -> Result<Written, WriteError> {
         let (kind, name) = action.object();
         if self.term.is_over() {
             let name = name.to_owned();
@@ -92,9 +101,11 @@ impl Writer {
             Ok(Ok(event)) => {
                 // The status is written, also if its Events cannot be.
                 timeout(LIMIT, self.announce(action, &event)).await.ok();
-                Ok(Some(event))
+                Ok(Written::Applied(event))
             }
-            Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => Ok(None),
+            Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => {
+                Ok(Written::Outdated)
+            }
             Ok(Err(source)) => Err(WriteError::Request {
                 kind,
                 name: name.to_owned(),
@@ -302,7 +313,7 @@ mod tests {
             writer
                 .commit(&stamp(version))
                 .await
-                .map(|event| event.is_some())
+                .map(|written| matches!(written, Written::Applied(_)))
         };
         assert!(matches!(write(None, None).await, Ok(true)));
         assert!(matches!(write(Some("7"), None).await, Ok(false)));
