@@ -17,6 +17,7 @@
 mod budget;
 mod conflict;
 mod findings;
+mod first_configuration;
 mod heartbeats;
 mod history;
 mod known;

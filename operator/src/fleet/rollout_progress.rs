@@ -8,7 +8,8 @@
 //!
 //! Nodes also join a profile whose rollout has ended. A node that is new in the cluster is assigned
 //! the configuration at once, whatever the result of earlier nodes: it has no other configuration,
-//! so waiting would not protect anything. Its result is counted with the others. Nodes that move
+//! so waiting would not protect anything. A handover that no rollout has proven is the exception,
+//! because kube-proxy may serve the node. Its result is counted with the others. Nodes that move
 //! from another configuration (their labels, the selector or the profiles changed) can lose service:
 //! they change in waves of their own ([`Moves`]), and when too many of those fail, the next ones keep
 //! their configuration. Their failures roll no other node back: the profile is known to work where
@@ -37,6 +38,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
+    first_configuration::without_handover,
     member::{DesiredNodeProxy, Member},
     moves::{self, Moves},
     node_progress::NodeProgress,
@@ -296,9 +298,9 @@ impl RolloutProgress {
                 self.retreat(retreat, members, &node_progress, now)
             }
             (_, Flow::Paused) => {
-                let proven = self.proven(target, members, &node_progress);
-                let keep = |member: &Member<'_>| member.keep(&target.rollout, now);
-                let give = |member| keep(member).or_else(|| proven.map(DesiredNodeProxy::first));
+                let first = self.first(target, members, &node_progress);
+                let first = || first.as_ref().map(DesiredNodeProxy::first);
+                let give = |member: &Member<'_>| member.keep(&target.rollout, now).or_else(first);
                 members.iter().map(give).collect()
             }
             (_, Flow::Open) => self.spread(target, members, &node_progress, &waves, now),
@@ -422,11 +424,11 @@ impl RolloutProgress {
                 budget::next(&self.phase, rollout, members, node_progress, begun, order)
             }
         };
-        let proven = self.proven(target, members, node_progress);
+        let first = self.first(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Bare | NodeProgress::Unheard(_) => member
                 .keep(rollout, now)
-                .or_else(|| proven.map(DesiredNodeProxy::first)),
+                .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
             NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
             _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
             _ => None,
@@ -448,10 +450,11 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
-        let trusted = self.trusted(target, members);
+        let trusted = self.trusted(target, members).cloned();
+        let trusted = trusted.or_else(|| without_handover(target, members));
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| {
             let fallback = || {
-                trusted.map(|spec| DesiredNodeProxy {
+                trusted.as_ref().map(|spec| DesiredNodeProxy {
                     baseline: member.present(now),
                     ..DesiredNodeProxy::first(spec)
                 })

@@ -92,6 +92,112 @@ fn t171_a_node_that_was_handed_back_by_a_command_is_done_only_once_it_has_taken_
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
 }
 
+/// Creates nodes that have no configuration yet, n01, n02, …, and a profile that moves them. The agents
+/// report when the test says so.
+fn install(cluster: &mut Cluster, count: usize, profile: Value) -> Vec<String> {
+    let nodes: Vec<String> = (1..=count).map(|number| format!("n{number:02}")).collect();
+    for node in &nodes {
+        cluster.add_node(node, json!({}));
+    }
+    cluster.mute = nodes.iter().cloned().collect();
+    cluster.put_profile("default", profile);
+    cluster.run();
+    nodes
+}
+
+#[test]
+fn t223_a_new_installation_that_takes_over_asks_no_second_node_after_the_first_refuses() {
+    let mut cluster = Cluster::new();
+    let nodes = install(&mut cluster, 12, json!({"handover": "Takeover"}));
+    assert_eq!(cluster.stamped, nodes, "each has a configuration at once");
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    for node in &nodes {
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n01"]);
+    cluster.say_because(
+        "n01",
+        "HandoverRefused",
+        json!({"Ready": "True", "Degraded": "True"}),
+    );
+    cluster.mute.clear();
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(
+        cluster.stamped[12..],
+        ["n01", "n01"],
+        "it was tried and went back"
+    );
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    cluster.restart_operator();
+    cluster.add_node("n13", json!({}));
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    for node in nodes.iter().map(String::as_str).chain(["n13"]) {
+        cluster.remove_node(node);
+    }
+    cluster.run();
+    cluster.add_node("n14", json!({}));
+    cluster.advance(3600);
+    assert_eq!(
+        nodes_with(&cluster, "Takeover"),
+        [""; 0],
+        "all were replaced"
+    );
+}
+
+#[test]
+fn t223_a_new_installation_that_takes_over_settles_node_by_node() {
+    let mut cluster = Cluster::new();
+    let nodes = install(&mut cluster, 4, json!({"handover": "Takeover"}));
+    for node in &nodes {
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    for (done, node) in nodes.iter().enumerate() {
+        cluster.run();
+        assert_eq!(nodes_with(&cluster, "Takeover").len(), done + 1);
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    cluster.add_node("n05", json!({}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover").len(), 5, "it is proven");
+}
+
+/// A rollout over no node ends at once, and proves nothing.
+#[test]
+fn t223_nodes_that_come_after_the_profile_do_not_all_take_over_at_once() {
+    let mut cluster = Cluster::new();
+    install(&mut cluster, 0, json!({"handover": "Takeover"}));
+    cluster.restart_operator();
+    let nodes = install(&mut cluster, 12, json!({"handover": "Takeover"}));
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    for node in &nodes {
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n01"]);
+}
+
+#[test]
+fn t223_a_new_profile_that_is_paused_moves_no_node() {
+    let mut cluster = Cluster::new();
+    let nodes = install(
+        &mut cluster,
+        3,
+        json!({"handover": "Takeover", "paused": true}),
+    );
+    cluster.mute.clear();
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped, nodes);
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+}
+
 /// Failure story T192. The canary was a node that the change does not touch.
 #[test]
 fn t192_a_node_that_another_proxy_serves_is_no_canary() {

@@ -1,0 +1,49 @@
+//! The configuration for nodes that have none yet.
+
+use std::sync::Arc;
+
+use crds::{
+    node_proxy::NodeProxySpec,
+    profile::{ProxyProfileSpec, handover::Handover},
+    resolve,
+};
+
+use crate::fleet::{
+    member::Member,
+    node_progress::NodeProgress,
+    rollout_progress::{RolloutProgress, Target},
+};
+
+// === impl RolloutProgress ===
+
+impl RolloutProgress {
+    /// Returns the configuration for nodes that have none, unless it is the requested one.
+    pub(super) fn first(
+        &self,
+        target: &Target,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) -> Option<Arc<NodeProxySpec>> {
+        let proven = self.proven(target, members, node_progress).cloned();
+        proven.or_else(|| without_handover(target, members))
+    }
+}
+
+/// Returns the requested configuration without its handover, while that is not proven: kube-proxy
+/// may serve nodes that are new to Signpost, and to take Services over from it is a change like any
+/// other. It follows in waves, and nodes that fail return to this.
+pub(super) fn without_handover(
+    target: &Target,
+    members: &[Member<'_>],
+) -> Option<Arc<NodeProxySpec>> {
+    if target.asked.handover.is_manual() || target.proven.is_some() {
+        return None;
+    }
+    let without = members.iter().find(|member| member.current().is_none())?;
+    let asked = ProxyProfileSpec {
+        handover: Handover::Manual,
+        ..target.asked.clone()
+    };
+    let profile = &without.effective.profile_name;
+    Some(Arc::new(resolve::stamp(profile, target.generation, &asked)))
+}
