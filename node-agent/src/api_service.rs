@@ -5,6 +5,7 @@
 //! program's rule drops the packets, a module or a sysctl is missing. Only a packet shows that.
 
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
 use crate::board::Board;
-use crate::jitter::jittered;
+use crate::jitter::{fraction, jittered, spread};
 use crate::support::has_address;
 
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
-/// The time until a check that failed, or was not possible, is repeated.
+/// The time until a check that was not possible is repeated, and the longest time until one that
+/// failed is. The latter doubles up to [`EVERY`] once the failure is reported: a failed check costs
+/// the API server a request, and the same fault may be on all nodes.
 const REPEATED_AFTER: Duration = Duration::from_secs(10);
 /// The number of attempts of one check, each to an endpoint of its own choice, and how long each
 /// takes if it fails. One API server of three that is down makes one check in 240 fail.
@@ -63,40 +66,41 @@ pub(crate) async fn check(board: Arc<Board>, client: Client, stop: CancellationT
 /// Returns when the board is gone.
 async fn check_for_ever(board: &Board, client: &Client) {
     let mut status = board.status();
-    let mut failures = 0;
+    let mut failures = FailedChecks::default();
     let mut last_hash = None;
     loop {
         let current = status.borrow_and_update().clone();
         if last_hash != current.applied_hash {
             last_hash.clone_from(&current.applied_hash);
-            failures = 0;
+            failures = FailedChecks::default();
         }
+        let before = mem::take(&mut failures);
         let mut pause = REPEATED_AFTER;
         match destination(board, &current) {
-            Destination::Unknown => failures = 0,
-            Destination::None => {
-                failures = 0;
-                board.post_api_service(ApiServiceState::Unchecked);
-            }
+            Destination::Unknown => {}
+            Destination::None => board.post_api_service(ApiServiceState::Unchecked),
             Destination::ClusterIp(address) => match connect(address).await {
                 Ok(()) => {
-                    failures = 0;
                     pause = jittered(EVERY);
                     let config = current.applied_hash.clone().unwrap_or_default();
                     board.post_api_service(ApiServiceState::Reachable(address, config));
                 }
                 // The node has no route there, and the kernel looks for one before it sees rules.
                 Err(error) if error.kind() == ErrorKind::NetworkUnreachable => {
-                    failures = 0;
                     board.post_api_service(ApiServiceState::Unchecked);
                 }
                 Err(error) if !answers(client).await => {
                     debug!(%address, %error, "neither Service nor API server answer");
-                    failures = 0;
+                    failures.unanswered = before.unanswered.saturating_add(1);
+                    pause = spread(pause_after(failures.unanswered), fraction());
                 }
                 Err(error) => {
-                    failures += 1;
-                    if failures >= REPORTED {
+                    failures.answered = before.answered.saturating_add(1);
+                    pause = spread(
+                        pause_after(failures.answered.saturating_sub(FREQUENT)),
+                        fraction(),
+                    );
+                    if failures.answered >= REPORTED {
                         let error = error.to_string();
                         board.post_api_service(ApiServiceState::Unreachable(address, error));
                     }
@@ -114,6 +118,25 @@ async fn check_for_ever(board: &Board, client: &Client) {
             () = sleep(pause) => {}
         }
     }
+}
+
+/// So many checks that fail are repeated soon: for more than the two minutes after which a node
+/// counts as failed in a rollout, so that one that is repaired by then is not.
+const FREQUENT: u32 = 12;
+
+/// The number of checks in a row that have failed.
+#[derive(Debug, Default)]
+struct FailedChecks {
+    /// While the API server answered requests.
+    answered: u32,
+    /// While it did not.
+    unanswered: u32,
+}
+
+/// Returns the longest pause after this many failed checks in a row.
+fn pause_after(failures: u32) -> Duration {
+    let doubled = failures.saturating_sub(REPORTED).min(10);
+    REPEATED_AFTER.saturating_mul(1 << doubled).min(EVERY)
 }
 
 /// The destination of a check.

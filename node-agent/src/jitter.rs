@@ -7,13 +7,10 @@ pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.9 + fraction() / 5.0)
 }
 
-/// Returns a fraction from 0 up to, but not including, 1. It is taken from the clock, so that it
-/// varies between nodes.
+/// Returns a random fraction from 0 up to, but not including, 1. A clock would not do: one with a
+/// coarse resolution has the same nanoseconds each time.
 pub(crate) fn fraction() -> f64 {
-    let nanoseconds = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.subsec_nanos());
-    f64::from(nanoseconds % 1000) / 1000.0
+    fastrand::f64()
 }
 
 /// Returns half of `pause` to all of it, by `fraction`, so that agents that fail together do not

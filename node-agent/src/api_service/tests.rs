@@ -1,7 +1,7 @@
 //! Checks with real connections on loopback, at the pace of a paused clock.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig};
@@ -53,6 +53,8 @@ struct Checked {
     server: Option<TcpListener>,
     /// Whether the API server answers requests.
     answers: Arc<AtomicBool>,
+    /// The number of requests to it so far.
+    requests: Arc<AtomicUsize>,
     stop: CancellationToken,
     checking: JoinHandle<()>,
 }
@@ -65,7 +67,10 @@ impl Checked {
         let address = server.local_addr().expect("it listens");
         let answers = Arc::new(AtomicBool::new(true));
         let is_there = Arc::clone(&answers);
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&requests);
         let api_server = service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
             let refused = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":403}"#;
             let response = Response::builder().status(403);
             let answer = match is_there.load(Ordering::Relaxed) {
@@ -91,6 +96,7 @@ impl Checked {
             address,
             server: Some(server),
             answers,
+            requests,
             stop,
             checking,
         };
@@ -130,13 +136,42 @@ async fn t184_rules_that_forward_nothing_are_reported_after_two_checks_and_so_is
     checked.lose_server();
     let before = Instant::now();
     checked.wait_until_unreachable().await;
-    // Two checks of five attempts, a second each.
-    assert_eq!(before.elapsed().as_secs(), 5 + 10 + 5);
+    // Two checks of five attempts, a second each, and a pause of up to ten seconds.
+    let reported = before.elapsed().as_secs();
+    assert!((15..=20).contains(&reported), "after {reported} s");
     let server = TcpListener::bind(checked.address).await;
     checked.server = Some(server.expect("it was free"));
     checked.wait_until_reachable().await;
-    assert_eq!(before.elapsed().as_secs(), 20 + 10);
+    let repaired = before.elapsed().as_secs() - reported;
+    assert!((5..=10).contains(&repaired), "after another {repaired} s");
     checked.stop().await;
+}
+
+/// 5,000 nodes whose rules forward nothing asked the API server 500 times a second, for as long as
+/// that lasted.
+#[tokio::test(start_paused = true)]
+async fn checks_that_go_on_failing_become_as_rare_as_others_whether_or_not_the_api_server_answers()
+{
+    for answers in [true, false] {
+        let mut checked = Checked::start().await;
+        checked.answers.store(answers, Ordering::Relaxed);
+        checked.lose_server();
+        sleep(Duration::from_secs(600)).await;
+        let before = checked.requests.load(Ordering::Relaxed);
+        sleep(Duration::from_secs(36_000)).await;
+        let requests = checked.requests.load(Ordering::Relaxed) - before;
+        let most = 36_000 / 150;
+        assert!((100..=most).contains(&requests), "{requests} in ten hours");
+        checked.stop().await;
+    }
+}
+
+#[test]
+fn pauses_between_failed_checks_grow_from_the_one_that_is_reported() {
+    let pauses = (1..=8).map(|failures| pause_after(failures).as_secs());
+    let expected = [10, 10, 20, 40, 80, 160, 300, 300];
+    assert_eq!(pauses.collect::<Vec<_>>(), expected);
+    assert_eq!(pause_after(u32::MAX), EVERY);
 }
 
 /// An API server that is away says nothing about the rules, however long it is away.
@@ -150,8 +185,8 @@ async fn an_outage_of_the_api_server_is_no_fault_of_the_rules() {
     checked.answers.store(true, Ordering::Relaxed);
     let before = Instant::now();
     checked.wait_until_unreachable().await;
-    // Failures during the outage do not count.
-    assert!(before.elapsed().as_secs() >= 15, "{:?}", before.elapsed());
+    // Failures during the outage do not count: two checks follow.
+    assert!(before.elapsed().as_secs() >= 10, "{:?}", before.elapsed());
     checked.stop().await;
 }
 
