@@ -1,12 +1,13 @@
 //! Writes this node's status to its NodeProxy and to a file.
 
+mod difference;
 mod earlier;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crds::condition::{self, FEATURES_HONOURED};
+use crds::condition;
 use crds::node_proxy::Heartbeat;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ use crate::conntrack;
 use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
+use difference::{Difference, difference};
 use earlier::Earlier;
 
 /// The field manager of the agents. Each agent writes the status of one object.
@@ -35,6 +37,9 @@ const FIGURES: Duration = Duration::from_secs(150);
 /// Service changes figures on every node at once, so each node waits for a different part of this
 /// time.
 const FIGURES_SPREAD: Duration = Duration::from_secs(60);
+/// The same range for a loss of the API server and its return, which all nodes see at once. Most
+/// end before that, and cost no write.
+const SOURCE_SPREAD: Duration = Duration::from_secs(30);
 /// The same range for the first latency after a start.
 const FIRST_LATENCY: Duration = Duration::from_secs(5);
 /// The time between two writes if nothing has changed, to show that this agent is alive. With five
@@ -235,6 +240,7 @@ pub(crate) async fn report(
                 at,
                 idle: jittered(IDLE),
                 differs_since: None,
+                source_differs_since: None,
             },
             Err(error) if is_absent(&error) => {
                 debug!("NodeProxy {node} does not exist yet: its status is not written");
@@ -269,6 +275,8 @@ enum Last {
         idle: Duration,
         /// When the status was first seen to differ.
         differs_since: Option<Deadline>,
+        /// When it was first seen to differ by the source.
+        source_differs_since: Option<Deadline>,
     },
     Failed {
         retry: Deadline,
@@ -279,19 +287,6 @@ enum Last {
     Absent {
         retry: Deadline,
     },
-}
-
-/// How one status differs from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Difference {
-    /// No difference.
-    None,
-    /// The first latency since the start.
-    FirstLatency,
-    /// Numbers and lists that change with Services, on all nodes at once.
-    Figures,
-    /// Something that a reader may be waiting for.
-    Meaning,
 }
 
 impl Last {
@@ -322,11 +317,15 @@ impl Last {
                 at,
                 idle,
                 differs_since,
+                source_differs_since,
             } => {
                 let difference = match *before == renewed_since {
                     true => difference(status, current),
                     false => Difference::Meaning,
                 };
+                if difference != Difference::Source {
+                    *source_differs_since = None;
+                }
                 if difference == Difference::None {
                     *differs_since = None;
                     return *at + *idle;
@@ -338,66 +337,19 @@ impl Last {
                 // The jitter of the idle time determines this node's place in the range.
                 let part =
                     (*idle - IDLE.mul_f64(0.9)).as_secs_f64() / IDLE.mul_f64(0.2).as_secs_f64();
+                let place = |range: Duration| range.mul_f64(part.clamp(0.0, 1.0));
                 match difference {
                     Difference::None | Difference::Meaning => *at + AT_ONCE,
-                    Difference::FirstLatency => seen + FIRST_LATENCY.mul_f64(part.clamp(0.0, 1.0)),
-                    Difference::Figures => {
-                        (seen + FIGURES_SPREAD.mul_f64(part.clamp(0.0, 1.0))).max(*at + FIGURES)
+                    Difference::Source => {
+                        let seen = *source_differs_since.get_or_insert(now);
+                        (seen + place(SOURCE_SPREAD)).max(*at + AT_ONCE)
                     }
+                    Difference::FirstLatency => seen + place(FIRST_LATENCY),
+                    Difference::Figures => (seen + place(FIGURES_SPREAD)).max(*at + FIGURES),
                 }
             }
         }
     }
-}
-
-fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
-    let NodeProxyStatus {
-        observed_generation,
-        applied_hash,
-        mode,
-        // Syncs that find nothing to do do not cause a write.
-        last_sync_time: _,
-        sync_latency,
-        counts,
-        conntrack: _,
-        heartbeat: _,
-        iptables,
-        agent_version,
-        kernel_version,
-        rejections,
-        // The message of RulesContested changes with it, and is the reason to write.
-        drift: _,
-        conditions,
-    } = before;
-    let same_meaning = *observed_generation == after.observed_generation
-        && *applied_hash == after.applied_hash
-        && *mode == after.mode
-        && said(before).eq(said(after));
-    let same_figures = *sync_latency == after.sync_latency
-        && *counts == after.counts
-        && *iptables == after.iptables
-        && *agent_version == after.agent_version
-        && *kernel_version == after.kernel_version
-        && *rejections == after.rejections
-        && *conditions == after.conditions;
-    if !same_meaning {
-        Difference::Meaning
-    } else if same_figures {
-        Difference::None
-    } else if sync_latency.is_none() && after.sync_latency.is_some() {
-        Difference::FirstLatency
-    } else {
-        Difference::Figures
-    }
-}
-
-/// Returns the type, status and reason of each condition, without its message.
-fn said(status: &NodeProxyStatus) -> impl Iterator<Item = [&str; 3]> {
-    let conditions = status.conditions.iter();
-    conditions
-        // What is honoured changes with Services, on every node alike.
-        .filter(|condition| condition.type_ != FEATURES_HONOURED)
-        .map(|c| [&*c.type_, &*c.status, &*c.reason])
 }
 
 async fn write(

@@ -82,6 +82,7 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
             at: written,
             idle: IDLE.mul_f64(1.1),
             differs_since: None,
+            source_differs_since: None,
         };
         let now = written + Duration::from_secs(after);
         (last.due(&counted, None, &destination, now) - written).as_secs()
@@ -89,6 +90,97 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
     assert_eq!(due(1), 150);
     assert_eq!(due(89), 150);
     assert_eq!(due(250), 310);
+}
+
+/// A ready node that follows the API server, or has lost it, since `second` of the epoch.
+fn following(is_stale: bool, second: i64) -> NodeProxyStatus {
+    let at = Timestamp::from_second(second).expect("a time of this century");
+    let (synced, degraded, reachable) = match is_stale {
+        false => (
+            (Status::True, condition::reason::LISTS_COMPLETE),
+            (Status::False, condition::reason::AS_EXPECTED),
+            (Status::True, condition::reason::CONNECTED),
+        ),
+        true => (
+            (Status::False, condition::reason::SOURCE_STALE),
+            (Status::True, condition::reason::SOURCE_STALE),
+            (Status::Unknown, condition::reason::NOT_CHECKED),
+        ),
+    };
+    let mut status = ready("True", "Programmed", 1000);
+    for (kind, (is, reason)) in [
+        (condition::SOURCE_SYNCED, synced),
+        (condition::DEGRADED, degraded),
+        (condition::API_SERVICE_REACHABLE, reachable),
+    ] {
+        let finding = condition::Finding::new(kind, is, reason, String::new());
+        condition::set_condition(&mut status.conditions, finding, at);
+    }
+    status
+}
+
+/// When the API server restarted, all agents wrote that they had lost it, and a second later that
+/// it was back.
+#[tokio::test(start_paused = true)]
+async fn a_loss_of_the_api_server_is_written_within_half_a_minute_and_not_at_all_once_it_is_over() {
+    let mut seconds = Vec::new();
+    for _ in 0..50 {
+        let writes = write_after(
+            NodeProxyStatus::default(),
+            vec![(1, following(false, 1000)), (60, following(true, 1060))],
+        );
+        let [(1, ..), (second, ..)] = writes.await[..] else {
+            panic!("two writes are expected");
+        };
+        seconds.push(second);
+    }
+    seconds.sort_unstable();
+    assert!((60..70).contains(&seconds[0]), "{seconds:?}");
+    assert!((80..=91).contains(&seconds[49]), "{seconds:?}");
+
+    let restart = [(1, 1000, false), (60, 1060, true), (61, 1061, false)];
+    let reports = restart.map(|(at, since, is_stale)| (at, following(is_stale, since)));
+    let mut wrote = 0;
+    for _ in 0..200 {
+        let writes = write_after(NodeProxyStatus::default(), reports.to_vec());
+        wrote += usize::from(writes.await.len() > 1);
+    }
+    // One in thirty, whose time is within the second.
+    assert!(wrote < 20, "{wrote} of 200 nodes wrote");
+}
+
+#[test]
+fn what_differs_besides_the_api_server_is_written_at_once() {
+    let (fresh, stale) = (following(false, 1000), following(true, 1060));
+    let with = |status: &NodeProxyStatus, kind, is, reason| {
+        let mut status = status.clone();
+        let finding = condition::Finding::new(kind, is, reason, String::new());
+        condition::set_condition(&mut status.conditions, finding, Timestamp::UNIX_EPOCH);
+        status
+    };
+    assert_eq!(difference(&fresh, &stale), Difference::Source);
+    assert_eq!(difference(&stale, &fresh), Difference::Source);
+    assert_eq!(
+        difference(&fresh, &following(false, 1061)),
+        Difference::None
+    );
+    let failing = condition::reason::CONNECTION_FAILED;
+    let failing = with(&fresh, condition::DEGRADED, Status::True, failing);
+    assert_eq!(difference(&stale, &failing), Difference::Meaning);
+    let unready = condition::reason::SOURCE_STALE;
+    let unready = with(&stale, condition::READY, Status::False, unready);
+    assert_eq!(difference(&fresh, &unready), Difference::Meaning);
+    let unchecked = condition::reason::NOT_CHECKED;
+    let unchecked = with(
+        &fresh,
+        condition::API_SERVICE_REACHABLE,
+        Status::Unknown,
+        unchecked,
+    );
+    assert_eq!(difference(&unchecked, &fresh), Difference::Meaning);
+    let mut observed = stale.clone();
+    observed.observed_generation = Some(2);
+    assert_eq!(difference(&fresh, &observed), Difference::Meaning);
 }
 
 /// Starts the reporter of node-1.
