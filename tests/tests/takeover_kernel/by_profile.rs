@@ -22,6 +22,11 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
     there_and_back(stage, Mode::Iptables, "KubeProxyIptables")
 }
 
+/// Failure story T171: from kube-proxy's mode iptables, variant legacy.
+pub(crate) fn from_legacy_iptables(stage: &mut Stage) -> Result<()> {
+    there_and_back(stage, Mode::LegacyIptables, "KubeProxyIptables")
+}
+
 /// There and back. A running kube-proxy keeps the configuration from being
 /// applied. The condition Degraded names it, so that a rollout stops at this node; nothing was
 /// changed.
@@ -30,7 +35,7 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     let crowd = Crowd::gather(stage.topology())?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", reason)?;
-    let before = list_everything(stage)?;
+    let before = list_all(stage, mode)?;
 
     let takeover = stage.configure(Handover::Takeover)?;
     let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
@@ -39,7 +44,7 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     stage.wait_for_condition(PROGRESSING, |progressing| {
         progressing.reason == "HandoverPending"
     })?;
-    let after = list_everything(stage)?;
+    let after = list_all(stage, mode)?;
     ensure!(
         after == before,
         "a refusal changed something:\n{before}\n{after}"
@@ -79,6 +84,20 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     })?;
     ensure!(!stage.has_signpost_tables()?);
     crowd.disperse()
+}
+
+/// Returns all rules without counters, those of legacy iptables included if kube-proxy uses it.
+fn list_all(stage: &Stage, mode: Mode) -> Result<String> {
+    let mut all = list_everything(stage)?;
+    if mode == Mode::LegacyIptables {
+        for family in Family::ALL {
+            let legacy = stage.list_kube_proxy(mode, family)?;
+            // Comments have the time, and chains end with their counters.
+            let rules = legacy.lines().filter(|line| !line.starts_with('#'));
+            all.extend(rules.flat_map(|rule| [rule.split(" [").next().unwrap_or(rule), "\n"]));
+        }
+    }
+    Ok(all)
 }
 
 /// Failure story T197: a network plug-in has its own address management, and detection by podCIDRs

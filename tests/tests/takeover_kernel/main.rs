@@ -31,9 +31,11 @@ const OF_MODE_IPVS: [&str; 3] = [
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
 ];
 
-/// The test that takes a kernel with the legacy variant of iptables.
-const OF_LEGACY_IPTABLES: &str =
-    "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_signpost";
+/// The tests that take a kernel with the legacy variant of iptables.
+const OF_LEGACY_IPTABLES: [&str; 2] = [
+    "t171_services_change_hands_from_legacy_iptables_as_the_profile_says",
+    "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_signpost",
+];
 
 type Test = fn(&mut Stage) -> Result<()>;
 
@@ -54,9 +56,9 @@ fn main() -> Result<()> {
     }
     let has_legacy = Path::new("/proc/net/ip_tables_names").exists();
     if !has_legacy {
-        println!("SKIPPED: the takeover from legacy iptables: this kernel has none");
+        println!("SKIPPED: takeovers from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 17] = [
+    let tests: [(&str, Test); 18] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -109,7 +111,8 @@ fn main() -> Result<()> {
         (OF_MODE_IPVS[1], ipvs::there_and_back),
         (OF_MODE_IPVS[2], ipvs::into_mode_ipvs),
         // Last, because tables of legacy iptables stay in a network namespace.
-        (OF_LEGACY_IPTABLES, handovers::from_legacy_iptables),
+        (OF_LEGACY_IPTABLES[0], by_profile::from_legacy_iptables),
+        (OF_LEGACY_IPTABLES[1], handovers::from_legacy_iptables),
         (
             "what_signpost_may_not_remove_is_named_with_what_removes_it",
             detection::what_signpost_may_not_remove,
@@ -129,7 +132,7 @@ fn main() -> Result<()> {
         })
         .with_ignored_flag(
             OF_MODE_IPVS.contains(&name) && missing.is_some()
-                || name == OF_LEGACY_IPTABLES && !has_legacy,
+                || OF_LEGACY_IPTABLES.contains(&name) && !has_legacy,
         )
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());
