@@ -1,7 +1,8 @@
 //! The two definitions as an API server and `kubectl` read them.
 
 use crds::{
-    EffectiveConfig, NodeProxySpec, NodeProxyStatus, ProxyProfileSpec, ProxyProfileStatus, manifest,
+    EffectiveConfig, NodeProxySpec, NodeProxyStatus, ProxyProfileSpec, ProxyProfileStatus,
+    condition::TYPES, manifest,
 };
 use serde_json::Value;
 
@@ -191,4 +192,26 @@ fn what_the_operator_stamps_is_kept_as_it_is() {
             );
         },
     );
+}
+
+#[test]
+fn the_description_of_conditions_names_each_type_of_the_kind_and_no_other() {
+    for definition in definitions() {
+        let kind = definition["spec"]["names"]["kind"].as_str();
+        let schema = &version(&definition)["schema"]["openAPIV3Schema"];
+        let conditions = &schema["properties"]["status"]["properties"]["conditions"];
+        let description = conditions["description"].as_str().expect("a description");
+        let words = description.split(|character: char| !character.is_ascii_alphanumeric());
+        let mut named: Vec<&str> = words
+            .filter(|word| word.starts_with(|first: char| first.is_ascii_uppercase()))
+            .collect();
+        let mut of_kind: Vec<&str> = TYPES
+            .iter()
+            .filter(|known| known.kinds.iter().any(|of| Some(*of) == kind))
+            .map(|known| known.name)
+            .collect();
+        named.sort_unstable();
+        of_kind.sort_unstable();
+        assert_eq!(named, of_kind, "{kind:?}: {description}");
+    }
 }
