@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::record::Record;
+
 /// The configuration before the rollout, which differs from the one after it by `syncPeriod`.
 pub(crate) const FIRST: &str = "1m";
 /// The configuration that is rolled out.
@@ -32,6 +34,8 @@ pub(crate) struct Pool {
     progress_deadline: Duration,
     /// How its rollout ends.
     pub(crate) end: End,
+    /// Whether its rollout is in the phase of its name.
+    is_in_phase: fn(&Pool, &Record) -> bool,
 }
 
 /// How a rollout ends.
@@ -46,6 +50,9 @@ pub(crate) enum End {
     },
 }
 
+/// `rollout.minReady` of rollouts that a fault must find before it is over.
+const OBSERVABLE: Duration = Duration::from_secs(6);
+
 /// One node, then half of them, then all, two at a time.
 const IN_WAVES: Pool = Pool {
     name: "",
@@ -58,35 +65,49 @@ const IN_WAVES: Pool = Pool {
     min_ready_back: Duration::from_secs(3),
     progress_deadline: Duration::from_mins(10),
     end: End::Settled,
+    is_in_phase: |_, _| false,
 };
 
 /// The canary has not reported yet.
 pub(crate) const UNREPORTED: Pool = Pool {
     name: "unreported",
+    is_in_phase: |pool, record| pool.has_changed(1, record) && !pool.has_reported(1, record),
     ..IN_WAVES
 };
 
 /// The canary has reported, and `rollout.minReady` is not over.
 pub(crate) const PROVING: Pool = Pool {
     name: "proving",
+    min_ready: OBSERVABLE,
+    is_in_phase: |pool, record| pool.has_reported(1, record) && !pool.has_changed(2, record),
     ..IN_WAVES
 };
 
 /// The operator writes the configuration to all nodes but the canary at once.
 pub(crate) const STAMPING: Pool = Pool {
     name: "stamping",
-    size: 40,
+    // The operator writes 16 at once.
+    size: 120,
     waves: &[],
-    most: 40,
+    most: 120,
     min_ready: Duration::ZERO,
-    most_back: 40,
+    most_back: 120,
     min_ready_back: Duration::ZERO,
+    is_in_phase: |pool, record| {
+        let count = (2..=pool.size).filter(|number| pool.has_changed(*number, record));
+        (1..pool.size - 1).contains(&count.count())
+    },
     ..IN_WAVES
 };
 
 /// The last nodes of a wave have reported, and the next wave has not begun.
 pub(crate) const BETWEEN: Pool = Pool {
     name: "between",
+    min_ready: OBSERVABLE,
+    is_in_phase: |pool, record| {
+        let mut second_wave = [2, 3].into_iter();
+        second_wave.all(|number| pool.has_reported(number, record)) && !pool.has_changed(4, record)
+    },
     ..IN_WAVES
 };
 
@@ -100,6 +121,14 @@ pub(crate) const RETURNING: Pool = Pool {
     min_ready: Duration::from_hours(1),
     most_back: 1,
     end: End::RolledBack { changed: 3 },
+    is_in_phase: |pool, record| {
+        let is_back = |number: &usize| pool.has_returned(*number, record);
+        let (back, others): (Vec<usize>, Vec<usize>) = (1..=3).partition(is_back);
+        let [back] = back[..] else { return false };
+        let mut others = others.into_iter();
+        !record.has_reported(&pool.node(back))
+            && others.all(|number| pool.has_changed(number, record))
+    },
     ..IN_WAVES
 };
 
@@ -109,6 +138,7 @@ pub(crate) const SETTLED: Pool = Pool {
     waves: &[],
     most: 6,
     min_ready: Duration::ZERO,
+    is_in_phase: |pool, record| (1..=pool.size).all(|number| pool.has_reported(number, record)),
     ..IN_WAVES
 };
 
@@ -116,8 +146,9 @@ pub(crate) const SETTLED: Pool = Pool {
 pub(crate) const FAILING: Pool = Pool {
     name: "failing",
     most_back: 1,
-    progress_deadline: Duration::from_secs(10),
+    progress_deadline: Duration::from_secs(20),
     end: End::RolledBack { changed: 1 },
+    is_in_phase: |pool, record| pool.has_changed(1, record) && !pool.has_reported(1, record),
     ..IN_WAVES
 };
 
@@ -136,7 +167,28 @@ impl Pool {
 
     /// Returns the name of its node of this number, counted from 1.
     pub(crate) fn node(&self, number: usize) -> String {
-        format!("{}-{number:02}", self.name)
+        format!("{}-{number:03}", self.name)
+    }
+
+    /// Whether its rollout is in the phase of its name, by what its nodes have.
+    pub(crate) fn is_in_phase(&self, record: &Record) -> bool {
+        (self.is_in_phase)(self, record)
+    }
+
+    /// Whether its node of this number has the change.
+    fn has_changed(&self, number: usize, record: &Record) -> bool {
+        record.has(&self.node(number), SECOND)
+    }
+
+    /// Whether its node of this number has the change, and its agent has reported on it.
+    fn has_reported(&self, number: usize, record: &Record) -> bool {
+        self.has_changed(number, record) && record.has_reported(&self.node(number))
+    }
+
+    /// Whether its node of this number had the change, and has what was before it.
+    fn has_returned(&self, number: usize, record: &Record) -> bool {
+        let node = self.node(number);
+        record.given(&node).len() > 2 && record.has(&node, FIRST)
     }
 
     /// Returns the spec of its profile.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::control_plane::ADMINISTRATOR;
 use tests::deadline::wait_for;
+use thiserror::Error;
 
 use super::agents::Agents;
 use super::pools::{
@@ -23,6 +24,14 @@ pub(crate) struct Stage<'c> {
     pub(crate) agents: Agents,
     pub(crate) cluster: &'c mut Cluster,
     pools: &'static [Pool],
+}
+
+/// A phase that was over before the fault acted, so that a test has shown nothing about it.
+#[derive(Debug, Error)]
+#[error("the fault came too late for phase {phase}:\n{nodes}")]
+pub(crate) struct PhaseOver {
+    pub(crate) phase: &'static str,
+    nodes: String,
 }
 
 // === impl Stage ===
@@ -72,13 +81,11 @@ impl<'c> Stage<'c> {
             agents.hold(pool.nodes());
         }
         agents.hold(BETWEEN.nodes().skip(1));
-        for pool in self.pools {
+        for pool in self.pools.iter().filter(|pool| pool.name != FAILING.name) {
             self.edit(pool, SECOND)?;
         }
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &FAILING] {
-            agents.wait_for("a change of the canary", |record| {
-                record.given(&pool.node(1)).len() > 1
-            })?;
+        for pool in [&UNREPORTED, &PROVING, &STAMPING] {
+            self.wait_for_canary(pool)?;
         }
         agents.wait_for("reports on an unproven change", |record| {
             let mut nodes = RETURNING.nodes().take(3);
@@ -97,7 +104,10 @@ impl<'c> Stage<'c> {
         self.wait_for_phase(&SETTLED, "Settled")?;
         self.wait_for_second_wave()?;
 
-        // From here on, each phase passes by itself within seconds.
+        // From here on, each phase passes by itself within seconds; the deadline of this pool is the
+        // latest.
+        self.edit(&FAILING, SECOND)?;
+        self.wait_for_canary(&FAILING)?;
         agents.release([PROVING.node(1)]);
         agents.release(second_wave());
         agents.wait_for("reports on a change in two pools", |record| {
@@ -109,6 +119,25 @@ impl<'c> Stage<'c> {
             let mut nodes = STAMPING.nodes().skip(1);
             nodes.any(|node| record.has(&node, SECOND))
         })
+    }
+
+    fn wait_for_canary(&self, pool: &Pool) -> Result<()> {
+        self.agents.wait_for("a change of the canary", |record| {
+            record.given(&pool.node(1)).len() > 1
+        })
+    }
+
+    /// Asserts that the rollout of each pool is still in the phase of its name. Reads nothing from
+    /// the API server, so that no time passes after a fault. The error is a [`PhaseOver`].
+    pub(crate) fn expect_every_phase(&self) -> Result<()> {
+        let over = self.agents.look(|record| {
+            let mut over = self.pools.iter().filter(|pool| !pool.is_in_phase(record));
+            over.next().map(|pool| PhaseOver {
+                phase: pool.name,
+                nodes: record.describe(),
+            })
+        });
+        over.map_or(Ok(()), |over| Err(over.into()))
     }
 
     /// Rolls the second configuration out in [`BETWEEN`], and returns when the second wave has it and
