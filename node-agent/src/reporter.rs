@@ -3,6 +3,7 @@
 mod difference;
 mod earlier;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +12,10 @@ use crds::condition;
 use crds::node_proxy::Heartbeat;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
+use kube::core::ApiResource;
 use reconciler::SLOW_ROUND;
-use runtime::{CancellationToken, Check, Readiness, chain};
+use runtime::{CancellationToken, Check, Readiness, apply_status, chain};
 use thiserror::Error;
 use tokio::time::{Instant as Deadline, sleep_until};
 use tracing::{debug, warn};
@@ -195,6 +197,7 @@ pub(crate) async fn report(
     let mut heartbeat = board.heartbeat();
     let mut last = Last::Never;
     let mut earlier = Earlier::Unread;
+    let mut left_out = BTreeSet::new();
     loop {
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
@@ -234,14 +237,23 @@ pub(crate) async fn report(
         };
         let at = Deadline::now();
         last = match outcome {
-            Ok(()) => Last::Written {
-                status: current,
-                renewed_since,
-                at,
-                idle: jittered(IDLE),
-                differs_since: None,
-                source_differs_since: None,
-            },
+            Ok(fields) => {
+                if !fields.is_empty() && fields != left_out {
+                    warn!(
+                        ?fields,
+                        "the definition of NodeProxy is older than this agent: its status is written without these fields"
+                    );
+                }
+                left_out = fields;
+                Last::Written {
+                    status: current,
+                    renewed_since,
+                    at,
+                    idle: jittered(IDLE),
+                    differs_since: None,
+                    source_differs_since: None,
+                }
+            }
             Err(error) if is_absent(&error) => {
                 debug!("NodeProxy {node} does not exist yet: its status is not written");
                 Last::Absent {
@@ -352,13 +364,14 @@ impl Last {
     }
 }
 
+/// Writes the status; returns the fields that the API server's definition does not have.
 async fn write(
     destination: &Destination,
     node: &str,
     board: &Board,
     status: &NodeProxyStatus,
     renewed_since: Option<Deadline>,
-) -> Result<(), WriteError> {
+) -> Result<BTreeSet<String>, WriteError> {
     let status = NodeProxyStatus {
         conntrack: conntrack::observe_fill(),
         heartbeat: renewed_since.map(|_| Heartbeat::Lease),
@@ -372,11 +385,11 @@ async fn write(
                 "metadata": {"name": node},
                 "status": status,
             });
-            let parameters = PatchParams::apply(FIELD_MANAGER).force();
-            let applied = api
-                .patch_status(node, &parameters, &Patch::Apply(&patch))
-                .await;
-            applied.map(drop).map_err(|source| WriteError::Api {
+            let client = Api::clone(api).into_client();
+            let resource = ApiResource::erase::<NodeProxy>(&());
+            let applied = apply_status(&client, &resource, node, FIELD_MANAGER, patch).await;
+            let left_out = applied.map(|applied| applied.left_out);
+            left_out.map_err(|source| WriteError::Api {
                 node: node.to_owned(),
                 source,
             })
@@ -388,10 +401,13 @@ async fn write(
             });
             let mut document = NodeProxy::new(node, spec.unwrap_or_default());
             document.status = Some(status);
-            write_file(file, &document).map_err(|source| WriteError::File {
-                file: file.clone(),
-                source,
-            })
+            let written = write_file(file, &document);
+            written
+                .map(|()| BTreeSet::new())
+                .map_err(|source| WriteError::File {
+                    file: file.clone(),
+                    source,
+                })
         }
     }
 }

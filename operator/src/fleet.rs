@@ -67,7 +67,7 @@ use crate::{
         waves::Progress,
     },
     placement::Placement,
-    records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
+    records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord, Record},
 };
 
 /// The observed state of the fleet.
@@ -84,6 +84,8 @@ pub(crate) struct Fleet {
     /// configuration.
     departed: BTreeMap<String, NodeProxyRecord>,
     unwritten: UnwrittenVerdicts,
+    /// The fields of a profile's status that the API server does not know, by profile.
+    left_out: BTreeMap<String, BTreeSet<String>>,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
 }
@@ -93,6 +95,13 @@ pub(crate) struct Fleet {
 pub(crate) enum Event {
     /// A change of profiles.
     Profile(Change<ProfileRecord>),
+    /// The status of a profile was written.
+    Reported {
+        /// The profile.
+        record: Box<ProfileRecord>,
+        /// The fields of the status that the API server does not know.
+        left_out: BTreeSet<String>,
+    },
     /// A change of nodes.
     Node(Change<NodeRecord>),
     /// A change of NodeProxies.
@@ -190,6 +199,15 @@ impl Fleet {
     pub(crate) fn apply(&mut self, event: Event) {
         let impact = match event {
             Event::Profile(change) => self.profiles.apply(change).0,
+            Event::Reported { record, left_out } => {
+                let name = record.name().to_owned();
+                if left_out.is_empty() {
+                    self.left_out.remove(&name);
+                } else {
+                    self.left_out.insert(name, left_out);
+                }
+                self.profiles.apply(Change::Applied(record)).0
+            }
             Event::Node(change) => self.nodes.apply(change).0,
             Event::Placement(change) => self.placements.apply(change).0,
             Event::Proxy(change) => {
@@ -224,6 +242,11 @@ impl Fleet {
         profiles.map(|(_, record)| &record.profile)
     }
 
+    /// Whether these are the fields of a profile's status that the API server did not know last.
+    pub(crate) fn is_left_out(&self, profile: &str, fields: &BTreeSet<String>) -> bool {
+        self.left_out.get(profile) == Some(fields)
+    }
+
     /// Returns the age of the oldest heartbeat among all agents.
     pub(crate) const fn oldest_heartbeat(&self) -> Duration {
         self.heartbeats.oldest()
@@ -256,6 +279,7 @@ impl Fleet {
             heartbeats,
             departed,
             unwritten,
+            left_out,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies), Some(placements)) = (
             profiles.listed(),
@@ -267,6 +291,7 @@ impl Fleet {
         };
         courses.retain(|name, _| profiles.contains_key(name));
         unwritten.retain(profiles);
+        left_out.retain(|name, _| profiles.contains_key(name));
         departed.retain(|name, record| {
             let is_the_same = |node: &NodeRecord| record.owners.contains(&node.uid);
             !proxies.contains_key(name) && nodes.get(name).is_some_and(is_the_same)
@@ -337,6 +362,7 @@ impl Fleet {
                 conflicts.of(name),
                 now,
             );
+            let known = reported::as_read(&status, left_out.get(name));
             if let Some(rollout_progress) = rollout_progress {
                 // Whether an operator that starts now would know.
                 let is_written =
@@ -346,12 +372,13 @@ impl Fleet {
                     waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
                     plan.wake_at(Some(until));
                 }
-                if !has_failed && !reported::is_reported(&record.status(), &status) {
+                if !has_failed && !reported::is_reported(&record.status(), &known) {
                     waiting.extend(outcome.changes(&desired));
                 }
                 courses.insert(name.clone(), rollout_progress);
             }
-            if record.profile.status.as_ref() != Some(&status) || !record.is_status_whole {
+            let is_whole = record.is_status_whole || left_out.contains_key(name);
+            if !is_whole || record.profile.status.as_ref() != Some(&*known) {
                 let before = record.profile.status.clone().map(Box::new);
                 let status = Box::new(status);
                 plan.actions.push(Action::Report {

@@ -13,6 +13,7 @@ use crate::{
     fleet::{Action, Event, Fleet, Plan},
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
     pace::{Novelty, Pace},
+    records::Record,
     watches::{Events, watch},
     writes::{WriteError, Writer, Written},
 };
@@ -103,6 +104,7 @@ impl FleetLoop {
             self.metrics.wrote(&action, result(&written));
             match written {
                 Ok(Written::Applied(event)) => {
+                    warn_of_fields_left_out(&event, fleet);
                     let failures = pace.succeeded(&action, Instant::now());
                     log(&action, failures);
                     fleet.apply(event);
@@ -139,11 +141,28 @@ impl FleetLoop {
     }
 }
 
-const fn result(written: &Result<Written, WriteError>) -> WriteResult {
+fn result(written: &Result<Written, WriteError>) -> WriteResult {
     match written {
+        Ok(Written::Applied(Event::Reported { left_out, .. })) if !left_out.is_empty() => {
+            WriteResult::partial
+        }
         Ok(Written::Applied(_)) => WriteResult::success,
         Ok(Written::Outdated) => WriteResult::conflict,
         Err(_) => WriteResult::failure,
+    }
+}
+
+/// Warns once of the fields of a profile's status that the API server does not know.
+fn warn_of_fields_left_out(event: &Event, fleet: &Fleet) {
+    if let Event::Reported { record, left_out } = event
+        && !left_out.is_empty()
+        && !fleet.is_left_out(record.name(), left_out)
+    {
+        warn!(
+            profile = record.name(),
+            fields = ?left_out,
+            "the definition of ProxyProfile is older than this operator: the status is written without these fields"
+        );
     }
 }
 

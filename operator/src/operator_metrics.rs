@@ -95,6 +95,8 @@ struct WriteLabels {
 )]
 pub(crate) enum WriteResult {
     success,
+    /// A status was written without the fields that the API server's definition does not have.
+    partial,
     /// Nothing was written, because the object has changed since the plan.
     conflict,
     failure,
@@ -171,6 +173,7 @@ impl OperatorMetrics {
         for action in ["report", "stamp", "silence", "remove"] {
             for result in [
                 WriteResult::success,
+                WriteResult::partial,
                 WriteResult::conflict,
                 WriteResult::failure,
             ] {

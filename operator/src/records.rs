@@ -214,7 +214,7 @@ impl Record for ProfileRecord {
 /// Reads a status or a spec, or of one that another version wrote the fields that can be read.
 /// Without them the operator would forget verdicts, judge healthy nodes, and change all nodes at
 /// once.
-fn readable<T: DeserializeOwned>(written: &Value) -> Option<T> {
+pub(crate) fn readable<T: DeserializeOwned>(written: &Value) -> Option<T> {
     let whole = T::deserialize(written).ok();
     whole.or_else(|| {
         let mut fields = written.as_object()?.clone();

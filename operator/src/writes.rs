@@ -12,6 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::{ApiResource, DynamicObject},
 };
+use runtime::apply_status;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -120,7 +121,7 @@ impl Writer {
     }
 
     async fn announce(&self, action: &Action, written: &Event) {
-        if let (Action::Report { before, status, .. }, Event::Profile(Change::Applied(record))) =
+        if let (Action::Report { before, status, .. }, Event::Reported { record, .. }) =
             (action, written)
         {
             let before = before.as_deref();
@@ -138,15 +139,15 @@ impl Writer {
                 version,
                 ..
             } => {
-                let parameters = PatchParams::apply(STATUS_MANAGER).force();
+                let resource = ApiResource::erase::<ProxyProfile>(&());
                 let report = render_report(profile, status, version.as_deref());
-                let written = self
-                    .profiles
-                    .patch_status(profile, &parameters, &Patch::Apply(report))
-                    .await?;
-                Ok(Event::Profile(Change::Applied(Box::new(
-                    ProfileRecord::parse(written),
-                ))))
+                let client = &self.profiles.clone().into_client();
+                let written =
+                    apply_status(client, &resource, profile, STATUS_MANAGER, report).await?;
+                Ok(Event::Reported {
+                    record: Box::new(ProfileRecord::parse(written.object)),
+                    left_out: written.left_out,
+                })
             }
             Action::Stamp {
                 node,

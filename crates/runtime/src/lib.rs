@@ -30,6 +30,7 @@
 //! }
 //! ```
 
+mod apply_status;
 mod client;
 mod connection;
 mod error_chain;
@@ -41,6 +42,7 @@ mod rest_client;
 mod signals;
 mod supervisor;
 
+pub use apply_status::{AppliedStatus, apply_status, without_fields};
 pub use client::{ClientError, ClientSource, open_client};
 pub use error_chain::{Chain, chain};
 pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};

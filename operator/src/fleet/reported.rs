@@ -3,13 +3,32 @@
 //! If the API server refuses the status, for example because a webhook denies it, no verdict could
 //! be written either, and the next operator would repeat a change that failed.
 
+use std::{borrow::Cow, collections::BTreeSet};
+
 use crds::{
     condition::PROGRESSING,
     effective::hash::ConfigHash,
     profile::{progress::RolloutStatus, status::ProxyProfileStatus},
 };
+use runtime::without_fields;
 
-use crate::fleet::{member::DesiredNodeProxy, member::Member};
+use crate::{
+    fleet::member::{DesiredNodeProxy, Member},
+    records::readable,
+};
+
+/// Returns what can be read of `status` once it is written without the fields that the API server
+/// has `left_out`.
+pub(super) fn as_read<'a>(
+    status: &'a ProxyProfileStatus,
+    left_out: Option<&BTreeSet<String>>,
+) -> Cow<'a, ProxyProfileStatus> {
+    let Some(left_out) = left_out else {
+        return Cow::Borrowed(status);
+    };
+    let written = serde_json::to_value(status).unwrap_or_default();
+    Cow::Owned(readable(&without_fields(written, left_out)).unwrap_or_default())
+}
 
 /// Whether the status as `written` has the progress of the rollout that `status` has.
 pub(super) fn is_reported(written: &ProxyProfileStatus, status: &ProxyProfileStatus) -> bool {

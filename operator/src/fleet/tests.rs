@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crds::profile::status::ProxyProfileStatus;
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
+use runtime::without_fields;
 use serde_json::{Value, json};
 
 use super::*;
@@ -54,6 +55,8 @@ struct Cluster {
     reported: Vec<String>,
     /// The nodes whose agents were marked as silent.
     silenced: Vec<String>,
+    /// The fields of a profile's status that the API server does not know.
+    unknown_fields: BTreeSet<String>,
     /// When the last plan asked to be woken.
     wake: Option<Timestamp>,
 }
@@ -75,6 +78,7 @@ impl Cluster {
             stamped: Vec::new(),
             reported: Vec::new(),
             silenced: Vec::new(),
+            unknown_fields: BTreeSet::new(),
             wake: None,
         };
         cluster.restart_operator();
@@ -288,11 +292,13 @@ impl Cluster {
                 }
                 // A round trip through JSON: times lose the precision that an API server does not
                 // keep.
-                known["status"] = serde_json::to_value(&status).expect("JSON");
+                let status = serde_json::to_value(&status).expect("JSON");
+                known["status"] = without_fields(status, &self.unknown_fields);
                 known["metadata"]["resourceVersion"] = version.into();
-                let record = profile_record(known);
-                self.fleet
-                    .apply(Event::Profile(Change::Applied(Box::new(record))));
+                self.fleet.apply(Event::Reported {
+                    record: Box::new(profile_record(known)),
+                    left_out: self.unknown_fields.clone(),
+                });
                 self.reported.push(profile);
             }
             Action::Stamp {
@@ -479,8 +485,7 @@ impl Cluster {
     }
 
     fn status(&self, profile: &str) -> ProxyProfileStatus {
-        serde_json::from_value(self.profiles[profile]["status"].clone())
-            .expect("a status was written")
+        profile_record(&self.profiles[profile]).status()
     }
 
     /// Returns `True/Reason` of a profile's condition.

@@ -42,7 +42,7 @@ type Test = fn(&mut Cluster) -> Result<()>;
 
 /// The tests in the order in which they start: those that wait longest first, and last those that
 /// leave no control plane for another test.
-const TESTS: [(&str, Test); 31] = named![
+const TESTS: [(&str, Test); 32] = named![
     faults::t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_continues,
     faults::t199_an_operator_killed_in_any_phase_of_a_rollout_is_followed_by_one_that_goes_on,
     faults::t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_node,
@@ -72,6 +72,7 @@ const TESTS: [(&str, Test); 31] = named![
     faults::t203_definitions_deleted_and_installed_again_change_no_node_out_of_its_turn,
     faults::t201_two_api_servers_that_cut_watches_in_any_phase_of_a_rollout_lose_nothing,
     faults::t201_a_restart_of_the_api_server_in_any_phase_of_a_rollout_gives_nothing_twice,
+    profiles::t220_with_an_older_definition_the_rest_of_the_status_is_written,
     profiles::a_profile_stored_without_validation_is_named_and_disturbs_no_other,
     profiles::t186_an_operator_that_may_not_read_daemon_sets_works_without_them,
 ];

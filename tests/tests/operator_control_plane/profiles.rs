@@ -262,3 +262,39 @@ pub(crate) fn a_profile_stored_without_validation_is_named_and_disturbs_no_other
     );
     Ok(())
 }
+
+/// Failure story T220. The definition is of an older version than the operator: it has no history.
+pub(crate) fn t220_with_an_older_definition_the_rest_of_the_status_is_written(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let _operator = Operator::start(cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    cluster.wait_for_condition("default", "Progressing", "False/Settled")?;
+    let history = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/history";
+    let patch = json!([{"op": "remove", "path": history}]).to_string();
+    cluster.control_plane.kubectl(&[
+        "patch",
+        "crd",
+        "proxyprofiles.signpost.dev",
+        "--type=json",
+        &format!("--patch={patch}"),
+    ])?;
+    wait_for("the definition to be in force", DEADLINE, || {
+        let profile = cluster.get("proxyprofile", "default")?;
+        let profile = profile.context("it is there")?;
+        Ok(profile["status"]["history"].is_null().then_some(()))
+    })?;
+    cluster.put_profile("default", json!({"mode": "iptables"}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+        cluster.report_ready(node)?;
+    }
+    let profile = cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    assert_eq!(profile["status"]["rollout"]["generation"], 2);
+    assert!(profile["status"]["history"].is_null(), "{profile}");
+    Ok(())
+}

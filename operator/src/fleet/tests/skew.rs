@@ -151,6 +151,32 @@ fn t222_a_configuration_that_failed_is_not_tried_again_after_an_operator_could_n
     }
 }
 
+/// Failure story T220. The definitions are of an older version than the operator.
+#[test]
+fn t220_with_older_definitions_a_rollout_ends_and_its_failure_is_known_to_the_next_operator() {
+    for unknown in [
+        vec!["history[].rolledOutAt", "rollout.waitingFor"],
+        vec!["rollout.wave", "rollout.waves"],
+        vec!["rollout", "history"],
+    ] {
+        let mut cluster = Cluster::with_nodes(10);
+        cluster.unknown_fields = unknown.iter().map(|&field| field.to_owned()).collect();
+        cluster.put_profile("default", json!({"mode": "iptables"}));
+        cluster.run();
+        assert_eq!(cluster.nodes_with_mode("iptables").len(), 10);
+        assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+        cluster.broken_mode = Some("ipvs");
+        cluster.put_profile("default", json!({"mode": "ipvs"}));
+        cluster.advance(600);
+        cluster.forget_writes();
+        cluster.restart_operator();
+        cluster.advance(600);
+        assert_eq!(cluster.stamped, [""; 0], "{unknown:?}");
+        let progressing = cluster.condition("default", "Progressing");
+        assert_eq!(progressing, "False/RolledBack");
+    }
+}
+
 /// Failure story T193. A field that only the newer version has.
 #[test]
 fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
