@@ -36,7 +36,7 @@ pub(super) fn without_handover(
     target: &Target,
     members: &[Member<'_>],
 ) -> Option<Arc<NodeProxySpec>> {
-    if target.asked.handover.is_manual() || target.proven.is_some() {
+    if target.asked.handover != Handover::Takeover || target.proven.is_some() {
         return None;
     }
     let without = members.iter().find(|member| member.current().is_none())?;

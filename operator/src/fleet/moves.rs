@@ -20,9 +20,10 @@ use crate::fleet::{
 /// The nodes that move, from the first that waits until none waits or changes.
 ///
 /// Kept in memory only: a node that is done does not show when it moved. After an operator has
-/// started, the nodes that still wait therefore begin with a canary again.
+/// started, the nodes that still wait therefore begin with a canary again. `None` before the first
+/// evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Moves(BTreeSet<String>);
+pub(super) struct Moves(Option<BTreeSet<String>>);
 
 // === impl Moves ===
 
@@ -34,17 +35,22 @@ impl Moves {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) {
+        let mut moving = self.0.take().unwrap_or_else(|| {
+            let found = members.iter().zip(node_progress);
+            let found = found.filter(|(member, progress)| is_found_moving(phase, member, progress));
+            found.map(|(member, _)| member.name().to_owned()).collect()
+        });
         let is_open = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            is_waiting(progress) || (self.0.contains(member.name()) && !is_through(progress))
+            is_waiting(progress) || (moving.contains(member.name()) && !is_through(progress))
         };
-        if !has_ended(phase) || !members.iter().zip(node_progress).any(is_open) {
-            self.0.clear();
-            return;
+        if has_ended(phase) && members.iter().zip(node_progress).any(is_open) {
+            let waiting = members.iter().zip(node_progress);
+            let waiting = waiting.filter(|(_, progress)| is_waiting(progress));
+            moving.extend(waiting.map(|(member, _)| member.name().to_owned()));
+        } else {
+            moving.clear();
         }
-        let waiting = members.iter().zip(node_progress);
-        let waiting = waiting.filter(|(_, progress)| is_waiting(progress));
-        self.0
-            .extend(waiting.map(|(member, _)| member.name().to_owned()));
+        self.0 = Some(moving);
     }
 
     /// Returns the waves of the nodes that move.
@@ -61,23 +67,31 @@ impl Moves {
     }
 
     fn has(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+        let moves = || {
+            let moving = self.0.as_ref();
+            moving.is_some_and(|moving| moving.contains(member.name()))
+        };
         match progress {
             NodeProgress::Behind(_) => true,
-            NodeProgress::Failing(failure) if !is_about_the_change(phase, failure) => false,
-            // The spec that it had before shows that it moved.
-            NodeProgress::Pending(_)
-            | NodeProgress::Proving(_)
-            | NodeProgress::Ailing(_)
-            | NodeProgress::CutOff
-            | NodeProgress::Failing(_) => {
-                self.0.contains(member.name()) || member.came_from_another_profile()
-            }
-            NodeProgress::Done | NodeProgress::Joined | NodeProgress::Excused => {
-                self.0.contains(member.name())
-            }
+            NodeProgress::Failing(failure) => is_about_the_change(phase, failure) && moves(),
             NodeProgress::Bare | NodeProgress::Unheard(_) => false,
+            _ => moves(),
         }
     }
+}
+
+/// Whether an operator that has just started finds a node between its move and the verdict on it:
+/// the spec that it had before shows that it moved, but not when.
+fn is_found_moving(phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+    let is_undecided = match progress {
+        NodeProgress::Failing(failure) => is_about_the_change(phase, failure),
+        NodeProgress::Pending(_)
+        | NodeProgress::Proving(_)
+        | NodeProgress::Ailing(_)
+        | NodeProgress::CutOff => true,
+        _ => false,
+    };
+    is_undecided && member.came_from_another_profile()
 }
 
 /// Whether a rollout of this phase has ended with every node having its configuration.

@@ -126,14 +126,21 @@ impl Observations {
         self.leases.remove(node);
     }
 
-    /// Whether a node for which [`Self::has_renewed`] was false has renewed its Lease since.
-    pub(crate) fn renewal_matters(&self, heartbeats: &Heartbeats) -> bool {
-        self.leases.iter().any(|(node, lease)| match lease {
-            AwaitedLease::Unchanged(before) => heartbeats
-                .version(node)
-                .is_some_and(|version| version != before),
-            AwaitedLease::Renewed => false,
-        })
+    /// Whether a node for which [`Self::has_renewed`] was false has renewed its Lease since. Each
+    /// renewal matters once: a node that is not evaluated any more costs no further plan.
+    pub(crate) fn renewal_matters(&mut self, heartbeats: &Heartbeats) -> bool {
+        let mut matters = false;
+        for (node, lease) in &mut self.leases {
+            if let AwaitedLease::Unchanged(before) = lease
+                && heartbeats
+                    .version(node)
+                    .is_some_and(|version| version != before)
+            {
+                *lease = AwaitedLease::Renewed;
+                matters = true;
+            }
+        }
+        matters
     }
 
     /// Records that `node` is lost at `now`.

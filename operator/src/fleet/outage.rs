@@ -76,6 +76,19 @@ impl Losses {
                 });
             }
         }
+        let with_any = members.iter().filter(|member| member.current().is_some());
+        let (nodes, lost) = with_any.fold((0, 0), |(nodes, lost), member| {
+            let is_lost = observations.lost_since(member.name()).is_some();
+            (nodes + 1, lost + usize::from(is_lost))
+        });
+        if lost == nodes && !witnesses.iter().any(|it| it.is_changed) {
+            // Lost before the rollout began: no node would show what the change does.
+            let others = Group { nodes, lost };
+            return Self {
+                others,
+                ..Self::default()
+            };
+        }
         Self::of(&witnesses)
     }
 

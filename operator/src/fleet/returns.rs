@@ -64,12 +64,15 @@ impl Returns {
                 continue;
             }
             returned += usize::from(baseline.is_well());
-            changing += usize::from(is_changing(&Phase::Rolling, &progress));
-            // It may have failed before this operator started.
-            if let NodeProgress::Failing(failure) = progress
-                && failure.onset != FailureStart::Afterwards
-            {
-                failed.push(format!("{} ({})", member.name(), failure.reason));
+            match progress {
+                // Its failure is no part of the rollback, which would wait for it without a word.
+                NodeProgress::Failing(failure) if failure.onset == FailureStart::Afterwards => {}
+                // It may have failed before this operator started.
+                NodeProgress::Failing(failure) => {
+                    changing += 1;
+                    failed.push(format!("{} ({})", member.name(), failure.reason));
+                }
+                _ => changing += usize::from(is_changing(&Phase::Rolling, &progress)),
             }
         }
         let most = rollout.max_unavailable.of(members.len());

@@ -169,6 +169,13 @@ fn t223_a_new_installation_that_takes_over_settles_node_by_node() {
     assert_eq!(nodes_with(&cluster, "Takeover").len(), 5, "it is proven");
 }
 
+#[test]
+fn t223_a_new_installation_that_hands_back_programs_nothing_first() {
+    let mut cluster = Cluster::new();
+    let nodes = install(&mut cluster, 3, json!({"handover": "Handback"}));
+    assert_eq!(nodes_with(&cluster, "Handback"), nodes);
+}
+
 /// A rollout over no node ends at once, and proves nothing.
 #[test]
 fn t223_nodes_that_come_after_the_profile_do_not_all_take_over_at_once() {

@@ -206,6 +206,21 @@ fn t219_nodes_whose_profile_is_deleted_begin_with_a_canary() {
     assert_eq!(cluster.stamped.len(), 1, "{:?}", cluster.stamped);
 }
 
+/// Failure story T219. The one that failed was the canary of all that moved later.
+#[test]
+fn t219_a_node_that_failed_when_it_moved_holds_back_none_that_moves_later() {
+    let mut cluster = settled_with(json!({"maxUnavailable": 3}));
+    cluster.broken_mode = Some("iptables");
+    cluster.relabel_node("n1", json!({"role": "edge"}));
+    cluster.run();
+    cluster.advance(3600);
+    cluster.broken_mode = None;
+    cluster.relabel_node("n2", json!({"role": "edge"}));
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n2", "n6"]);
+}
+
 #[test]
 fn while_they_are_held_back_no_node_goes_in_place_of_one_that_was_ready() {
     let mut cluster = settled_with(json!({"maxUnavailable": 3, "canary": 3}));

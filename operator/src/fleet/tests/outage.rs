@@ -191,3 +191,22 @@ fn t216_nodes_lost_before_a_change_do_not_excuse_what_it_does() {
     watched.cut_off(&lost, 240);
     assert_eq!(watched.progressing(), "False/RolledBack");
 }
+
+/// Failure story T216. Each lost node was given the change and excused after its deadline, until all
+/// had it, and all of them applied it when they returned.
+#[test]
+fn t216_an_edit_while_no_node_can_be_reached_waits_for_one() {
+    let mut watched = Watched::with_nodes(20);
+    let all = names(20);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    watched.cut_off(&all, 600);
+    let rollout =
+        json!({"minReady": "1m", "progressDeadline": "5m", "waves": [30], "maxUnavailable": 3});
+    watched.cluster.put_profile("default", iptables(rollout));
+    watched.cut_off(&all, 3600);
+    assert_eq!(watched.cluster.nodes_with_mode("iptables"), [""; 0]);
+    watched.reconnect(&all[4..5], &all[..4]);
+    assert_eq!(watched.cluster.nodes_with_mode("iptables"), ["n5"]);
+    watched.reconnect(&all, &[]);
+    watched.assert_settles();
+}
