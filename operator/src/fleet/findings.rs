@@ -90,7 +90,7 @@ impl Rollup {
             });
         ProxyProfileStatus {
             history: match &rollout {
-                Some(rollout) => history::follow(record, rollout, now),
+                Some(rollout) => history::follow(record, rollout, self.current.as_deref(), now),
                 None => record.status().history,
             },
             observed_generation: generation,

@@ -17,11 +17,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::records::{ProfileRecord, has_all};
 
-/// Returns the revisions for the status of `record`, newest first, with the current one in the
-/// state `rollout`. A configuration that returns becomes the newest again and is listed once.
+/// Returns the revisions for the status of `record`, newest first, with the requested one in the
+/// state `rollout`. A configuration that returns becomes the newest again and is listed once. All
+/// nodes have the configuration of hash `current`, if they have the same.
 pub(super) fn follow(
     record: &ProfileRecord,
     rollout: &RolloutStatus,
+    current: Option<&str>,
     now: Timestamp,
 ) -> Vec<Revision> {
     let mut history = with_ends(&record.status());
@@ -31,8 +33,9 @@ pub(super) fn follow(
     let had_ended = newest.is_some_and(|newest| has_reached_every_node(newest.phase));
     let known = history.iter().find(|revision| is_current(revision));
     let known = known.and_then(|known| known.rolled_out_at.clone());
-    // A rollout over no node ends at once, and has no waves.
-    let has_ended = has_reached_every_node(rollout.phase) && !rollout.waves.is_empty();
+    // A rollout over no node ends at once, and has no waves. Nodes that move later have none there.
+    let had_nodes = !rollout.waves.is_empty() || current == Some(&*rollout.config_hash);
+    let has_ended = has_reached_every_node(rollout.phase) && had_nodes;
     let rolled_out_at = match known {
         Some(known) if had_ended || !has_ended => Some(known),
         _ => has_ended.then(|| Time(after_all(&history, now))),
