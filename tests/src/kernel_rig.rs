@@ -1,8 +1,8 @@
-//! Debian kernels in an emulated machine with read access to this machine's files:
+//! Debian kernels with read access to this machine's files, in an emulated machine or as a program:
 //! `tests/kernel-rig`.
 //!
-//! The emulated machine shares no network with this machine, other than that of a control plane that
-//! runs here for it, and its writes are discarded.
+//! Such a kernel shares no network with this machine, other than that of a control plane that runs
+//! here for it, and its writes are discarded.
 
 mod host_control_plane;
 
@@ -36,12 +36,10 @@ pub enum KernelRig {
 /// The machine to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
-    /// The kernel series, such as 6.1.
+    /// The kernel series, such as 6.1 or 6.1-user-mode.
     pub series: &'a str,
     /// Kernel parameters, such as `ipv6.disable=1`.
     pub boot: &'a str,
-    /// How many processors it has.
-    pub processors: u8,
     /// The control plane that tests in the machine use in place of one of their own.
     pub control_plane: Option<&'a HostControlPlane>,
 }
@@ -55,13 +53,34 @@ pub struct Ended {
     pub lines: Vec<String>,
 }
 
-/// Downloads the newest kernel of a series, such as 6.1, unless one is present.
+/// Downloads the newest kernel of a series, such as 6.1, unless one is present; of 6.1-user-mode it
+/// downloads the sources, builds it, and starts it once.
 pub fn prepare(series: &str) -> Result<KernelRig> {
-    let output = Command::new(script("fetch"))
-        .arg(series)
+    let Some(numbers) = series.strip_suffix("-user-mode") else {
+        return run_script(Command::new(script("fetch")).arg(series));
+    };
+    match run_script(Command::new(script("build-user-mode")).arg(numbers))? {
+        KernelRig::Ready => {}
+        missing @ KernelRig::Missing(_) => return Ok(missing),
+    }
+    // Not every machine lets a process trace others, or has memory in /dev/shm.
+    let starts = ["--kernel", series, "--deadline", "60", "true"];
+    let started = Command::new(script("run")).args(starts).output();
+    let started = started.context("failed to run the rig")?;
+    Ok(if started.status.success() {
+        KernelRig::Ready
+    } else {
+        let complaint = String::from_utf8_lossy(&started.stderr);
+        let last = complaint.trim().lines().last().unwrap_or_default();
+        KernelRig::Missing(format!("the kernel does not start on this machine: {last}"))
+    })
+}
+
+fn run_script(command: &mut Command) -> Result<KernelRig> {
+    let output = command
         .stdin(Stdio::null())
         .output()
-        .context("failed to run the rig's fetch")?;
+        .context("failed to run a script of the rig")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => Ok(KernelRig::Ready),
@@ -85,7 +104,6 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
     let Machine {
         series,
         boot,
-        processors,
         control_plane,
     } = machine;
     // If this process is killed, the machine ends too.
@@ -101,8 +119,6 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
             series,
             "--boot",
             boot,
-            "--processors",
-            &processors.to_string(),
             "--deadline",
             &deadline.as_secs().to_string(),
         ]);

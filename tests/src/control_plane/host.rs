@@ -1,12 +1,12 @@
-//! A control plane on the host of an emulated machine, in place of one inside.
+//! A control plane on the host of another kernel, in place of one inside.
 //!
 //! Its programs take seconds to start on the host, and minutes where each instruction is emulated.
-//! `tests/kernel-rig/run` starts the machine with a network card; what qemu receives from it, it
-//! sends from its own network namespace, in which the API server listens.
+//! `tests/kernel-rig/run` starts the kernel with a network card, whose other end is in the network
+//! namespace in which the API server listens: qemu, or a tap device.
 //!
 //! ```text
-//!  nodes --veth--> namespace of the control plane --card--> qemu --> kube-apiserver
-//!  '--------------- emulated machine --------------------'   '------ host ------'
+//!  nodes --veth--> namespace of the control plane --card--> other end --> kube-apiserver
+//!  '---------------- the other kernel ------------------'   '--------- host ---------'
 //! ```
 
 use std::env;
@@ -21,8 +21,8 @@ use crate::network::Namespace;
 /// address that the test in the machine asks for.
 pub const FOLDER_ON_HOST: &str = "SIGNPOST_TESTS_CONTROL_PLANE";
 
-/// The network card, in the namespace of the machine's first process, and the addresses that qemu
-/// gives to it and to itself (`-netdev user`).
+/// The network card, in the namespace of the machine's first process, its address, and that of its
+/// other end, which are those of qemu (`-netdev user`).
 const CARD: &str = "host0";
 const OWN: &str = "10.0.2.15";
 const HOST: &str = "10.0.2.2";
@@ -57,7 +57,7 @@ pub(super) fn connect(setting: &Setting) -> Result<()> {
         ("net/ipv4/ip_forward", "1"),
         ("net/ipv4/conf/all/proxy_arp", "1"),
     ])?;
-    // qemu knows one address behind the card.
+    // The host knows one address behind the card.
     control.nft(&[&format!(
         "table ip control {{
             chain postrouting {{

@@ -19,12 +19,12 @@ use crate::handovers::{expect, is_handed_back, list_everything};
 use crate::stage::{Mode, NODE_PORT, OTHERS, Stage};
 use crate::virtual_servers::{has_device, list, list_connections, list_sets};
 
-/// The interval between two new connections of each of ten clients, on an emulated machine.
+/// The interval between two new connections of each of ten clients, on a slow machine.
 const EVERY: Duration = Duration::from_millis(300);
-/// How long the last virtual server may stay after its last connection, on an emulated machine: a
-/// quarter of four minutes. The kernel forgets a closed TCP connection after two
-/// (`tcp_timeouts` in net/netfilter/ipvs/ip_vs_proto_tcp.c), and the agent looks every ten seconds.
-const FORGOTTEN_WITHIN: Duration = Duration::from_secs(60);
+/// How long the last virtual server may stay after its last connection. The kernel forgets a closed
+/// TCP connection after two minutes (`tcp_timeouts` in net/netfilter/ipvs/ip_vs_proto_tcp.c), and the
+/// agent looks every ten seconds.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(150);
 
 /// Failure story T177: the only way off mode ipvs was `kube-proxy --cleanup`, which ends every open
 /// connection and removes the virtual servers of other programs, too.
