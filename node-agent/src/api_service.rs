@@ -26,8 +26,9 @@ use crate::support::has_address;
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
 /// The time until a check that was not possible is repeated, and the longest time until one that
-/// failed is. The latter doubles up to [`EVERY`] once the failure is reported: a failed check costs
-/// the API server a request, and the same fault may be on all nodes.
+/// failed is. The latter doubles up to [`EVERY`] after [`FREQUENT`] reported failures, and sooner
+/// while the API server does not answer either: a failed check costs the API server a request, and
+/// the same fault may be on all nodes.
 const REPEATED_AFTER: Duration = Duration::from_secs(10);
 /// The number of attempts of one check, each to an endpoint of its own choice, and how long each
 /// takes if it fails. One API server of three that is down makes one check in 240 fail.

@@ -110,7 +110,7 @@ fn main() -> Result<()> {
         && selected.extent == Extent::Selection
         && let KernelRig::Missing(_) = rigs[0]
     {
-        // It takes ten times as long there, and proves the same.
+        // It takes longer there, and proves the same.
         emulated.extent = Extent::Selection;
     }
     build_programs()?;
