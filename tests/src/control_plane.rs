@@ -90,7 +90,7 @@ pub struct ControlPlane {
 struct Servers {
     // Fields are dropped in this order: users of a server before the server.
     scheduler: Option<Server>,
-    controller_manager: Server,
+    controller_manager: Option<Server>,
     second_api_server: Option<Server>,
     api_server: Option<Server>,
     etcd: Server,
@@ -156,7 +156,7 @@ impl ControlPlane {
         };
         let servers = Servers {
             scheduler,
-            controller_manager,
+            controller_manager: Some(controller_manager),
             second_api_server: None,
             api_server: Some(api_server),
             etcd,
@@ -223,20 +223,30 @@ impl ControlPlane {
     }
 
     /// Kills the API server, unless it runs on the host of this machine; its stored data remains.
+    /// With real kubelets, controllers and scheduler end too, as in a cluster where they lose their
+    /// leases.
     pub fn stop_api_server(&mut self) {
         if let Some(servers) = &mut self.servers {
+            if self.setting.options.kubelets == Kubelets::Real {
+                servers.scheduler = None;
+                servers.controller_manager = None;
+            }
             servers.api_server = None;
             servers.change = Some("a stop of the API server");
         }
     }
 
-    /// Restarts the API server after [`ControlPlane::stop_api_server`] at the same address; returns
-    /// when it is ready. Does nothing if it is running.
+    /// Restarts what [`ControlPlane::stop_api_server`] ended, at the same address; returns when the
+    /// API server is ready. Does nothing if it is running.
     pub fn start_api_server(&mut self) -> Result<()> {
         if let Some(servers) = &mut self.servers
             && servers.api_server.is_none()
         {
             servers.api_server = Some(self.setting.start_api_server(self.setting.address)?);
+            if self.setting.options.kubelets == Kubelets::Real {
+                servers.controller_manager = Some(self.setting.start_controller_manager()?);
+                servers.scheduler = Some(self.setting.start_scheduler()?);
+            }
         }
         Ok(())
     }
@@ -268,15 +278,16 @@ impl ControlPlane {
             return Ok(());
         };
         servers.etcd.ensure_runs()?;
-        let optional = [
+        let running = [
             &mut servers.api_server,
             &mut servers.second_api_server,
             &mut servers.scheduler,
+            &mut servers.controller_manager,
         ];
-        for server in optional.into_iter().flatten() {
-            server.ensure_runs()?;
-        }
-        servers.controller_manager.ensure_runs()
+        running
+            .into_iter()
+            .flatten()
+            .try_for_each(Server::ensure_runs)
     }
 }
 

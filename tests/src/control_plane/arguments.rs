@@ -96,9 +96,8 @@ pub(super) fn of_controller_manager(folder: &Folder, kubelets: Kubelets) -> Vec<
         argument("root-ca-file", &folder.certificate_authority()),
         argument("service-account-private-key-file", &folder.signing_key()),
         "--leader-elect=false".to_owned(),
-        // After an outage of the API server on a busy machine, these controllers reconnect a minute
-        // or more later than kubelets. With the default of 50 seconds they would declare nodes dead
-        // that had renewed their leases all the time, and mark the servers there as not ready.
+        // On a busy machine a kubelet may renew its lease late. With the default of 50 seconds the
+        // controllers would then mark the servers on its node as not ready.
         "--node-monitor-grace-period=300s".to_owned(),
         // It serves nothing, and the port would conflict with a second control plane.
         "--secure-port=0".to_owned(),

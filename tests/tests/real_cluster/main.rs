@@ -149,5 +149,5 @@ fn run(stage: &mut Stage, test: Test) -> Result<()> {
     let started = Instant::now();
     let outcome = test(stage).and_then(|()| stage.cluster.ensure_runs());
     println!("    took {:.1?}", started.elapsed());
-    outcome.map_err(|error| anyhow!("{error:#}\n{}", stage.describe()))
+    outcome.map_err(|error| anyhow!("{}\n{error:#}", stage.describe()))
 }

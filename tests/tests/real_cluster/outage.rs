@@ -10,9 +10,9 @@ use crate::stage::{DEADLINE, PROMPTLY, Stage};
 
 /// The duration: longer than the operators keep their lease.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// How soon the controllers of Kubernetes act after an outage of the API server: they wait up to a
-/// minute before they retry.
-const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(240);
+/// How soon Pods change after an outage of the API server: kubelets wait up to a minute before they
+/// retry.
+const PODS_CHANGE_WITHIN: Duration = Duration::from_secs(240);
 
 pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     let before = stage.observe_component("agent")?;
@@ -25,12 +25,8 @@ pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     let back = Instant::now();
     away?;
     served.context("while the API server was away")?;
-    let servers = wait_for(
-        "the controllers to act",
-        CONTROLLERS_ARE_BACK_WITHIN,
-        || Ok(stage.scale(SHIFTING, SERVERS + 1).ok()),
-    )?;
-    wait_for("EndpointSlices", CONTROLLERS_ARE_BACK_WITHIN, || {
+    let servers = stage.scale_within(SHIFTING, SERVERS + 1, PODS_CHANGE_WITHIN)?;
+    wait_for("EndpointSlices", DEADLINE, || {
         Ok((stage.observe_endpoints(SHIFTING)? == servers).then_some(()))
     })?;
     println!(

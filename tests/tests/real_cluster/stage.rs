@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tests::cluster::resources::{is_node_ready, is_ready};
+use tests::control_plane::Component;
 use tests::deadline::wait_for;
 use tests::real_cluster::enclosure::{self, Place};
 use tests::real_cluster::helm::{Helm, chart};
@@ -292,47 +293,59 @@ impl Stage {
 
     /// Scales a Service to this many servers; returns their names once they are ready.
     pub(crate) fn scale(&self, shop: Shop, servers: usize) -> Result<BTreeSet<String>> {
-        let deployment = format!("deployment/{}", shop.name);
-        self.kubectl(&["scale", &deployment, &format!("--replicas={servers}")])?;
-        wait_for(
-            &format!("{servers} servers of {}", shop.name),
-            DEADLINE,
-            || {
-                let names = self.observe_servers(shop)?;
-                Ok((names.len() == servers).then_some(names))
-            },
-        )
+        self.scale_within(shop, servers, DEADLINE)
     }
 
-    /// Returns diagnostics for an error message.
+    /// The same with another deadline.
+    pub(crate) fn scale_within(
+        &self,
+        shop: Shop,
+        servers: usize,
+        deadline: Duration,
+    ) -> Result<BTreeSet<String>> {
+        let deployment = format!("deployment/{}", shop.name);
+        self.kubectl(&["scale", &deployment, &format!("--replicas={servers}")])?;
+        let what = format!("{servers} servers of {}", shop.name);
+        wait_for(&what, deadline, || {
+            let names = self.observe_servers(shop)?;
+            Ok((names.len() == servers).then_some(names))
+        })
+    }
+
+    /// Returns diagnostics for an error message, the most telling last.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         let namespace = format!("--namespace={NAMESPACE}");
-        let looks: [&[&str]; 4] = [
-            &["get", "pods", "--all-namespaces", "--output=wide"],
-            &["get", "proxyprofiles,nodeproxies"],
-            &[
-                "logs",
-                "daemonset/signpost-agent",
-                &namespace,
-                "--all-pods",
-                "--tail=15",
-            ],
-            &[
-                "logs",
-                "deployment/signpost-operator",
-                &namespace,
-                "--all-pods",
-                "--tail=15",
-            ],
+        let logs = |of| vec!["logs", of, &namespace, "--all-pods", "--tail=15"];
+        let looks = [
+            logs("daemonset/signpost-agent"),
+            logs("deployment/signpost-operator"),
+            vec!["get", "proxyprofiles,nodeproxies"],
+            vec!["get", "pods", "--all-namespaces", "--output=wide"],
+            vec!["events", "--all-namespaces"],
         ];
         for look in looks {
             let seen = self
-                .kubectl(look)
+                .kubectl(&look)
                 .unwrap_or_else(|error| format!("{error:#}"));
-            let _ = writeln!(text, "$ kubectl {}\n{seen}", look.join(" "));
+            write_end(&mut text, &format!("$ kubectl {}", look.join(" ")), &seen);
+        }
+        for component in [Component::ControllerManager, Component::Scheduler] {
+            let log = self.cluster.control_plane().logs(component);
+            let log = log.unwrap_or_else(|error| format!("{error:#}"));
+            write_end(&mut text, &format!("{component:?}:"), &log);
         }
         text
+    }
+}
+
+/// Writes the last lines, shortened.
+fn write_end(text: &mut String, heading: &str, seen: &str) {
+    let lines: Vec<&str> = seen.lines().collect();
+    let _ = writeln!(text, "{heading}");
+    for line in lines.split_at(lines.len().saturating_sub(40)).1 {
+        let shown: String = line.chars().take(240).collect();
+        let _ = writeln!(text, "  {shown}");
     }
 }
 
