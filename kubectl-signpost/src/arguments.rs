@@ -34,7 +34,7 @@ pub struct Access {
     /// The context of the kubeconfig file; its current one by default.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// When to use colours. NO_COLOR, if set and not empty, means never, too.
+    /// When to use colours. With auto, NO_COLOR, if set and not empty, means never.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
 }
@@ -294,7 +294,7 @@ pub enum AgentOutput {
 #[derive(Debug, Subcommand)]
 pub enum ConfigStep {
     /// Convert a KubeProxyConfiguration (v1alpha1) to a ProxyProfile, and print it as YAML. Each field that has no meaning
-    /// for Signpost is named on standard error, with the reason.
+    /// for Signpost is named on standard error, with the reason. Exits with 3 if a value is left out that the profile needs.
     Import(ImportOptions),
     /// Print the complete configuration of a node, and which profile it comes from. Exits with 3 if the node has not applied it.
     Effective(EffectiveOptions),
@@ -317,7 +317,7 @@ pub struct ImportOptions {
     #[arg(long, value_name = "NAME", default_value = "kube-proxy")]
     pub config_map: String,
     /// The name of the profile.
-    #[arg(long, value_name = "NAME", default_value = "default")]
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = subdomain)]
     pub name: String,
 }
 
@@ -356,16 +356,33 @@ pub enum Format {
     Yaml,
 }
 
-/// `namespace/name`, both of letters that names of objects have.
+/// `namespace/name`, both as the API server accepts them.
 fn service_name(text: &str) -> Result<String, String> {
-    let is_name = |name: &str| {
-        let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        !name.is_empty() && name.bytes().all(letters)
-    };
     match text.split_once('/') {
-        Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
+        Some((namespace, name)) if is_label(namespace) && is_label(name) => Ok(text.to_owned()),
         _ => Err("write NAMESPACE/NAME, such as shop/cart".to_owned()),
     }
+}
+
+/// An RFC 1123 subdomain: the name of a ProxyProfile. Only its whole length is limited, as in the API server.
+fn subdomain(text: &str) -> Result<String, String> {
+    match text.len() <= 253 && text.split('.').all(is_part) {
+        true => Ok(text.to_owned()),
+        false => Err("write at most 253 of a-z, 0-9, - and ., such as edge-nodes".to_owned()),
+    }
+}
+
+/// Whether `text` is an RFC 1123 label, in lower case.
+fn is_label(text: &str) -> bool {
+    text.len() <= 63 && is_part(text)
+}
+
+/// Whether `text` is a label of any length.
+fn is_part(text: &str) -> bool {
+    let outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let inner = |byte: u8| outer(byte) || byte == b'-';
+    let ends = text.bytes().next().into_iter().chain(text.bytes().last());
+    !text.is_empty() && ends.into_iter().all(outer) && text.bytes().all(inner)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -378,6 +395,22 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_profile_has_a_name_that_the_api_server_accepts() {
+        let import = |name: &str| {
+            let words = ["kubectl-signpost", "config", "import", "--name", name];
+            Arguments::try_parse_from(words).map(drop)
+        };
+        let long_part = "a".repeat(64);
+        for name in ["default", "edge-1.example", "0", &long_part] {
+            import(name).expect(name);
+        }
+        let long = "a".repeat(254);
+        for name in ["Bad_Name", "-a", "a-", "a..b", "", "a/b", &long] {
+            import(name).expect_err(name);
+        }
+    }
 
     #[test]
     fn every_command_and_flag_is_described() {

@@ -3,14 +3,27 @@
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
-use crate::PROGRAM;
 use crate::arguments::{Arguments, Completer};
+use crate::{PROGRAM, SHORT_NAME};
 
-/// The name of the program in the script for bash: clap_complete 4.6 completes nothing after a
-/// subcommand if the name has a hyphen (<https://github.com/clap-rs/clap/issues/6421>).
-const NAME_IN_BASH: &str = "signpost";
-/// Lets the function of that script complete the program as well.
-const REGISTRATION: &str = "complete -F _signpost -o bashdefault -o default kubectl-signpost\n";
+/// In the script for bash, the program has its short name: clap_complete 4.6 completes nothing
+/// after a subcommand if the name has a hyphen (<https://github.com/clap-rs/clap/issues/6421>). This
+/// lets the function of that script complete the other name as well.
+const BOTH_IN_BASH: &str = "complete -F _signpost -o bashdefault -o default kubectl-signpost\n";
+/// The same for the short name in fish, where one command can be completed as another.
+const BOTH_IN_FISH: &str = "complete --command signpost --wraps kubectl-signpost\n";
+/// The same in zsh: the first line counts where the script is a file of a folder in `fpath`, the last
+/// one where it is sourced.
+const BOTH_IN_ZSH: [(&str, &str); 2] = [
+    (
+        "#compdef kubectl-signpost\n",
+        "#compdef kubectl-signpost signpost\n",
+    ),
+    (
+        "compdef _kubectl-signpost kubectl-signpost\n",
+        "compdef _kubectl-signpost kubectl-signpost signpost\n",
+    ),
+];
 
 /// kubectl runs a program of this name for a plugin, with the words after that of the plugin. The
 /// program prints what may replace the last word, a line each, and at the end a directive of cobra:
@@ -35,11 +48,15 @@ echo ":$directive"
 /// Returns the script for `completer`.
 pub(crate) fn script(completer: Completer) -> String {
     match completer {
-        Completer::Bash => of_shell(Shell::Bash, NAME_IN_BASH) + REGISTRATION,
+        Completer::Bash => of_shell(Shell::Bash, SHORT_NAME) + BOTH_IN_BASH,
         Completer::Elvish => of_shell(Shell::Elvish, PROGRAM),
-        Completer::Fish => of_shell(Shell::Fish, PROGRAM),
+        Completer::Fish => of_shell(Shell::Fish, PROGRAM) + BOTH_IN_FISH,
         Completer::Powershell => of_shell(Shell::PowerShell, PROGRAM),
-        Completer::Zsh => of_shell(Shell::Zsh, PROGRAM),
+        Completer::Zsh => {
+            let script = of_shell(Shell::Zsh, PROGRAM);
+            let both = BOTH_IN_ZSH.iter();
+            both.fold(script, |script, (one, both)| script.replace(one, both))
+        }
         Completer::Kubectl => FOR_KUBECTL.to_owned(),
     }
 }

@@ -15,15 +15,16 @@ use crds::{NodeFacts, NodeProxy, ProxyProfile};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use serde_saphyr::UserMessageFormatter;
 
 use crate::advice::problem;
 use crate::arguments::{Access, ConfigStep, DiffOptions, EffectiveOptions, ImportOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
 use crate::output::serialize;
-use crate::print;
+use crate::{print, program_name};
 
-pub(crate) use import::Note;
+pub(crate) use import::{Loss, Note};
 
 /// Runs one of the subcommands.
 pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<Ending> {
@@ -35,17 +36,17 @@ pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<En
 }
 
 async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Ending> {
-    let (place, document) = match &options.file {
-        Some(path) => (path.display().to_string(), read_document(path)?),
+    let (place, documents) = match &options.file {
+        Some(path) => (path.display().to_string(), read_documents(path)?),
         None => {
             let cluster = Cluster::open(access).await?;
             let (namespace, name) = (&options.namespace, &options.config_map);
             let map: ConfigMap = cluster.read_in(namespace, name).await?;
             let place = format!("ConfigMap {namespace}/{name}");
-            (place, serde_json::to_value(map)?)
+            (place, vec![serde_json::to_value(map)?])
         }
     };
-    let configuration = source::find_configuration(&document)
+    let configuration = source::find_configuration(&documents)
         .with_context(|| format!("failed to import {place}"))?;
     let imported = import::import(&options.name, configuration)
         .with_context(|| format!("failed to import {place}"))?;
@@ -54,12 +55,20 @@ async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Endi
     }
     let profile = serde_saphyr::to_string(&imported.profile).context("failed to write YAML")?;
     print(&profile)?;
+    let lost = |note: &Note| note.loss == Loss::LeftOut;
+    if imported.notes.iter().any(lost) {
+        eprintln!(
+            "{}: values are left out: set what they meant before you apply the profile",
+            program_name()
+        );
+        return Ok(Ending::ProblemFound);
+    }
     Ok(Ending::Success)
 }
 
 /// Returns the notes of `config import`: the settings in `map` that a profile does not reproduce.
 pub(crate) fn not_carried_over(map: &ConfigMap) -> anyhow::Result<Vec<Note>> {
-    let configuration = source::find_configuration(&serde_json::to_value(map)?);
+    let configuration = source::find_configuration(&[serde_json::to_value(map)?]);
     let configuration =
         configuration.with_context(|| format!("failed to read ConfigMap {}", map.name_any()))?;
     Ok(import::import("default", configuration)?.notes)
@@ -165,8 +174,12 @@ fn facts_of(node: &Node, proxy: Option<&NodeProxy>) -> NodeFacts {
 }
 
 fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
-    let document = read_document(path)?;
-    crds::parse_profile(&document).map_err(|errors| {
+    let documents = read_documents(path)?;
+    let [document] = documents.as_slice() else {
+        let what = format!("{} has {} YAML documents", path.display(), documents.len());
+        return Err(problem(what, "give a file with one ProxyProfile").into());
+    };
+    crds::parse_profile(document).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         let what = format!("{} is not a valid ProxyProfile", path.display());
         let next = format!("correct these fields: {}", errors.join("; "));
@@ -174,8 +187,8 @@ fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
     })
 }
 
-/// Reads a file, or standard input if the path is `-`.
-fn read_document(path: &Path) -> anyhow::Result<Value> {
+/// Reads the YAML documents of a file, or of standard input if the path is `-`.
+fn read_documents(path: &Path) -> anyhow::Result<Vec<Value>> {
     let read = match path == Path::new("-") {
         true => io::read_to_string(io::stdin()),
         false => fs::read_to_string(path),
@@ -187,8 +200,9 @@ fn read_document(path: &Path) -> anyhow::Result<Value> {
             "give a file of text that you may read, or - for standard input",
         )
     })?;
-    serde_saphyr::from_str(&text).with_context(|| {
-        let what = format!("{} is neither YAML nor JSON", path.display());
-        problem(what, "correct the line that the message names")
+    serde_saphyr::from_multiple(&text).map_err(|error| {
+        let why = error.render_with_formatter(&UserMessageFormatter);
+        let what = format!("{} is neither YAML nor JSON: {why}", path.display());
+        problem(what, "correct the line that the message names").into()
     })
 }

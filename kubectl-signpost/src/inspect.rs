@@ -13,7 +13,7 @@ use crate::agent::{Agent, Agreement, Answer, SELECTOR};
 use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
-use crate::{PROGRAM, print};
+use crate::{print, program_name};
 use destination::Destination;
 use subject::{Reference, about};
 use way::{Arrival, Departure};
@@ -57,7 +57,7 @@ pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Re
     let Some(found) = destination.weigh(&answer, &agent.node, &packet) else {
         return Ok(Ending::Success);
     };
-    eprintln!("{PROGRAM}: {}", found.problem);
+    eprintln!("{}: {}", program_name(), found.problem);
     eprintln!("  next: {}", found.problem.next);
     Ok(found.ending)
 }

@@ -26,10 +26,12 @@ mod sysdump;
 mod table;
 mod trouble;
 
+use std::env;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use kubectl_signpost::arguments;
 use runtime::chain;
 
@@ -37,11 +39,13 @@ use crate::arguments::{Arguments, Command};
 use crate::ending::Ending;
 use crate::output::Paint;
 
-/// The name of the program. kubectl finds plugins by this prefix.
+/// The name of the program, by which kubectl finds it.
 const PROGRAM: &str = "kubectl-signpost";
+/// The name under which it can be used without kubectl.
+const SHORT_NAME: &str = "signpost";
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -54,11 +58,29 @@ fn main() -> ExitCode {
         // The reader closed the pipe, as `head` does after ten lines.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{PROGRAM}: {}", chain(error.as_ref()));
+            eprintln!("{}: {}", program_name(), chain(error.as_ref()));
             eprintln!("  next: {}", advice::next(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the name under which the program was started.
+fn program_name() -> &'static str {
+    let path = env::args_os().next().unwrap_or_default();
+    let is_short = Path::new(&path)
+        .file_stem()
+        .is_some_and(|stem| stem == SHORT_NAME);
+    if is_short { SHORT_NAME } else { PROGRAM }
+}
+
+fn parse() -> Arguments {
+    let command = match program_name() {
+        SHORT_NAME => Arguments::command().name(SHORT_NAME).bin_name(SHORT_NAME),
+        _ => Arguments::command(),
+    };
+    let matches = command.get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {

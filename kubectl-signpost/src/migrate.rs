@@ -22,7 +22,7 @@ use crate::config::not_carried_over;
 use crate::ending::Ending;
 use crate::output::{Paint, serialize};
 use crate::pod_network::PodNetwork;
-use crate::print;
+use crate::{print, program_name};
 use handover::Direction;
 use plan::{Evidence, NetworkEvidence, Plan, ServicePorts};
 
@@ -87,7 +87,7 @@ async fn show(
     if let Some(map) = absent(map)? {
         match not_carried_over(&map) {
             Ok(notes) => plan.configuration = notes,
-            Err(error) => eprintln!("kubectl-signpost: {}", runtime::chain(error.as_ref())),
+            Err(error) => eprintln!("{}: {}", program_name(), runtime::chain(error.as_ref())),
         }
     }
     match serialize(&plan, options.output)? {

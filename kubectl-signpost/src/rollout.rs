@@ -19,11 +19,11 @@ use crate::arguments::{Access, RolloutStatusOptions, RolloutStep};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
 use crate::output::Paint;
-use crate::print;
 use crate::rollout::edit::Edit;
 use crate::rollout::progress::{Progress, SEPARATOR};
 use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{ConditionProblem, Weight};
+use crate::{print, program_name};
 
 /// The stage of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -82,7 +82,7 @@ async fn follow(
                 if error.is_passing() && is_answered && begun.elapsed() < options.timeout =>
             {
                 progress.leave();
-                eprintln!("kubectl-signpost: {}; trying again", chain(&error));
+                eprintln!("{}: {}; trying again", program_name(), chain(&error));
                 tokio::time::sleep(POLL).await;
                 continue;
             }
@@ -107,8 +107,9 @@ async fn follow(
             Stage::Going if is_late => {
                 let seconds = options.timeout.as_secs();
                 eprintln!(
-                    "kubectl-signpost: the rollout has not ended after {seconds} s; it continues without this command\n  \
-                     next: `kubectl signpost nodes --not-ready` names the nodes that are not ready, and why"
+                    "{}: the rollout has not ended after {seconds} s; it continues without this command\n  \
+                     next: `kubectl signpost nodes --not-ready` names the nodes that are not ready, and why",
+                    program_name()
                 );
                 return Ok(Ending::ProblemFound);
             }

@@ -12,7 +12,7 @@ use crate::arguments::{Access, Format, StatusOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
 use crate::output::{Paint, serialize};
-use crate::{nodes, print};
+use crate::{nodes, print, program_name};
 
 pub(crate) use report::{Health, ProfileReport, Report};
 pub(crate) use text::render_trouble;
@@ -36,7 +36,7 @@ pub(crate) async fn run(
             Err(error)
                 if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
             {
-                eprintln!("kubectl-signpost: {}; trying again", chain(&error));
+                eprintln!("{}: {}; trying again", program_name(), chain(&error));
                 tokio::time::sleep(POLL).await;
                 continue;
             }
@@ -58,7 +58,12 @@ pub(crate) async fn run(
         None => {
             print(&text::render(&report, paint))?;
             if options.output == Format::Wide {
-                let proxies = cluster.read_all::<NodeProxy>().await?;
+                let mut proxies = cluster.read_all::<NodeProxy>().await?;
+                if let Some(name) = &options.profile {
+                    proxies
+                        .objects
+                        .retain(|proxy| proxy.spec.profile_name == *name);
+                }
                 let nodes = nodes::Listing::of(&proxies, &[]);
                 print(&format!("\n{}", nodes::render(&nodes, Format::Wide, paint)))?;
             }
@@ -66,7 +71,8 @@ pub(crate) async fn run(
     }
     if options.wait && report.health != Health::Healthy {
         eprintln!(
-            "kubectl-signpost: not healthy after {} s; `kubectl signpost nodes --not-ready` names the nodes",
+            "{}: not healthy after {} s; `kubectl signpost nodes --not-ready` names the nodes",
+            program_name(),
             begun.elapsed().as_secs()
         );
     }

@@ -41,6 +41,44 @@ fn t187_bash_completes_commands_and_flags() {
     assert_eq!(offers(&["--color", "al"]), ["always"]);
 }
 
+/// Its usage said `kubectl signpost`, and only bash completed it.
+#[test]
+fn t238_under_its_short_name_the_program_says_it_and_shells_complete_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let short = folder.path().join("signpost");
+    std::os::unix::fs::symlink(PROGRAM, &short).expect("a link");
+    let says = |words: &[&str]| {
+        let output = Command::new(&short)
+            .args(words)
+            .output()
+            .expect("the program runs");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let help = says(&["rollout", "undo", "--help"]);
+    assert!(help.contains("Usage: signpost rollout undo"), "{help}");
+    let error = says(&["status", "--kubeconfig=/no/such"]);
+    assert!(error.starts_with("signpost: "), "{error}");
+    for (shell, line) in [
+        (
+            "bash",
+            "complete -F _signpost -o bashdefault -o default signpost",
+        ),
+        (
+            "fish",
+            "complete --command signpost --wraps kubectl-signpost",
+        ),
+        ("zsh", "#compdef kubectl-signpost signpost"),
+        ("zsh", "compdef _kubectl-signpost kubectl-signpost signpost"),
+    ] {
+        let script = completion(shell).stdout;
+        let script = String::from_utf8_lossy(&script).into_owned();
+        assert!(
+            script.lines().any(|found| found.trim().starts_with(line)),
+            "{shell}: {script}"
+        );
+    }
+}
+
 #[test]
 fn every_shell_gets_a_script_and_an_unknown_one_a_list_of_them() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {

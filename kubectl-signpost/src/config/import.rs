@@ -4,12 +4,12 @@
 //! both: only explicit choices remain. A value that the profile does not accept is left out and
 //! noted, so that the profile is always valid.
 
+mod addresses;
 mod fields;
 mod go_duration;
 
 use std::fmt;
 
-use crds::address::Cidr;
 use crds::unsupported::{unsupported_fields, written_fields};
 use crds::{EffectiveConfig, ProxyProfile, Span};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::source::{Source, is_set};
 use crate::advice::{Problem, problem};
-use fields::{FIELDS, Form, NO_PLACE};
+use fields::{FIELDS, Form, NO_PLACE, SECTIONS};
 
 /// A profile and the notes about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +33,17 @@ pub(crate) struct Note {
     /// The field of KubeProxyConfiguration, or the field below `spec` of the profile.
     pub(crate) field: String,
     pub(crate) message: String,
+    #[serde(skip)]
+    pub(crate) loss: Loss,
+}
+
+/// Whether a user has to act on a note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// kube-proxy does not use the setting either, or Signpost needs none.
+    Harmless,
+    /// The profile lacks a value, and does something else instead.
+    LeftOut,
 }
 
 /// The state of a conversion.
@@ -54,7 +65,7 @@ pub(crate) fn import(name: &str, source: Source) -> Result<Imported, Problem> {
     };
     let mode = import.mode();
     import.sections(&mode);
-    import.fields();
+    import.fields(&mode);
     import.node_ports();
     import.detect_local();
     import.feature_gates();
@@ -69,6 +80,16 @@ impl Import {
         self.notes.push(Note {
             field: field.to_owned(),
             message: message.into(),
+            loss: Loss::Harmless,
+        });
+    }
+
+    /// Notes that the value of a field is not in the profile.
+    fn leave_out(&mut self, field: &str, why: impl Into<String>) {
+        self.notes.push(Note {
+            field: field.to_owned(),
+            message: why.into(),
+            loss: Loss::LeftOut,
         });
     }
 
@@ -85,7 +106,7 @@ impl Import {
         let mode = match self.source.take_text("mode") {
             Some(mode) if MODES.contains(&mode.as_str()) => mode,
             Some(other) => {
-                self.note("mode", format!("Signpost has no mode {other}: iptables is used, kube-proxy's default on Linux"));
+                self.leave_out("mode", format!("Signpost has no mode {other}: iptables is used, kube-proxy's default on Linux"));
                 "iptables".to_owned()
             }
             None => {
@@ -149,10 +170,17 @@ impl Import {
     }
 
     /// Converts the fields with one counterpart each.
-    fn fields(&mut self) {
+    fn fields(&mut self, mode: &str) {
         for field in FIELDS {
-            if let Some(value) = self.source.take(field.from) {
-                self.put(field.from, field.to, field.form, value);
+            let Some(value) = self.source.take(field.from) else {
+                continue;
+            };
+            let kept = self.spec.clone();
+            self.put(field.from, field.to, field.form, value);
+            let section = field.from.split_once('.').map(|(section, _)| section);
+            let of_another_mode = section.filter(|of| MODES.contains(of) && *of != mode);
+            if let Some(other) = of_another_mode.filter(|_| self.spec != kept) {
+                self.note(field.from, format!("kube-proxy does not read it in mode {mode}; the profile has it for mode {other}"));
             }
         }
     }
@@ -169,7 +197,7 @@ impl Import {
             Form::Text(default) => match value.as_str().map(str::trim) {
                 Some(text) if text.is_empty() || text == default => {}
                 Some(text) => self.set(to, json!(text)),
-                None => self.note(from, format!("{value} is not text; it is left out")),
+                None => self.leave_out(from, format!("{value} is not text; it is left out")),
             },
             Form::Address(default, port) => match value.as_str().map(str::trim) {
                 Some(text) if text.is_empty() || text == default => {}
@@ -178,11 +206,11 @@ impl Import {
                     let whole = bare.map(|ip| std::net::SocketAddr::new(ip, port).to_string());
                     self.set(to, json!(whole.unwrap_or_else(|| text.to_owned())));
                 }
-                None => self.note(from, format!("{value} is not text; it is left out")),
+                None => self.leave_out(from, format!("{value} is not text; it is left out")),
             },
-            Form::Rate(default) => {
-                let rate = value.as_f64().unwrap_or_default();
-                if rate != 0.0 && rate != default {
+            Form::Rate(default) => match value.as_f64() {
+                Some(rate) if rate == 0.0 || rate == default => {}
+                Some(rate) => {
                     let whole = rate.ceil();
                     if whole != rate {
                         self.note(from, format!("{rate} is rounded to {whole}"));
@@ -190,79 +218,16 @@ impl Import {
                     // A value out of range is rejected below.
                     self.set(to, json!(format!("{whole:.0}").parse().unwrap_or(i64::MAX)));
                 }
-            }
+                None => self.leave_out(from, format!("{value} is not a number; it is left out")),
+            },
             Form::Duration(defaults) => match go_duration::milliseconds(&value) {
                 Some(milliseconds) if defaults.contains(&milliseconds) => {}
                 Some(milliseconds) => self.set(to, json!(Span::milliseconds(milliseconds))),
-                None => self.note(
+                None => self.leave_out(
                     from,
                     format!("{value} is not a duration that a profile accepts; it is left out"),
                 ),
             },
-        }
-    }
-
-    fn node_ports(&mut self) {
-        let entries = match self.source.take("nodePortAddresses") {
-            None => return,
-            Some(Value::Array(entries)) => entries,
-            Some(other) => {
-                return self.note(
-                    "nodePortAddresses",
-                    format!("{other} is not a list; it is left out"),
-                );
-            }
-        };
-        let mut addresses: Vec<String> = Vec::new();
-        for entry in &entries {
-            let entry = entry.as_str().unwrap_or_default();
-            match entry {
-                // Keywords of kube-proxy 1.37.
-                "localhost" => self.set("nodePorts.localhost", json!("userspace")),
-                "all" => addresses.extend(["0.0.0.0/0".to_owned(), "::/0".to_owned()]),
-                "primary" => addresses.push(entry.to_owned()),
-                cidr if cidr.parse::<Cidr>().is_ok() => addresses.push(cidr.to_owned()),
-                other => self.note(
-                    "nodePortAddresses",
-                    format!("{other:?} is not a CIDR; it is left out"),
-                ),
-            }
-        }
-        addresses.dedup();
-        if !addresses.is_empty() {
-            self.set("nodePorts.addresses", json!(addresses));
-        }
-    }
-
-    fn detect_local(&mut self) {
-        let cidrs = self.source.take_text("clusterCIDR").unwrap_or_default();
-        let cidrs: Vec<&str> = cidrs
-            .split(',')
-            .map(str::trim)
-            .filter(|c| !c.is_empty())
-            .collect();
-        let mode = self.source.take_text("detectLocalMode");
-        match mode.as_deref().unwrap_or("ClusterCIDR") {
-            "ClusterCIDR" if cidrs.is_empty() => self.note(
-                "clusterCIDR",
-                "is empty, so kube-proxy treated no traffic as that of local Pods. The profile \
-                 detects such traffic by each Node's spec.podCIDRs: if the network plugin gives \
-                 Pods other addresses (`kubectl get pods -A -o wide` shows them), set \
-                 spec.detectLocal before you apply the profile",
-            ),
-            "ClusterCIDR" => {
-                self.set("detectLocal.mode", json!("ClusterCIDR"));
-                self.set("detectLocal.clusterCIDRs", json!(cidrs));
-            }
-            // The default of a profile.
-            "NodeCIDR" => {}
-            mode @ ("BridgeInterface" | "InterfaceNamePrefix") => {
-                self.set("detectLocal.mode", json!(mode))
-            }
-            other => self.note(
-                "detectLocalMode",
-                format!("there is no {other}; NodeCIDR is used"),
-            ),
         }
     }
 
@@ -271,7 +236,7 @@ impl Import {
             None => return,
             Some(Value::Object(gates)) => gates,
             Some(other) => {
-                return self.note(
+                return self.leave_out(
                     "featureGates",
                     format!("{other} is not a map; it is left out"),
                 );
@@ -296,15 +261,20 @@ impl Import {
             }
         }
         for path in self.source.rest() {
-            self.note(
-                &path,
-                "KubeProxyConfiguration of Kubernetes 1.36 has no such field",
-            );
+            if SECTIONS.contains(&path.as_str()) {
+                self.leave_out(&path, "is a section of fields; another value is left out");
+            } else {
+                self.note(
+                    &path,
+                    "KubeProxyConfiguration of Kubernetes 1.36 has no such field",
+                );
+            }
         }
     }
 
     /// Removes the values that a profile does not accept, and notes what has no effect.
     fn finish(mut self, name: &str) -> Result<Imported, Problem> {
+        let detected = self.spec["detectLocal"]["mode"].clone();
         let profile = loop {
             let object = json!({
                 "apiVersion": "signpost.dev/v1alpha1",
@@ -329,7 +299,7 @@ impl Import {
                     "give another name of the profile with --name",
                 ));
             };
-            self.note(
+            self.leave_out(
                 &format!("spec.{path}"),
                 format!(
                     "a profile does not accept it ({}); it is left out",
@@ -338,6 +308,13 @@ impl Import {
             );
         };
         let (object, profile) = profile;
+        if object["spec"]["detectLocal"]["mode"] != detected {
+            self.leave_out(
+                "spec.detectLocal",
+                "the profile detects traffic of local Pods by each Node's spec.podCIDRs (NodeCIDR) \
+                 instead: set it before you apply the profile",
+            );
+        }
         self.notes.extend(without_effect(&profile));
         Ok(Imported {
             profile: object,
@@ -352,6 +329,7 @@ fn without_effect(profile: &ProxyProfile) -> Vec<Note> {
     let note = |field: crds::unsupported::UnsupportedField| Note {
         field: format!("spec.{}", field.field),
         message: field.message,
+        loss: Loss::Harmless,
     };
     fields.into_iter().map(note).collect()
 }

@@ -13,17 +13,13 @@ pub(crate) struct Source {
 const KIND: &str = "KubeProxyConfiguration";
 const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 
-/// Finds the configuration in `document`: the document itself, the content of a ConfigMap, or the
-/// output of kube-proxy's /configz.
-pub(crate) fn find_configuration(document: &Value) -> Result<Source, Problem> {
-    let embedded = document["data"].as_object();
-    let texts = embedded.into_iter().flat_map(Map::values);
-    let parsed = texts
-        .filter_map(Value::as_str)
-        .filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
-    let printed = document["kubeproxy.config.k8s.io"].clone();
-    let candidates = [document.clone(), printed].into_iter().chain(parsed);
-    let mut found = candidates.filter(|candidate| candidate["kind"] == KIND);
+/// Finds the configuration in `documents`: one of them, the content of a ConfigMap, or the output
+/// of kube-proxy's /configz.
+pub(crate) fn find_configuration(documents: &[Value]) -> Result<Source, Problem> {
+    let mut found = documents
+        .iter()
+        .flat_map(candidates)
+        .filter(|candidate| candidate["kind"] == KIND);
     let Some(Value::Object(root)) = found.next() else {
         let next = "give the file that kube-proxy's --config names, or a ConfigMap with that file";
         return Err(problem("there is no KubeProxyConfiguration in it", next));
@@ -39,6 +35,17 @@ pub(crate) fn find_configuration(document: &Value) -> Result<Source, Problem> {
             ))
         }
     }
+}
+
+fn candidates(document: &Value) -> impl Iterator<Item = Value> {
+    let embedded = document["data"].as_object();
+    let texts = embedded.into_iter().flat_map(Map::values);
+    let parsed = texts
+        .filter_map(Value::as_str)
+        .filter_map(|text| serde_saphyr::from_multiple::<Value>(text).ok())
+        .flatten();
+    let printed = document["kubeproxy.config.k8s.io"].clone();
+    [document.clone(), printed].into_iter().chain(parsed)
 }
 
 // === impl Source ===

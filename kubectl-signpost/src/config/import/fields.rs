@@ -154,3 +154,14 @@ pub(super) const NO_PLACE: &[(&str, &str)] = &[
     ("windowsRunAsService", "is for Windows"),
     ("winkernel", "is for Windows"),
 ];
+
+/// The fields that have fields of their own.
+pub(super) const SECTIONS: &[&str] = &[
+    "clientConnection",
+    "conntrack",
+    "detectLocal",
+    "iptables",
+    "ipvs",
+    "logging",
+    "nftables",
+];

@@ -2,13 +2,14 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::source::find_configuration;
+use super::addresses::CLUSTER_CIDR;
 use super::*;
 
 /// The configuration as kubeadm writes it.
 const KUBEADM: &str = include_str!("kubeadm.yaml");
 
 fn imported(document: &Value) -> Imported {
-    let source = find_configuration(document).expect("a configuration");
+    let source = find_configuration(std::slice::from_ref(document)).expect("a configuration");
     import("default", source).expect("a profile")
 }
 
@@ -117,6 +118,43 @@ fn t146_what_has_no_place_or_no_effect_is_named_with_the_reason() {
     }
 }
 
+/// `config import > profile.yaml && kubectl apply` masqueraded the traffic of all Pods: the CIDR was
+/// not one, and the profile fell back to its default.
+#[test]
+fn t236_a_value_that_is_left_out_is_a_problem_and_what_happens_instead_is_named() {
+    for fields in [
+        json!({"mode": "nftables", "clusterCIDR": "10.0.0.0/33"}),
+        json!({"mode": "nftables", "clusterCIDR": ["10.0.0.0/8"]}),
+        json!({"mode": "nftables", "detectLocalMode": "BridgeInterface",
+               "detectLocal": {"bridgeInterface": "a name that is too long"}}),
+    ] {
+        let imported = of(fields);
+        let left_out = |note: &&Note| note.loss == Loss::LeftOut;
+        let fields = imported.notes.iter().filter(left_out);
+        let fields: Vec<&str> = fields.map(|note| note.field.as_str()).collect();
+        assert!(fields.contains(&"spec.detectLocal"), "{imported:#?}");
+        assert!(fields.len() >= 2, "{imported:#?}");
+    }
+    let imported = of(
+        json!({"mode": "nftables", "conntrack": "a lot", "clientConnection": {"qps": "fast"},
+                             "detectLocalMode": "NodeCIDR", "clusterCIDR": "10.0.0.0/8"}),
+    );
+    let losses: Vec<(&str, Loss)> = imported
+        .notes
+        .iter()
+        .map(|note| (note.field.as_str(), note.loss))
+        .collect();
+    assert_eq!(
+        losses,
+        [
+            ("clientConnection.qps", Loss::LeftOut),
+            ("clusterCIDR", Loss::Harmless),
+            ("conntrack", Loss::LeftOut),
+        ],
+        "{imported:#?}"
+    );
+}
+
 #[test]
 fn what_is_no_configuration_is_refused_with_what_to_give() {
     for document in [
@@ -124,12 +162,12 @@ fn what_is_no_configuration_is_refused_with_what_to_give() {
         json!({"kind": "ConfigMap", "data": {"x": "y"}}),
         json!([]),
     ] {
-        let error = find_configuration(&document).expect_err("there is none");
+        let error = find_configuration(&[document]).expect_err("there is none");
         assert!(error.next.contains("--config"), "{error:?}");
     }
     let later =
         json!({"kind": "KubeProxyConfiguration", "apiVersion": "kubeproxy.config.k8s.io/v1alpha2"});
-    let error = find_configuration(&later).expect_err("another version");
+    let error = find_configuration(&[later]).expect_err("another version");
     assert!(error.to_string().contains("v1alpha2"), "{error}");
 }
 
@@ -170,6 +208,7 @@ fn any_value() -> impl Strategy<Value = Value> {
         "kernelspace",
         "ClusterCIDR",
         "BridgeInterface",
+        "NodeCIDR",
         "InterfaceNamePrefix",
         "cni0",
         "a name that is too long",
@@ -228,7 +267,50 @@ fn any_configuration() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Whether a field with this value is as if it were not there.
+fn is_default(path: &str, value: &Value) -> bool {
+    let form = FIELDS.iter().find(|field| field.from == path);
+    let is_it = match form.map(|field| field.form) {
+        Some(Form::Plain(default)) => {
+            serde_json::from_str(default).is_ok_and(|d: Value| d == *value)
+        }
+        Some(Form::Text(default) | Form::Address(default, _)) => *value == default,
+        Some(Form::Rate(default)) => value.as_f64() == Some(default),
+        Some(Form::Duration(defaults)) => {
+            go_duration::milliseconds(value).is_some_and(|span| defaults.contains(&span))
+        }
+        None => match path {
+            "detectLocalMode" => *value == CLUSTER_CIDR,
+            "featureGates" => false,
+            _ => [json!("30s"), json!("1s"), json!(14)].contains(value),
+        },
+    };
+    // A generated file has zero values for fields that are not set, but `false` is a choice where
+    // the default is `true`.
+    let is_choice = form.is_some_and(|field| matches!(field.form, Form::Plain("true")));
+    is_it || value.is_null() || (!is_set(value) && !is_choice)
+}
+
 proptest! {
+    #[test]
+    fn no_field_is_overlooked(document in any_configuration()) {
+        let whole = of(document.clone());
+        for (section, value) in document.as_object().into_iter().flatten() {
+            let fields = value.as_object().map(|fields| fields.iter().collect());
+            let fields: Vec<(&String, &Value)> = fields.unwrap_or_default();
+            let leaves = fields.iter().map(|(name, value)| (format!("{section}.{name}"), *value));
+            let own = fields.is_empty().then(|| (section.clone(), value));
+            for (path, value) in leaves.chain(own).filter(|(path, value)| !is_default(path, value)) {
+                let mut without = document.clone();
+                match path.split_once('.') {
+                    None => without.as_object_mut().and_then(|root| root.remove(&path)),
+                    Some((section, name)) => without[section].as_object_mut().and_then(|root| root.remove(name)),
+                };
+                prop_assert!(of(without) != whole, "{path}: {value} is overlooked: {whole:#?}");
+            }
+        }
+    }
+
     #[test]
     fn whatever_a_file_has_the_profile_is_one_that_the_api_server_accepts(document in any_configuration()) {
         let imported = of(document);
