@@ -45,6 +45,14 @@ pub(crate) fn serialize(value: &impl Serialize, format: Format) -> anyhow::Resul
     }
 }
 
+/// Renders `1 node` or `2 nodes`.
+pub(crate) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
 // === impl Paint ===
 
 impl Paint {

@@ -76,7 +76,7 @@ pub(crate) fn compare<'a>(
 }
 
 /// Whether a Pod is running.
-pub(crate) fn runs(pod: &Pod) -> bool {
+fn runs(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.and_then(|status| status.phase.as_deref()) == Some("Running")
         && pod.metadata.deletion_timestamp.is_none()

@@ -27,6 +27,7 @@ use crate::arguments::{Access, SysdumpOptions};
 use crate::check::SELECTOR;
 use crate::cluster::Cluster;
 use crate::ending::Ending;
+use crate::output::counted;
 use crate::print;
 use archive::{Archive, Contents};
 use nodes::{choose, inquire};
@@ -110,10 +111,10 @@ fn render(file: &str, nodes: &[String], contents: &Contents) -> String {
         nodes => nodes.join(", "),
     };
     let mut text = format!(
-        "{file}: {} parts; agents asked: {nodes}\n\
+        "{file}: {}; agents asked: {nodes}\n\
          Secrets, ConfigMaps, environment variables and tokens are left out. Review it before you share it: it names Services, \
          Pods, Nodes and their addresses.\n",
-        contents.parts
+        counted(contents.parts, "part")
     );
     for missing in &contents.missing {
         text += &format!("missing: {}: {}\n", missing.part, missing.reason);

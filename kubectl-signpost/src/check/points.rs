@@ -12,8 +12,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 
 use crate::ending::Ending;
-use crate::output::{Paint, Tone};
-use crate::pod_network::{Comparison, DETECT_OTHERWISE, PodNetwork, compare, runs};
+use crate::output::{Paint, Tone, counted};
+use crate::pod_network::{Comparison, DETECT_OTHERWISE, PodNetwork, compare};
 
 /// The data read from a cluster.
 #[derive(Debug, Clone)]
@@ -143,11 +143,9 @@ fn kernels(evidence: &Evidence) -> Point {
             *old.entry(kernel).or_default() += 1;
         }
     }
-    let total = linux(&evidence.nodes).count();
+    let total = counted(linux(&evidence.nodes).count(), "Linux node");
     if old.is_empty() {
-        return fine(format!(
-            "{total} Linux nodes, none with a kernel before 5.10"
-        ));
+        return fine(format!("{total}, none with a kernel before 5.10"));
     }
     let old: Vec<String> = old
         .iter()
@@ -156,7 +154,7 @@ fn kernels(evidence: &Evidence) -> Point {
     Point {
         verdict: Verdict::Note,
         text: format!(
-            "{total} Linux nodes, some with kernels that no test runs on: {}",
+            "{total}, some with kernels that no test runs on: {}",
             old.join(", ")
         ),
         next: "docs/kernels.md says what the kernel needs; begin with one such node",
@@ -174,14 +172,16 @@ fn pod_addresses(evidence: &Evidence) -> Point {
     let Comparison { compared, outside } = compare(evidence.nodes.iter(), &evidence.pods);
     if outside.is_empty() {
         return fine(format!(
-            "{compared} Pods have addresses in the podCIDRs of their nodes"
+            "the addresses of {} are in the podCIDRs of their nodes",
+            counted(compared, "Pod")
         ));
     }
     Point {
         verdict: Verdict::Fault,
         text: format!(
-            "{} of {compared} Pods have addresses outside of the podCIDRs of their nodes: {}",
+            "the addresses of {} of {} are outside of the podCIDRs of their nodes: {}",
             outside.len(),
+            counted(compared, "Pod"),
             name_outside(&outside)
         ),
         next: DETECT_OTHERWISE,
@@ -214,7 +214,10 @@ fn kube_proxy(evidence: &Evidence) -> Point {
     let next = "`kubectl signpost config import` makes a profile of its configuration; then follow docs/migrate.md";
     Point {
         verdict: Verdict::Note,
-        text: format!("kube-proxy runs on {ready} nodes, in mode {mode}"),
+        text: format!(
+            "kube-proxy runs on {}, in mode {mode}",
+            counted(ready, "node")
+        ),
         next,
     }
 }
@@ -258,35 +261,35 @@ fn definitions(evidence: &Evidence) -> Point {
 }
 
 fn operators(evidence: &Evidence) -> Point {
-    let running = of_component(evidence, "operator").count();
-    match running {
+    let pods = || of_component(evidence, "operator");
+    match pods().filter(|pod| is_ready(pod)).count() {
         0 => Point {
             verdict: Verdict::Fault,
-            text: "no operator runs".to_owned(),
+            text: "no operator is ready".to_owned() + &name_unready(pods()),
             next: "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows why; nodes keep their configuration meanwhile",
         },
-        running => fine(format!("{running} operators run")),
+        ready => fine(counted(ready, "ready operator")),
     }
 }
 
 fn agents(evidence: &Evidence) -> Point {
-    let with =
-        of_component(evidence, "agent").filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
+    let pods = || of_component(evidence, "agent");
+    let ready = pods().filter(|pod| is_ready(pod));
+    let with = ready.filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
     let with: BTreeSet<String> = with.collect();
     let nodes = linux(&evidence.nodes).map(ResourceExt::name_any);
     let without: Vec<String> = nodes.filter(|node| !with.contains(node)).collect();
     if without.is_empty() {
-        return fine(format!(
-            "an agent runs on each of {} Linux nodes",
-            with.len()
-        ));
+        let nodes = counted(with.len(), "Linux node");
+        return fine(format!("an agent is ready on each of {nodes}"));
     }
     Point {
         verdict: Verdict::Fault,
         text: format!(
-            "no agent runs on {} Linux nodes: {}",
-            without.len(),
-            first(without.iter())
+            "no agent is ready on {}: {}{}",
+            counted(without.len(), "Linux node"),
+            first(without.iter()),
+            name_unready(pods())
         ),
         next: "`kubectl describe daemonset -A -l app.kubernetes.io/name=signpost` and the Pods there say why; a node selector of the chart may leave nodes out",
     }
@@ -300,7 +303,8 @@ fn profiles(evidence: &Evidence) -> Point {
             next: "create one; the chart makes one, and so does `kubectl signpost config import`",
         },
         count => fine(format!(
-            "{count} ProxyProfiles; `kubectl signpost status` shows their state"
+            "{}; `kubectl signpost status` shows their state",
+            counted(count, "ProxyProfile")
         )),
     }
 }
@@ -308,8 +312,34 @@ fn profiles(evidence: &Evidence) -> Point {
 fn of_component<'a>(evidence: &'a Evidence, component: &'a str) -> impl Iterator<Item = &'a Pod> {
     evidence.signpost.iter().filter(move |pod| {
         let label = pod.labels().get("app.kubernetes.io/component");
-        label.is_some_and(|label| label == component) && runs(pod)
+        label.is_some_and(|label| label == component)
     })
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Names the first few Pods that are not ready, each with what its container waits for.
+fn name_unready<'a>(pods: impl Iterator<Item = &'a Pod>) -> String {
+    let names = pods.filter(|pod| !is_ready(pod)).map(|pod| {
+        let status = pod.status.as_ref();
+        let containers = status.and_then(|status| status.container_statuses.as_ref());
+        let waiting = containers.into_iter().flatten().find_map(|container| {
+            let state = container.state.as_ref()?;
+            state.waiting.as_ref()?.reason.as_deref()
+        });
+        format!("{}: {}", pod.name_any(), waiting.unwrap_or("not Ready"))
+    });
+    let names: Vec<String> = names.collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", first(names.iter())),
+    }
 }
 
 pub(crate) fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {

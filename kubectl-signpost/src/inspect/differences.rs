@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::agent::{Agreement, Answer};
 use crate::ending::Ending;
+use crate::output::counted;
 
 /// The differences from the desired state that agents found, each once with its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,11 +71,11 @@ impl Differences {
     fn summarize(&self) -> String {
         let differing: usize = self.found.values().map(Vec::len).sum();
         let failed: usize = self.failed.values().map(Vec::len).sum();
-        let agreeing = self.agreeing;
+        let agreeing = counted(self.agreeing, "node");
         match self.ending() {
-            Ending::Success => format!("no differences on {agreeing} nodes"),
+            Ending::Success => format!("no differences on {agreeing}"),
             Ending::ProblemFound => format!(
-                "{agreeing} nodes without differences, {differing} with, {failed} without an answer"
+                "{agreeing} without differences, {differing} with, {failed} without an answer"
             ),
         }
     }
@@ -142,14 +143,14 @@ mod tests {
             \x20 IPv4: ! 1 to repair\n\
             n4\n\
             \x20 no answer: the Pod is gone\n\
-            1 nodes without differences, 2 with, 1 without an answer\n"
+            1 node without differences, 2 with, 1 without an answer\n"
         );
         assert_eq!(found.ending(), Ending::ProblemFound);
         let comparison = serde_json::to_value(found.compare()).expect("JSON");
         assert_eq!(
             comparison,
             serde_json::json!({
-                "summary": "1 nodes without differences, 2 with, 1 without an answer",
+                "summary": "1 node without differences, 2 with, 1 without an answer",
                 "differing": [{
                     "nodes": ["n2", "n3"],
                     "lines": ["! missing in the kernel: services { x }", "IPv4: ! 1 to repair"],
@@ -166,7 +167,7 @@ mod tests {
             "n1".to_owned(),
             &answer("Service demo/web\n", Agreement::Agrees),
         );
-        assert_eq!(found.render(), "no differences on 1 nodes\n");
+        assert_eq!(found.render(), "no differences on 1 node\n");
         assert_eq!(found.ending(), Ending::Success);
     }
 }

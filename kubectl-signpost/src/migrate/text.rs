@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::plan::{NodePlan, Obstacle, Plan, Serving, Step, Warning};
 use crate::arguments::Format;
 use crate::check::first;
-use crate::output::{Paint, Tone};
+use crate::output::{Paint, Tone, counted};
 use crate::table::{Cell, Table};
 
 /// Renders the table of nodes, their obstacles, and the next step.
@@ -40,7 +40,10 @@ pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
     }
     let is_over = !plan.nodes.iter().any(|node| pending(&node));
     if is_over && !plan.nodes.is_empty() {
-        text += &format!("\nSignpost alone serves {} nodes\n", plan.nodes.len());
+        text += &format!(
+            "\nSignpost alone serves {}\n",
+            counted(plan.nodes.len(), "node")
+        );
     } else if !plan.configuration.is_empty() {
         text += "\nIn kube-proxy's configuration, with `kubectl signpost config import`:\n";
         for note in &plan.configuration {

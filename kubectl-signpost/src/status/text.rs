@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{Health, ProfileReport, Report};
-use crate::output::{Paint, Tone};
+use crate::output::{Paint, Tone, counted};
 use crate::trouble::{ConditionProblem, Weight};
 
 /// The maximum number of names in one line.
@@ -84,7 +84,7 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
     if let [_, _, ..] = profile.agent_versions[..] {
         let versions = profile.agent_versions.iter();
         let versions: Vec<String> = versions
-            .map(|agents| format!("{} on {} nodes", agents.version, agents.nodes))
+            .map(|agents| format!("{} on {}", agents.version, counted(agents.nodes, "node")))
             .collect();
         let _ = writeln!(text, "  agents   {}", versions.join(", "));
     }
@@ -93,9 +93,9 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
         let more = usize::try_from(found.nodes).unwrap_or(usize::MAX) > found.first_nodes.len();
         let _ = writeln!(
             text,
-            "  {title:<8} {} on {} nodes: {}{}",
+            "  {title:<8} {} on {}: {}{}",
             found.kind,
-            found.nodes,
+            counted(found.nodes, "node"),
             found.first_nodes.join(", "),
             if more { ", …" } else { "" }
         );

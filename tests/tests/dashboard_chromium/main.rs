@@ -253,7 +253,7 @@ fn questions(stage: &mut Stage) -> Result<()> {
     stage.go_to("service/shop%2Fweb")?;
     let browser = &stage.browser;
     let expected = [
-        "1 nodes without differences",
+        "1 node without differences",
         "n2, n3",
         "! missing in the kernel",
         "n1",
@@ -267,7 +267,7 @@ fn questions(stage: &mut Stage) -> Result<()> {
 
 /// A response about a Service that is missing on two nodes, with one node that does not answer.
 const COMPARISON: &str = r#"{
-    "summary": "1 nodes without differences, 2 with, 1 without an answer",
+    "summary": "1 node without differences, 2 with, 1 without an answer",
     "differing": [{"nodes": ["n2", "n3"], "lines": ["! missing in the kernel: services { x }"]}],
     "unanswered": [{"nodes": ["n1"], "lines": ["the Pod is gone"]}]
 }"#;

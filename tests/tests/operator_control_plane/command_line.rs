@@ -261,7 +261,7 @@ pub(crate) fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster(
     let text = cli.expect(0, &["check", "--pre"])?;
     assert!(text.contains("ok     Kubernetes 1."), "{text}");
     let text = cli.expect(3, &["check"])?;
-    assert!(text.contains("fault  no operator runs"), "{text}");
+    assert!(text.contains("fault  no operator is ready"), "{text}");
 
     let configuration = "kind: KubeProxyConfiguration\n\
                          apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\

@@ -73,8 +73,8 @@ pub(crate) fn story(stage: &mut Stage) -> Result<()> {
 /// check, status, nodes, config.
 fn state(stage: &Stage) -> Result<()> {
     let checked = stage.signpost(0, &["check"])?;
-    let agents = format!("ok     an agent runs on each of {NODES} Linux nodes");
-    expect(&checked.text, &[&agents, "ok     2 operators run"])?;
+    let agents = format!("ok     an agent is ready on each of {NODES} Linux nodes");
+    expect(&checked.text, &[&agents, "ok     2 ready operators"])?;
     // What another test has done to a node may show for some seconds.
     let timeout = format!("--timeout={}s", DEADLINE.as_secs());
     let waited = stage.signpost(0, &["status", "--wait", &timeout])?;

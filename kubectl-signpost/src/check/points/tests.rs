@@ -18,7 +18,7 @@ fn pod(name: &str, node: &str, ip: &str, labels: &Value) -> Pod {
     from_value(json!({
         "metadata": {"name": name, "namespace": "shop", "labels": labels},
         "spec": {"nodeName": node, "containers": []},
-        "status": {"phase": "Running", "podIP": ip},
+        "status": {"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
     }))
     .expect("a Pod")
 }
@@ -55,8 +55,8 @@ fn a_cluster_without_faults_can_be_installed_on() {
     assert_eq!(
         text(&points),
         "ok     Kubernetes 1.36\n\
-         ok     1 Linux nodes, none with a kernel before 5.10\n\
-         ok     1 Pods have addresses in the podCIDRs of their nodes\n\
+         ok     1 Linux node, none with a kernel before 5.10\n\
+         ok     the addresses of 1 Pod are in the podCIDRs of their nodes\n\
          note   no Pods of a DaemonSet kube-system/kube-proxy run\n\
         \x20      next: if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
          ok     you may create the objects of the chart\n"
@@ -72,7 +72,7 @@ fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
     assert_eq!(ending(&points), Ending::ProblemFound);
     let said = text(&points);
     assert!(
-        said.contains("fault  1 of 2 Pods have addresses outside"),
+        said.contains("fault  the addresses of 1 of 2 Pods are outside"),
         "{said}"
     );
     assert!(said.contains("shop/b (192.168.7.7 on n1)"), "{said}");
@@ -97,9 +97,37 @@ fn what_an_installation_lacks_is_named() {
         "fault  Kubernetes 1.31+\n",
         "note   2 Linux nodes, some with kernels that no test runs on: 5.4.0-91-generic on 1\n",
         "fault  0 of 2 CustomResourceDefinitions are established\n",
-        "fault  no operator runs\n",
-        "fault  no agent runs on 1 Linux nodes: n2\n",
+        "fault  no operator is ready\n",
+        "fault  no agent is ready on 1 Linux node: n2\n",
         "fault  there is no ProxyProfile",
+    ] {
+        assert!(said.contains(expected), "{expected:?} is not in\n{said}");
+    }
+}
+
+/// `check` counted Pods of phase Running, as that of a container that is restarted again and again.
+#[test]
+fn t237_a_pod_that_is_not_ready_is_named_with_what_it_waits_for() {
+    let mut evidence = evidence();
+    for (component, name) in [("agent", "agent-1"), ("operator", "operator-1")] {
+        let labels =
+            json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": component});
+        let mut crashing = pod(name, "n1", "10.0.0.1", &labels);
+        let waiting = json!({
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{"name": component, "image": "", "imageID": "", "ready": false, "restartCount": 9,
+                                   "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+        });
+        crashing.status = from_value(waiting).expect("a status");
+        evidence.signpost.push(crashing);
+    }
+    let points = after(&evidence);
+    assert_eq!(ending(&points), Ending::ProblemFound);
+    let said = text(&points);
+    for expected in [
+        "fault  no operator is ready (operator-1: CrashLoopBackOff)\n",
+        "fault  no agent is ready on 1 Linux node: n1 (agent-1: CrashLoopBackOff)\n",
     ] {
         assert!(said.contains(expected), "{expected:?} is not in\n{said}");
     }

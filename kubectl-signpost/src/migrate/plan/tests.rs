@@ -321,8 +321,5 @@ fn a_migration_that_is_over_has_no_obstacles() {
     let plan = plan(&evidence(&[("n1", &[READY_TRUE, NONE_FOUND])]));
     assert_eq!(plan.ending(), Ending::Success);
     let text = render(&plan, Format::Text, Paint::Plain);
-    assert!(
-        text.ends_with("\nSignpost alone serves 1 nodes\n"),
-        "{text}"
-    );
+    assert!(text.ends_with("\nSignpost alone serves 1 node\n"), "{text}");
 }

@@ -112,8 +112,8 @@ fn what_nodes_report_besides_their_health_is_named() {
     let text = render(&report, Paint::Plain);
     assert!(
         text.ends_with(
-            "\x20 agents   0.2.0 on 2 nodes, 0.1.0 on 1 nodes\n\
-            \x20 found    ForeignProxyDetected on 1 nodes: n2\n\
+            "\x20 agents   0.2.0 on 2 nodes, 0.1.0 on 1 node\n\
+            \x20 found    ForeignProxyDetected on 1 node: n2\n\
             \x20          RulesOverwritten on 6 nodes: n1, n2, …\n"
         ),
         "{text}"
