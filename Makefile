@@ -78,7 +78,7 @@ plugin: ## Write kubectl signpost for download to dist/, with krew's manifest of
 	@echo 'Nothing is published yet: the address in dist/signpost.yaml is where a release will be.'
 
 sbom: ## Write what images and plugin are made of to dist/, in CycloneDX
-	images/sbom dist
+	ARCHS='$(ARCHS)' images/sbom dist
 
 kernel-%:
 	@$(MAKE) --no-print-directory kernels KERNELS=$*
