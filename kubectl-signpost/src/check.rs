@@ -65,6 +65,8 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
         nodes: cluster.read_nodes().await?,
         pods: cluster.read_of_each(PodNetwork::of).await?,
         signpost: cluster.read_pods(SELECTOR).await?,
+        forwarding: absent(cluster.read_of_each(points::name_forwarding).await)?
+            .unwrap_or_default(),
         kube_proxy: absent(cluster.read_in::<DaemonSet>(namespace, name).await)?,
         kube_proxy_configuration: absent(cluster.read_in::<ConfigMap>(namespace, name).await)?,
         definitions: [

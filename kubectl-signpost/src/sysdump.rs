@@ -13,6 +13,7 @@ use anyhow::Context;
 use crds::{NodeProxy, ProxyProfile};
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -41,6 +42,8 @@ const REPORTERS: [&str; 2] = ["signpost-agent", "signpost-operator"];
 const README: &str = "An archive of `kubectl signpost sysdump`.\n\n\
     versions.txt                   this program and the API server\n\
     proxyprofiles.yaml, nodeproxies.yaml, nodes.yaml, services.yaml, endpointslices.yaml\n\
+    daemonsets.yaml, deployments.yaml\n\
+    \x20                              what makes Signpost's Pods: on which nodes, and how many there are\n\
     pods.yaml                      Signpost's Pods: where they run, their images and their status\n\
     events/                        Events of Signpost's namespaces, and those that its programs wrote elsewhere\n\
     logs/POD/CONTAINER.log         the newest lines; CONTAINER.previous.log is that of the container before\n\
@@ -140,6 +143,10 @@ impl Collector<'_> {
         self.objects::<EndpointSlice>("endpointslices.yaml", Kept::Slice, None, all())
             .await?;
         let selected = all().labels(SELECTOR);
+        self.objects::<DaemonSet>("daemonsets.yaml", Kept::Workload, None, selected.clone())
+            .await?;
+        self.objects::<Deployment>("deployments.yaml", Kept::Workload, None, selected.clone())
+            .await?;
         let pods = self
             .objects::<Pod>("pods.yaml", Kept::Pod, None, selected)
             .await?;

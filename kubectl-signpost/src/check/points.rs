@@ -25,6 +25,8 @@ pub(super) struct Evidence {
     pub(super) pods: Vec<PodNetwork>,
     /// The Pods of Signpost.
     pub(super) signpost: Vec<Pod>,
+    /// The DaemonSets of network plugins that can forward Services themselves.
+    pub(super) forwarding: Vec<String>,
     pub(super) kube_proxy: Option<DaemonSet>,
     pub(super) kube_proxy_configuration: Option<ConfigMap>,
     /// The CustomResourceDefinitions of profiles and of NodeProxies.
@@ -60,6 +62,17 @@ enum Verdict {
 const OLDEST_MINOR: u32 = 32;
 /// The oldest kernel that the tests run on.
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
+/// The DaemonSets of network plugins that forward Services, or can.
+const FORWARDING: [&str; 6] = [
+    "antrea-agent",
+    "cilium",
+    "kube-ovn-cni",
+    "kube-router",
+    "ovnkube-node",
+    "ovnkube-node-dpu-host",
+];
+/// The environment variable by which calico-node does.
+const BPF_OF_CALICO: &str = "FELIX_BPFENABLED";
 /// The maximum number of names in one line.
 const MOST_NAMED: usize = 5;
 
@@ -68,6 +81,7 @@ pub(super) fn before(evidence: &Evidence) -> Vec<Point> {
     let mut points = vec![release(evidence), kernels(evidence)];
     points.push(pod_addresses(evidence));
     points.push(kube_proxy(evidence));
+    points.extend(forwarding(evidence));
     points.push(rights(evidence));
     points
 }
@@ -81,6 +95,7 @@ pub(super) fn after(evidence: &Evidence) -> Vec<Point> {
     points.push(profiles(evidence));
     points.push(pod_addresses(evidence));
     points.push(kube_proxy(evidence));
+    points.extend(forwarding(evidence));
     points
 }
 
@@ -220,6 +235,34 @@ fn kube_proxy(evidence: &Evidence) -> Point {
         ),
         next,
     }
+}
+
+/// Returns the name of a DaemonSet whose Pods forward Services, or can.
+pub(super) fn name_forwarding(set: &DaemonSet) -> Option<String> {
+    let name = set.name_any();
+    let pod = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let containers = pod.into_iter().flat_map(|pod| &pod.containers);
+    let mut variables = containers.flat_map(|container| container.env.iter().flatten());
+    let uses_bpf = variables.any(|variable| {
+        variable.name == BPF_OF_CALICO && variable.value.as_deref() == Some("true")
+    });
+    let forwards = FORWARDING.contains(&name.as_str()) || uses_bpf;
+    forwards.then(|| format!("{}/{name}", set.namespace().unwrap_or_default()))
+}
+
+/// Names network plugins that may forward Services beside Signpost.
+fn forwarding(evidence: &Evidence) -> Option<Point> {
+    (!evidence.forwarding.is_empty()).then(|| Point {
+        verdict: Verdict::Note,
+        text: format!(
+            "the network plugin may forward Services itself: DaemonSet {}",
+            first(evidence.forwarding.iter())
+        ),
+        next: "find out whether it does, as Cilium with kubeProxyReplacement, Antrea with AntreaProxy, Calico with eBPF and OVN-Kubernetes: then do not install Signpost",
+    })
 }
 
 fn rights(evidence: &Evidence) -> Point {

@@ -16,6 +16,8 @@ pub(super) enum Kept {
     Node,
     /// The node, the images and the status, without environment and arguments: Pods.
     Pod,
+    /// Where its Pods run, and the status: DaemonSets and Deployments.
+    Workload,
     /// The whole content: Events.
     Event,
 }
@@ -50,7 +52,7 @@ fn extract(object: &Value, kept: Kept) -> Value {
         Kept::Whole => &["spec", "status"],
         Kept::Spec => &["spec"],
         Kept::Slice => &["addressType", "endpoints", "ports"],
-        Kept::Node | Kept::Pod => &[],
+        Kept::Node | Kept::Pod | Kept::Workload => &[],
         Kept::Event => &[
             "involvedObject",
             "type",
@@ -88,21 +90,47 @@ fn extract(object: &Value, kept: Kept) -> Value {
         );
     }
     if kept == Kept::Pod {
-        let containers = spec["containers"].as_array().into_iter().flatten();
-        let containers = containers.map(|container| {
-            json!({"name": container["name"], "image": container["image"], "resources": container["resources"]})
-        });
         extract.insert(
             "spec".to_owned(),
             json!({
                 "nodeName": spec["nodeName"],
                 "hostNetwork": spec["hostNetwork"],
-                "containers": containers.collect::<Vec<_>>(),
+                "containers": containers(spec),
+            }),
+        );
+        extract.insert("status".to_owned(), status.clone());
+    }
+    if kept == Kept::Workload {
+        let pod = &spec["template"]["spec"];
+        let placement = [
+            "nodeSelector",
+            "affinity",
+            "tolerations",
+            "hostNetwork",
+            "priorityClassName",
+        ];
+        let placement = placement.map(|field| (field.to_owned(), pod[field].clone()));
+        let mut template = Map::from_iter(placement);
+        template.insert("containers".to_owned(), containers(pod));
+        extract.insert(
+            "spec".to_owned(),
+            json!({
+                "replicas": spec["replicas"],
+                "updateStrategy": spec["updateStrategy"],
+                "template": {"spec": template},
             }),
         );
         extract.insert("status".to_owned(), status.clone());
     }
     Value::Object(extract)
+}
+
+fn containers(pod: &Value) -> Value {
+    let containers = pod["containers"].as_array().into_iter().flatten();
+    let containers = containers.map(|container| {
+        json!({"name": container["name"], "image": container["image"], "resources": container["resources"]})
+    });
+    containers.collect()
 }
 
 fn metadata(metadata: &Value, kept: Kept) -> Value {
@@ -182,9 +210,25 @@ mod tests {
             },
             "status": {"phase": "Running"},
         });
-        let text = print(&[pod], Kept::Pod).expect("YAML");
+        let text = print(std::slice::from_ref(&pod), Kept::Pod).expect("YAML");
         assert!(!text.contains("private"), "{text}");
         for words in ["nodeName: n1", "signpost-agent:1", "phase: Running"] {
+            assert!(text.contains(words), "no {words} in {text}");
+        }
+        let mut template = pod["spec"].clone();
+        template["nodeSelector"] = json!({"proxy": "signpost"});
+        let set = json!({
+            "metadata": {"name": "signpost-agent"},
+            "spec": {"template": {"spec": template}},
+            "status": {"numberUnavailable": 2},
+        });
+        let text = print(&[set], Kept::Workload).expect("YAML");
+        assert!(!text.contains("private"), "{text}");
+        for words in [
+            "proxy: signpost",
+            "signpost-agent:1",
+            "numberUnavailable: 2",
+        ] {
             assert!(text.contains(words), "no {words} in {text}");
         }
     }

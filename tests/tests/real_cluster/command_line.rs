@@ -268,6 +268,8 @@ fn report(stage: &Stage) -> Result<()> {
         ("nodes.yaml", "name: node-1"),
         ("services.yaml", STEADY.name),
         ("endpointslices.yaml", "addresses"),
+        ("daemonsets.yaml", "name: signpost-agent"),
+        ("deployments.yaml", "name: signpost-operator"),
         ("pods.yaml", "nodeName: node-2"),
         ("nodes/node-2/rules.txt", "table ip signpost"),
         ("nodes/node-2/dataplane.txt", STEADY.name),

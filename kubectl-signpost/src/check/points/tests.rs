@@ -33,6 +33,7 @@ fn evidence() -> Evidence {
         nodes: vec![node("n1", "6.18.4")],
         pods: networks(&[pod("a", "n1", "10.0.1.9", &json!({}))]),
         signpost: Vec::new(),
+        forwarding: Vec::new(),
         kube_proxy: None,
         kube_proxy_configuration: None,
         definitions: [None, None],
@@ -131,6 +132,35 @@ fn t237_a_pod_that_is_not_ready_is_named_with_what_it_waits_for() {
     ] {
         assert!(said.contains(expected), "{expected:?} is not in\n{said}");
     }
+}
+
+/// `check --pre` approved of clusters whose network plugin forwards Services.
+#[test]
+fn t240_a_network_plugin_that_may_forward_services_is_named() {
+    let set = |name: &str, env: Value| -> DaemonSet {
+        from_value(json!({
+            "metadata": {"name": name, "namespace": "kube-system"},
+            "spec": {
+                "selector": {},
+                "template": {"spec": {"containers": [{"name": "main", "env": env}]}},
+            },
+        }))
+        .expect("a DaemonSet")
+    };
+    let bpf = |value: &str| json!([{"name": "FELIX_BPFENABLED", "value": value}]);
+    let sets = [
+        set("cilium", json!([])),
+        set("calico-node", bpf("true")),
+        set("calico-node-2", bpf("false")),
+        set("kube-proxy", json!([])),
+        set("cilium-envoy", json!([])),
+    ];
+    let mut evidence = evidence();
+    evidence.forwarding = sets.iter().filter_map(name_forwarding).collect();
+    let said = text(&before(&evidence));
+    let expected = "note   the network plugin may forward Services itself: DaemonSet kube-system/cilium, kube-system/calico-node\n";
+    assert!(said.contains(expected), "{said}");
+    assert!(text(&after(&evidence)).contains(expected));
 }
 
 #[test]
