@@ -199,8 +199,14 @@ impl Kernel {
                 self.trial("repairs_virtual_servers", |kernel| {
                     kernel.expect_named("drift_kernel", "ipvs", 1)
                 }),
+                self.trial("keeps_affinity_when_maps_of_mode_ipvs_are_full", |kernel| {
+                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 1)
+                }),
                 self.trial("has_every_scheduler_of_ipvs", |kernel| {
                     kernel.expect_named("schedulers_kernel", "ipvs/", 16)
+                }),
+                self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
+                    kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
                 }),
                 self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
                     kernel.expect_with_control_plane("takeover_kernel", "t177", 1)
@@ -219,10 +225,6 @@ impl Kernel {
             ]);
         }
         if self.extent == Extent::All {
-            let both = "compares_mode_ipvs_with_that_of_kube_proxy";
-            trials.push(self.trial(both, |kernel| {
-                kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
-            }));
             let without_ipv6 = "serves_a_node_without_ipv6";
             trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
             for target in others()? {
