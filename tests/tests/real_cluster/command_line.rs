@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tests::deadline::wait_for;
 use tests::sysdump::unpack;
 
+use crate::first_hour::expect_as_documented;
 use crate::page::FLUSH;
 use crate::plugin::Ran;
 use crate::shop::{STEADY, client};
@@ -32,6 +33,7 @@ pub(crate) fn before_the_installation(stage: &Stage) -> Result<()> {
             "ok     you may create",
         ],
     )?;
+    expect_as_documented(&checked, "check --pre")?;
     let checked = stage.signpost(3, &["check"])?;
     let missing = [
         "fault  0 of 2 CustomResourceDefinitions are established",
@@ -75,6 +77,7 @@ fn state(stage: &Stage) -> Result<()> {
     let checked = stage.signpost(0, &["check"])?;
     let agents = format!("ok     an agent is ready on each of {NODES} Linux nodes");
     expect(&checked.text, &[&agents, "ok     2 ready operators"])?;
+    expect_as_documented(&checked, "check")?;
     // What another test has done to a node may show for some seconds.
     let timeout = format!("--timeout={}s", DEADLINE.as_secs());
     let waited = stage.signpost(0, &["status", "--wait", &timeout])?;
@@ -218,6 +221,7 @@ fn packets(stage: &Stage) -> Result<()> {
     expect(&traced.text, &["they agree", "masqueraded"])?;
     let missing = stage.signpost(3, &["trace", OUTSIDE, &port(FREE_PORT)])?;
     expect(&missing.text, &["desired: untouched", "they agree"])?;
+    expect_as_documented(&missing, "trace 'outside 203.0.113.9' node/node-1:30080")?;
     expect(
         &missing.errors,
         &["no Service has this port of node node-2", "next: "],

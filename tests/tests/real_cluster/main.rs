@@ -6,6 +6,7 @@
 
 mod changes;
 mod command_line;
+mod first_hour;
 mod installed;
 mod machines;
 mod outage;
