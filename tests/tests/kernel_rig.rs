@@ -186,6 +186,9 @@ impl Kernel {
                 self.trial("sends_packets_through_virtual_servers", |kernel| {
                     kernel.scenarios("scenarios_ipvs_kernel", &[])
                 }),
+                self.trial("has_the_timeouts_of_the_profile", |kernel| {
+                    kernel.expect_named("mode_kernel", "t124", 1)
+                }),
                 self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
                     kernel.expect_named("mode_kernel", "::ipvs", 5)
                 }),

@@ -184,11 +184,13 @@ impl Stage {
 
     /// Waits for a condition with this status, and returns it.
     pub(crate) fn expect_condition(&self, kind: &str, status: &str) -> Result<Condition> {
+        let mut last = None;
         self.agent()?
             .wait_for(&format!("{kind} to be {status}"), |agent| {
-                let condition = agent.condition(kind)?;
-                Ok(condition.filter(|condition| condition.status == status))
+                last = agent.condition(kind)?;
+                Ok(last.clone().filter(|condition| condition.status == status))
             })
+            .with_context(|| format!("it was last {last:?}"))
     }
 
     /// Waits until Signpost has rules only in this place.
