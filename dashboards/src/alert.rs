@@ -143,7 +143,9 @@ fn of_changes() -> [Alert; 3] {
         Alert {
             name: "SignpostSyncsFail",
             measured: r#"sum by (node, instance, ip_family) (increase(signpost_syncs_total{outcome="failed"}[5m]))"#.to_owned(),
-            when: " > 0",
+            // Of a family that this agent has programmed before. A family that the kernel lacks is tried
+            // again and again; if the node needs it, the node is not Ready.
+            when: " > 0 and on (node, instance, ip_family) kubeproxy_sync_proxy_rules_last_timestamp_seconds",
             lasts: "10m",
             severity: Severity::Critical,
             summary: "Syncs of {{ $labels.ip_family }} on {{ $labels.node }} keep failing: changes do not reach the kernel.",
@@ -151,7 +153,7 @@ fn of_changes() -> [Alert; 3] {
         Alert {
             name: "SignpostChangesWait",
             measured: "max by (node, instance, ip_family) (kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds - kubeproxy_sync_proxy_rules_last_timestamp_seconds)".to_owned(),
-            when: " > 0",
+            when: " > 0 unless on (node, instance) signpost_node_serving == 0",
             lasts: "2m",
             severity: Severity::Critical,
             summary: "Changes of {{ $labels.ip_family }} on {{ $labels.node }} have waited for the kernel for minutes.",
