@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use testkit::address_plan as addresses;
 
 use super::{Cluster, Program, access};
@@ -41,6 +41,23 @@ impl Cluster {
         command.args(["--scrape-address", SCRAPE_ADDRESS]);
         let name = format!("agent-{node}");
         Program::start(&name, command, &self.files.log(&name))
+    }
+
+    /// Runs a command of the agent's program on a node, as `kubectl exec` in its Pod would.
+    pub fn run_on_node(&self, number: u8, arguments: &[&str]) -> Result<String> {
+        let state = self.files.state(&addresses::node_name(number));
+        let mut command = self
+            .topology
+            .node(number)?
+            .command(binaries::find("signpost-agent")?);
+        let output = command.args(arguments).arg("--state").arg(state).output();
+        let output = output.context("failed to run signpost-agent")?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        ensure!(
+            output.status.success(),
+            "signpost-agent {arguments:?}: {said}"
+        );
+        Ok(said)
     }
 
     /// Hands the agent of a node over to the caller; it is no longer supervised.

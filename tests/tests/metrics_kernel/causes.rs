@@ -323,8 +323,8 @@ pub(crate) struct Unmoved {
 }
 
 /// The metrics that no test can change here: the limit of the table belongs to the machine, and no
-/// namespace may lower it; T178 moves those of mode ipvs, on a kernel that has it. A unit test of
-/// the agent compares the labels of these with the page.
+/// namespace may lower it. T153 fills the table and moves `drop`; T178 moves those of mode ipvs, on
+/// a kernel that has it. A unit test of the agent compares the labels of these with the page.
 pub(crate) const UNMOVED: &[Unmoved] = &[
     Unmoved {
         name: "signpost_conntrack_insert_failed_total",

@@ -1,7 +1,10 @@
 //! A Prometheus with real agents and a real operator: every dashboard has data, every alert is
 //! valid, and alerts fire for real faults and clear afterwards.
 
+mod conntrack_table;
+mod faults;
 mod prometheus;
+mod shortened;
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +19,7 @@ use tests::cluster::{Cluster, DEADLINE};
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::metric_reference::Reference;
-use tests::network::{Process, enter_private_namespaces};
+use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 
 use prometheus::{Prometheus, find, promtool};
@@ -55,8 +58,9 @@ fn main() -> Result<()> {
             "t152_promtool_takes_the_alerts_and_each_fires_when_it_should",
             rules,
         ),
+        trial("only_times_are_shortened", shortened::only_times_change),
         trial(
-            "t153_every_expression_has_data_and_alerts_fire_and_clear",
+            "t153_t224_t225_every_expression_has_data_and_each_alert_fires_and_clears",
             live,
         ),
     ];
@@ -112,7 +116,7 @@ fn watched(cluster: &mut Cluster) -> Result<()> {
     let control = cluster.topology().other("control")?;
     reference.add(control.get(OPERATOR, DEADLINE)?.body());
     reference.compare("operator")?;
-    faults(cluster, &prometheus)
+    faults::make(cluster, &prometheus)
 }
 
 fn every_expression_has_data(prometheus: &Prometheus) -> Result<()> {
@@ -150,56 +154,4 @@ fn every_expression_has_data(prometheus: &Prometheus) -> Result<()> {
     waited.with_context(|| format!("without data are\n{last}"))?;
     println!("    {count} expressions have data");
     Ok(())
-}
-
-/// Each fault makes one alert fire, and its end clears the alert.
-fn faults(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()> {
-    let wait = |name: &str, labels: &str, expected: bool| {
-        let verb = if expected { "fire" } else { "clear" };
-        wait_for(&format!("{name} to {verb}"), SOON, || {
-            Ok((prometheus.fires(name, labels)? == expected).then_some(()))
-        })
-    };
-    let of_node = r#",node="node-2""#;
-
-    wait("SignpostAgentDown", of_node, false)?;
-    cluster.take_agent(2)?.kill()?;
-    wait("SignpostAgentDown", of_node, true)?;
-    cluster.start_agent(2)?;
-    wait("SignpostAgentDown", of_node, false)?;
-
-    wait("SignpostNodeNotReady", of_node, false)?;
-    let mut command = cluster.topology().node(2)?.command("nft");
-    command.arg("-i");
-    let mut owner = Process::start("nft", command)?;
-    owner.write_line("delete table ip6 signpost; add table ip6 signpost { flags owner; }")?;
-    wait("SignpostNodeNotReady", of_node, true)?;
-    wait("SignpostSyncsFail", of_node, true)?;
-    // The table is removed with its owner.
-    drop(owner);
-    wait("SignpostNodeNotReady", of_node, false)?;
-
-    wait("SignpostServicesRejected", of_node, false)?;
-    let annotate = |value: &str| {
-        let annotation = format!("signpost.dev/scheduler{value}");
-        let arguments = [
-            "annotate",
-            "--overwrite",
-            "--namespace=shop",
-            "service",
-            "web",
-            &annotation,
-        ];
-        cluster.control_plane().kubectl(&arguments)
-    };
-    annotate("=none-has-this-name")?;
-    wait("SignpostServicesRejected", of_node, true)?;
-    annotate("-")?;
-    wait("SignpostServicesRejected", of_node, false)?;
-
-    wait("SignpostOperatorAbsent", "", false)?;
-    cluster.stop_operator()?;
-    wait("SignpostOperatorAbsent", "", true)?;
-    cluster.start_operator()?;
-    wait("SignpostOperatorAbsent", "", false)
 }

@@ -1,5 +1,6 @@
 //! A real Prometheus next to the control plane of a cluster.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,15 +15,19 @@ use testkit::address_plan as addresses;
 use tests::cluster::{Cluster, NODES, Program};
 use tests::network::Namespace;
 
+use crate::shortened::shorten;
+
 /// Its address in the namespace of the control plane.
 const ADDRESS: &str = "127.0.0.1:9090";
+/// The series of the alerts that fire.
+const FIRING: &str = r#"ALERTS{alertstate="firing"}"#;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The scrape ports of agents and operators.
 const AGENT_PORT: u16 = 10263;
 const OPERATOR_PORT: u16 = 10262;
 
-/// A running Prometheus that scrapes every second and evaluates the alerts as often, without their
-/// `for` durations: `promtool` tests those.
+/// A running Prometheus that scrapes every second and evaluates the alerts as often, in which a
+/// second stands for a minute.
 #[derive(Debug)]
 pub(crate) struct Prometheus {
     #[expect(dead_code, reason = "held for the sake of its end")]
@@ -60,14 +65,9 @@ impl Prometheus {
     /// Starts Prometheus in the namespace of the control plane of `cluster`.
     pub(crate) fn start(cluster: &Cluster) -> Result<Prometheus> {
         let folder = TempDir::new()?;
-        let mut alerts = alerts();
-        for alert in &mut alerts {
-            alert.lasts = "0s";
-        }
-        fs::write(
-            folder.path().join("rules.json"),
-            render_rules(&alerts).to_string(),
-        )?;
+        let rules = shorten(render_rules(&alerts()))?;
+        fs::write(folder.path().join("rules.json"), rules.to_string())?;
+        promtool(folder.path(), &["check", "rules", "rules.json"])?;
         let configuration = folder.path().join("prometheus.yml");
         fs::write(&configuration, configuration_of_scrapes().to_string())?;
         let namespace = cluster.topology().other("control")?.clone();
@@ -99,10 +99,28 @@ impl Prometheus {
         result.with_context(|| format!("{expression}: {answer}"))
     }
 
-    /// Whether the alert `name` fires now with labels that match `labels`.
-    pub(crate) fn fires(&self, name: &str, labels: &str) -> Result<bool> {
-        let selector = format!(r#"ALERTS{{alertname="{name}",alertstate="firing"{labels}}}"#);
-        Ok(!self.query(&selector)?.is_empty())
+    /// Returns the alerts that fire now, each with the node that it is about.
+    pub(crate) fn firing(&self) -> Result<BTreeSet<String>> {
+        self.alerts(FIRING)
+    }
+
+    /// Returns those that have fired within the last `span`.
+    pub(crate) fn fired_within(&self, span: Duration) -> Result<BTreeSet<String>> {
+        self.alerts(&format!(
+            "max_over_time({FIRING}[{}s])",
+            span.as_secs().max(1)
+        ))
+    }
+
+    fn alerts(&self, expression: &str) -> Result<BTreeSet<String>> {
+        let grouped = format!("max by (alertname, node) ({expression})");
+        let series = self.query(&grouped)?;
+        let name = |series: &Value| {
+            let label = |name: &str| series["metric"][name].as_str().unwrap_or_default();
+            let name = format!("{} {}", label("alertname"), label("node"));
+            name.trim().to_owned()
+        };
+        Ok(series.iter().map(name).collect())
     }
 }
 
