@@ -3,7 +3,6 @@
 mod plain_text;
 mod process;
 
-use std::env::consts;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,8 +42,8 @@ pub struct BuildInfo {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Creates the registry with `signpost_build_info`, `kubernetes_build_info` and the standard
-    /// process metrics: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
+    /// Creates the registry with `signpost_build_info` and the standard process metrics:
+    /// `process_cpu_seconds_total`, `process_resident_memory_bytes`,
     /// `process_virtual_memory_bytes`, `process_start_time_seconds`, `process_open_fds`,
     /// `process_max_fds`. Those are read from the kernel at each scrape; one that cannot be read is
     /// left out.
@@ -55,11 +54,6 @@ impl Metrics {
             "signpost_build",
             "What is running; always 1",
             Info::new(labels),
-        );
-        registry.register(
-            "kubernetes_build",
-            "What is running, in the labels of Kubernetes' own components; always 1",
-            Info::new(build_labels(build)),
         );
         registry.register_collector(Box::new(ProcessCollector));
         Metrics(Arc::new(Mutex::new(registry)))
@@ -100,24 +94,6 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metrics")
     }
-}
-
-/// The labels of Kubernetes' `kubernetes_build_info` (component-base/metrics/version.go). Labels
-/// without a meaning here are empty: a query that names a missing label would not match.
-fn build_labels(build: &BuildInfo) -> Vec<(&'static str, String)> {
-    let mut numbers = build.version.split('.');
-    let mut number = || numbers.next().unwrap_or_default().to_owned();
-    vec![
-        ("major", number()),
-        ("minor", number()),
-        ("git_version", format!("v{}", build.version)),
-        ("git_commit", String::new()),
-        ("git_tree_state", String::new()),
-        ("build_date", String::new()),
-        ("go_version", String::new()),
-        ("compiler", "rustc".to_owned()),
-        ("platform", format!("{}/{}", consts::OS, consts::ARCH)),
-    ]
 }
 
 async fn answer(State(metrics): State<Metrics>) -> Response {

@@ -31,7 +31,6 @@ pub(crate) const CAUSES: &[Cause] = &[
         what: "the agent starts",
         happens: |_| Ok(()),
         moves: &[
-            "kubernetes_build_info",
             "signpost_build_info",
             "process_cpu_seconds_total",
             "process_resident_memory_bytes",

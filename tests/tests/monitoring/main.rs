@@ -3,6 +3,7 @@
 
 mod conntrack_table;
 mod faults;
+mod mixin;
 mod prometheus;
 mod shortened;
 
@@ -28,20 +29,6 @@ use prometheus::{Prometheus, find, promtool};
 const OPERATOR: &str = "http://127.0.0.1:10262/metrics";
 /// How long a metric or an alert may take to appear: scrapes are a second apart.
 const SOON: Duration = Duration::from_secs(120);
-
-/// The queries of kubernetes-mixin's dashboard for kube-proxy with its users' job name: all panels
-/// except the number of goroutines, which a Rust program does not have.
-const MIXIN: [&str; 9] = [
-    "sum(up{JOB})",
-    "sum(rate(kubeproxy_sync_proxy_rules_duration_seconds_count{JOB}[30s]))",
-    "histogram_quantile(0.99, rate(kubeproxy_sync_proxy_rules_duration_seconds_bucket{JOB}[30s]))",
-    "sum(rate(kubeproxy_network_programming_duration_seconds_count{JOB}[30s]))",
-    "histogram_quantile(0.99, sum(rate(kubeproxy_network_programming_duration_seconds_bucket{JOB}[30s])) by (instance, le))",
-    r#"sum(rate(rest_client_requests_total{JOB,code=~"2.."}[30s]))"#,
-    r#"histogram_quantile(0.99, sum(rate(rest_client_request_duration_seconds_bucket{JOB,verb="GET"}[30s])) by (verb, le))"#,
-    "process_resident_memory_bytes{JOB}",
-    "rate(process_cpu_seconds_total{JOB}[30s])",
-];
 
 fn main() -> Result<()> {
     let arguments = Arguments::from_args();
@@ -112,6 +99,7 @@ fn watched(cluster: &mut Cluster) -> Result<()> {
         .nft(&["delete table ip signpost"])?;
     cluster.set_readiness(WEB[1], Readiness::Ready)?;
     every_expression_has_data(&prometheus)?;
+    mixin::dashboard_and_alerts_show_agents(cluster, &prometheus)?;
     let mut reference = Reference::default();
     let control = cluster.topology().other("control")?;
     reference.add(control.get(OPERATOR, DEADLINE)?.body());
@@ -131,14 +119,6 @@ fn every_expression_has_data(prometheus: &Prometheus) -> Result<()> {
     }
     let measured = alerts().into_iter();
     expressions.extend(measured.map(|alert| (alert.name.to_owned(), alert.measured)));
-    let job = r#"job="signpost-system/signpost-agent""#;
-    let mixin = MIXIN.map(|expression| {
-        (
-            "kubernetes-mixin".to_owned(),
-            expression.replace("JOB", job),
-        )
-    });
-    expressions.extend(mixin);
     let count = expressions.len();
     let mut last = String::new();
     let waited = wait_for("data for every expression", SOON, || {

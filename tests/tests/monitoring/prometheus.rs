@@ -23,8 +23,8 @@ const ADDRESS: &str = "127.0.0.1:9090";
 const FIRING: &str = r#"ALERTS{alertstate="firing"}"#;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The scrape ports of agents and operators.
-const AGENT_PORT: u16 = 10263;
-const OPERATOR_PORT: u16 = 10262;
+pub(crate) const AGENT_PORT: u16 = 10263;
+pub(crate) const OPERATOR_PORT: u16 = 10262;
 
 /// A running Prometheus that scrapes every second and evaluates the alerts as often, in which a
 /// second stands for a minute.
@@ -35,6 +35,7 @@ pub(crate) struct Prometheus {
     #[expect(dead_code, reason = "held for the sake of its end")]
     folder: TempDir,
     namespace: Namespace,
+    address: &'static str,
 }
 
 /// Returns a program of Debian's package prometheus: installed, or unpacked by `tools/set-up`.
@@ -64,21 +65,32 @@ pub(crate) fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
 impl Prometheus {
     /// Starts Prometheus in the namespace of the control plane of `cluster`.
     pub(crate) fn start(cluster: &Cluster) -> Result<Prometheus> {
-        let folder = TempDir::new()?;
         let rules = shorten(render_rules(&alerts()))?;
+        Prometheus::start_at(cluster, ADDRESS, &configuration_of_scrapes(), &rules)
+    }
+
+    /// Starts Prometheus at another address, with this configuration, which names the file
+    /// `rules.json` of `rules`.
+    pub(crate) fn start_at(
+        cluster: &Cluster,
+        address: &'static str,
+        configuration: &Value,
+        rules: &Value,
+    ) -> Result<Prometheus> {
+        let folder = TempDir::new()?;
         fs::write(folder.path().join("rules.json"), rules.to_string())?;
         promtool(folder.path(), &["check", "rules", "rules.json"])?;
-        let configuration = folder.path().join("prometheus.yml");
-        fs::write(&configuration, configuration_of_scrapes().to_string())?;
+        let file = folder.path().join("prometheus.yml");
+        fs::write(&file, configuration.to_string())?;
         let namespace = cluster.topology().other("control")?.clone();
         let mut command = namespace.command(find("prometheus")?);
         command
-            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!("--config.file={}", file.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
                 folder.path().join("data").display()
             ))
-            .arg(format!("--web.listen-address={ADDRESS}"))
+            .arg(format!("--web.listen-address={address}"))
             .arg("--log.level=warn");
         let log = folder.path().join("log");
         let program = Program::start("prometheus", command, &log)?;
@@ -86,12 +98,14 @@ impl Prometheus {
             program,
             folder,
             namespace,
+            address,
         })
     }
 
     /// Returns the present series of `expression`.
     pub(crate) fn query(&self, expression: &str) -> Result<Vec<Value>> {
-        let url = format!("http://{ADDRESS}/api/v1/query?query={}", encode(expression));
+        let address = self.address;
+        let url = format!("http://{address}/api/v1/query?query={}", encode(expression));
         let answer = self.namespace.get(&url, ANSWERS_WITHIN)?;
         let answer: Value = serde_json::from_str(answer.body())?;
         ensure!(answer["status"] == "success", "{expression}: {answer}");

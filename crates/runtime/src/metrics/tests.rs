@@ -35,8 +35,9 @@ fn the_process_describes_itself() {
     assert!(sample(&text, "process_open_fds") >= 3.0);
     let age = now - sample(&text, "process_start_time_seconds");
     assert!((-2.0..86_400.0).contains(&age), "{age}");
-    let build = "kubernetes_build_info{major=\"1\",minor=\"2\",git_version=\"v1.2.3\",";
-    assert!(text.contains(build), "{text}");
+    // T228: kubernetes-mixin's KubeVersionMismatch takes this metric, of any job, for the version of a
+    // part of Kubernetes.
+    assert!(!text.contains("kubernetes_build_info"), "{text}");
     assert!(sample(&text, "process_virtual_memory_bytes") > 1_000_000.0);
     let (most, open) = ("process_max_fds", "process_open_fds");
     assert!(sample(&text, most) >= sample(&text, open));
