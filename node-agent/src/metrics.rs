@@ -4,6 +4,7 @@
 mod changes;
 mod connections;
 mod iptables;
+mod monotonic_count;
 mod node;
 mod packets;
 mod state;
@@ -182,7 +183,7 @@ impl AgentMetrics {
             );
             registry.register_collector(Box::new(OfNode(Arc::clone(&board))));
             registry.register_collector(Box::new(StateMetrics(board)));
-            registry.register_collector(Box::<PacketMetrics>::default());
+            registry.register_collector(Box::new(PacketMetrics::begin()));
         });
         own.begin();
         own

@@ -51,8 +51,8 @@ pub use full_affinity_maps::FullAffinityMaps;
 pub use kernel::{Nftables, open, open_with_listener};
 pub use layout::{NEXT, TABLE};
 pub use nftables_model::{
-    CROWDED, CountedPackets, CrowdedError, PacketCountError, PacketCounts, RefusalReason, Refused,
-    RuleEnd,
+    CROWDED, CountedPackets, CountedRule, CrowdedError, PacketCountError, PacketCounts,
+    RefusalReason, Refused, RuleEnd,
 };
 pub use notification_listener::NotificationListener;
 pub use packet_counters::PacketCounters;

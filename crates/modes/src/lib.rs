@@ -30,8 +30,8 @@ use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
 pub use list::{
-    CROWDED, CountedPackets, CrowdedError, Families, FullAffinityMaps, PacketCountError,
-    PacketCounters, PacketCounts, RefusalReason, RuleEnd, detached, open, open_reader,
+    CROWDED, CountedPackets, CountedRule, CrowdedError, Families, FullAffinityMaps,
+    PacketCountError, PacketCounters, RefusalReason, RuleEnd, detached, open, open_reader,
     open_without_listener, simulator,
 };
 pub use on_demand::{IptablesFigures, VariantRules};

@@ -1,6 +1,6 @@
 //! The list of mechanisms. A new mechanism is added here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use backend_iptables::{Iptables, Lock};
 use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 pub use backend_nftables::{
-    CROWDED, CountedPackets, CrowdedError, PacketCountError, PacketCounts, RefusalReason, RuleEnd,
+    CROWDED, CountedPackets, CountedRule, CrowdedError, PacketCountError, RefusalReason, RuleEnd,
 };
 use dataplane::{Dataplane, Family, FrontendKey, Mechanism};
 use netlink::Interruption;
@@ -103,18 +103,22 @@ pub struct PacketCounters {
 // === impl PacketCounters ===
 
 impl PacketCounters {
-    /// Returns what the rules of a family have counted, in this thread's network namespace, which
-    /// must always be the same one: those of two mechanisms together during a switch. `None` if no
-    /// rule counts. Costs about ten requests of a few rules each.
-    pub fn observe(&mut self, family: Family) -> Result<Option<PacketCounts>, PacketCountError> {
-        let tables = [self.nftables.observe(family)?, self.ipvs.observe(family)?];
-        let both = tables.into_iter().flatten().reduce(|mut sum, counts| {
-            for (packets, count) in counts {
-                *sum.entry(packets).or_default() += count;
-            }
-            sum
+    /// Returns what each rule of a family has counted, in this thread's network namespace, which must
+    /// always be the same one: those of two mechanisms during a switch. Empty if no rule counts.
+    /// Costs about ten requests of a few rules each.
+    pub fn observe(
+        &mut self,
+        family: Family,
+    ) -> Result<BTreeMap<(Mechanism, CountedRule), u64>, PacketCountError> {
+        let tables = [
+            (Mechanism::Nftables, self.nftables.observe(family)?),
+            (Mechanism::Ipvs, self.ipvs.observe(family)?),
+        ];
+        let rules = tables.into_iter().flat_map(|(mechanism, counts)| {
+            let counts = counts.into_iter().flatten();
+            counts.map(move |(rule, count)| ((mechanism, rule), count))
         });
-        Ok(both)
+        Ok(rules.collect())
     }
 }
 

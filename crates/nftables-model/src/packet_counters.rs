@@ -46,7 +46,7 @@ pub enum RuleEnd {
 }
 
 /// The rules of a chain that count the same packets.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CountedRule {
     /// The chain.
     pub chain: &'static str,
@@ -66,8 +66,9 @@ pub const REFUSE_PORTS: &str = "refuse-ports";
 /// The chain that drops packets from outside the source ranges.
 pub const ALLOW_SOURCES: &str = "allow-sources";
 
-/// Packets since the rules that count them were written.
-pub type PacketCounts = BTreeMap<CountedPackets, u64>;
+/// Packets since the rules that count them were written: another number for each chain, because a
+/// chain that is written again counts from 0.
+pub type PacketCounts = BTreeMap<CountedRule, u64>;
 
 /// Reads the counters of rules through a socket that stays open: closing one delays commits
 /// ([`FlowSocket`](netlink::conntrack::FlowSocket)).
@@ -177,7 +178,7 @@ fn read(
     if !socket.observe_table(family, table)? {
         return Ok(None);
     }
-    let mut counts: PacketCounts = rules.iter().map(|rule| (rule.packets, 0)).collect();
+    let mut counts: PacketCounts = rules.iter().map(|rule| (*rule, 0)).collect();
     let mut has_counters = false;
     for rules in rules.chunk_by(|a, b| a.chain == b.chain) {
         let chain = rules.first().map(|rule| rule.chain);
@@ -185,10 +186,10 @@ fn read(
             let count = listed.packets()?;
             let end = RuleEnd::of(listed.decode().ok()?.expressions.last()?)?;
             let rule = rules.iter().find(|rule| rule.packets.end() == end)?;
-            Some((rule.packets, count))
+            Some((*rule, count))
         };
-        for (packets, count) in socket.observe_chosen_rules(family, table, chain, counted)? {
-            *counts.entry(packets).or_default() += count;
+        for (rule, count) in socket.observe_chosen_rules(family, table, chain, counted)? {
+            *counts.entry(rule).or_default() += count;
             has_counters = true;
         }
     }

@@ -11,7 +11,7 @@ use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
 use tests::network::{Namespace, Outcome, Probe, probe};
 
-use crate::manifests::{NODE_PORT, endpoints, service};
+use crate::manifests::{NODE_PORT, endpoints, profile, service};
 use crate::scrape::Scrape;
 use crate::stage::{PROMPTLY, SERVED, Stage};
 
@@ -172,7 +172,61 @@ pub(crate) fn every_packet_moves_its_counter_and_no_other() -> Result<()> {
     probe(stage.client()?, &question, 5)?;
     let moved = stage.scrape()?.sum(CONNECTIONS, "IPv4") - before.sum(CONNECTIONS, "IPv4");
     ensure!(moved.total_cmp(&5.0).is_eq(), "5 connections count {moved}");
+    counts_outlive_what_counts(&stage)
+}
+
+/// Failure story T229: Prometheus takes a sum that falls for a process that has started again, and
+/// `increase()` then counts once more what is left of it.
+fn counts_outlive_what_counts(stage: &Stage) -> Result<()> {
+    type Change = fn(&Stage) -> Result<()>;
+    let changes: [(&str, Change); 4] = [
+        ("one of the chains is written again", |stage| {
+            stage.nft("flush chain ip signpost refuse-ports")
+        }),
+        ("another program deletes the table", |stage| {
+            stage.nft("delete table ip signpost")
+        }),
+        ("the profile says mode iptables", |stage| {
+            stage.apply("profile", &profile(&json!({"mode": "iptables"})))?;
+            expect_mode(stage, "iptables")
+        }),
+        ("the profile says mode nftables again", |stage| {
+            stage.apply("profile", &profile(&json!({"mode": "nftables"})))?;
+            expect_mode(stage, "nftables")
+        }),
+    ];
+    let sums = |scrape: &Scrape| [CONNECTIONS, REFUSED].map(|metric| scrape.sum(metric, "IPv4"));
+    let before = sums(&stage.scrape()?);
+    ensure!(before.iter().all(|sum| *sum > 0.0), "nothing to lose");
+    for (what, change) in changes {
+        change(stage).context(what)?;
+        let question = CASES[0].question(Family::Ipv4);
+        stage.wait_until("an answer", || {
+            let outcomes = probe(stage.client()?, &question, 1)?;
+            Ok(matches!(outcomes[..], [Outcome::Answered { .. }]))
+        })?;
+        let after = sums(&stage.scrape()?);
+        ensure!(
+            after[1].total_cmp(&before[1]).is_eq(),
+            "{what}: {after:?} after {before:?}"
+        );
+        ensure!(after[0] >= before[0], "{what}: {after:?} after {before:?}");
+    }
+    let again = CASES[7].question(Family::Ipv4);
+    stage.wait_until("a refusal", || {
+        let outcomes = probe(stage.client()?, &again, 1)?;
+        Ok(matches!(outcomes[..], [Outcome::Refused]))
+    })?;
+    let last = sums(&stage.scrape()?);
+    ensure!(last[1] > before[1], "nothing counts any more: {last:?}");
     Ok(())
+}
+
+fn expect_mode(stage: &Stage, mode: &str) -> Result<()> {
+    stage.wait_until(mode, || {
+        let scrape = stage.scrape()?;
+        Ok(scrape.values("signpost_node_mode", "mode") == [mode].into())
+    })
 }
 
 /// The Services in addition to those of [`crate::manifests`].

@@ -198,10 +198,17 @@ fn there_and_back() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
     let of_nftables = kept(&stage)?;
+    let in_nftables = expect_more_connections_than(0.0, &stage)?;
     switch(&stage, Mode::Ipvs)?;
     stage.expect_only(Place::Ipvs)?;
+    let in_ipvs = counted_connections(&stage)?;
+    ensure!(
+        in_ipvs >= in_nftables,
+        "{in_ipvs} after {in_nftables} (T229)"
+    );
     let of_ipvs = kept(&stage)?;
     switch(&stage, Mode::Nftables)?;
+    expect_more_connections_than(in_ipvs, &stage)?;
     let places = stage.places()?;
     let expected = [Place::Nftables, Place::IpvsEnding].into();
     ensure!(places == expected, "{places:?}");
@@ -210,6 +217,18 @@ fn there_and_back() -> Result<()> {
         clients.finish_unharmed()?;
     }
     Ok(())
+}
+
+/// The connections that mode nftables has counted.
+fn counted_connections(stage: &Stage) -> Result<f64> {
+    stage.agent()?.metric("signpost_new_connections_total")
+}
+
+fn expect_more_connections_than(before: f64, stage: &Stage) -> Result<f64> {
+    wait_for("a new connection to be counted", PROMPTLY, || {
+        let counted = counted_connections(stage)?;
+        Ok((counted > before).then_some(counted))
+    })
 }
 
 /// Failure story T121: whenever the agent is killed, every client is served, and the next agent
