@@ -79,10 +79,10 @@ fn traffic() -> Row {
                 "New connections to Services",
                 Shape::Lines,
                 "ops",
-                r#"sum by (ip_family) (rate(signpost_new_connections_total{node="$node"}[$__rate_interval]))"#,
+                r#"sum by (ip_family) (label_replace(rate({__name__=~"signpost_(ipvs_)?new_connections_total",node="$node"}[$__rate_interval]), "ip_family", "both, by IPVS", "ip_family", ""))"#,
                 "{{ip_family}}",
             )
-            .help("Mode nftables counts them. Established connections cost nothing and are not counted."),
+            .help("Mode nftables counts them by family, and IPVS those of both. Established connections cost nothing and are not counted."),
             Panel::new(
                 "Refused packets",
                 Shape::Lines,

@@ -4,6 +4,7 @@
 mod changes;
 mod connections;
 mod iptables;
+mod ipvs_statistics;
 mod monotonic_count;
 mod node;
 mod packets;

@@ -3,11 +3,37 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use dataplane::Family;
+use dataplane::{Family, Mechanism};
 use modes::MechanismState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::ipvs_statistics;
+
+/// Encodes how many connections IPVS has sent to endpoints, if it serves any family.
+pub(super) fn encode_new(
+    modes: &BTreeMap<Family, MechanismState>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let mut modes = modes.values();
+    let serves = modes.any(|mode| mode.active_mode == Some(Mechanism::Ipvs));
+    encode_count(serves.then(ipvs_statistics::observe).flatten(), encoder)
+}
+
+fn encode_count(count: Option<u64>, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let metric = encoder.encode_descriptor(
+        "signpost_ipvs_new_connections",
+        "Connections that IPVS has sent to endpoints, of both families, in mode ipvs",
+        None,
+        MetricType::Counter,
+    )?;
+    match count {
+        Some(count) => ConstCounter::new(count).encode(metric),
+        None => Ok(()),
+    }
+}
 
 /// Encodes the connections of each family, and those of the busiest endpoints.
 pub(super) fn encode(

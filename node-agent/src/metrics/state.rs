@@ -98,7 +98,9 @@ impl Collector for StateMetrics {
         self.encode_totals(&mut encoder)?;
         self.encode_no_local_endpoints(&mut encoder)?;
         iptables::encode_rules(&self.0, &mut encoder)?;
-        connections::encode(&self.0.modes(), &mut encoder)
+        let modes = self.0.modes();
+        connections::encode(&modes, &mut encoder)?;
+        connections::encode_new(&modes, &mut encoder)
     }
 }
 

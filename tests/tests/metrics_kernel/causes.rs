@@ -338,6 +338,10 @@ pub(crate) const UNMOVED: &[Unmoved] = &[
         labels: &[],
     },
     Unmoved {
+        name: "signpost_ipvs_new_connections_total",
+        labels: &[],
+    },
+    Unmoved {
         name: "signpost_ipvs_connections",
         labels: &["ip_family", "state"],
     },

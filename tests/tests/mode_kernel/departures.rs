@@ -78,6 +78,7 @@ fn expect_draining(stage: &Stage) -> Result<()> {
     for metric in [
         "signpost_ipvs_connections",
         "signpost_ipvs_endpoint_connections",
+        "signpost_ipvs_new_connections_total",
     ] {
         let counted = stage.agent()?.metric(metric)?;
         ensure!(counted >= 1.0, "{metric} is {counted}");
