@@ -23,6 +23,7 @@ use std::time::Duration;
 use anyhow::Context;
 use crds::{NodeProxy, ProxyProfile};
 use k8s_openapi::api::core::v1::Node;
+use kube::config::Kubeconfig;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
@@ -31,7 +32,7 @@ use crate::advice::problem;
 use crate::arguments::{Access, DashboardOptions};
 use crate::cluster::{Cluster, Depth, ObjectEvent};
 use crate::ending::Ending;
-use crate::print;
+use crate::{print, rollout};
 use facts::{ClusterState, Source};
 use gate::{AccessControl, Token};
 use view::View;
@@ -57,7 +58,11 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let token = Token::random()?;
     let address = format!("http://127.0.0.1:{port}/#token={token}");
 
-    let facts = ClusterState::new(cluster.server(), cluster.default_namespace());
+    let facts = ClusterState::new(
+        cluster.server(),
+        cluster.default_namespace(),
+        rollout::flags(access, current_context(access).as_deref()),
+    );
     let (publish, views) = watch::channel(Arc::new(View::of(&facts)));
     let (sender, events) = mpsc::unbounded_channel();
     let send = |source| {
@@ -84,6 +89,15 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
         interrupted = tokio::signal::ctrl_c() => interrupted.context("failed to wait for Ctrl-C")?,
     }
     Ok(Ending::Success)
+}
+
+/// The context that the kubeconfig selects now; `None` in a Pod, which has none.
+fn current_context(access: &Access) -> Option<String> {
+    let file = match &access.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    file.ok()?.current_context
 }
 
 /// Publishes a view of `facts` after each change, until the channel closes.

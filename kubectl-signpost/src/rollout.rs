@@ -1,5 +1,6 @@
 //! `rollout`: shows, pauses, resumes or reverts a change of a profile.
 
+mod commands;
 mod edit;
 mod history;
 mod progress;
@@ -24,6 +25,7 @@ use crate::rollout::progress::{Progress, SEPARATOR};
 use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{ConditionProblem, Weight};
 use crate::{print, program_name};
+pub(crate) use commands::{NextCommand, commands, flags};
 
 /// The stage of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

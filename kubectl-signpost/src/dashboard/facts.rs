@@ -24,6 +24,8 @@ pub(super) enum Source {
 pub(super) struct ClusterState {
     server: String,
     namespace: String,
+    /// The flags that select this cluster on a command line.
+    pub(super) flags: String,
     pub(super) profiles: ObjectCache<ProxyProfile>,
     pub(super) proxies: ObjectCache<Observed>,
     pub(super) nodes: ObjectCache<()>,
@@ -50,10 +52,11 @@ pub(super) struct Observed {
 
 impl ClusterState {
     /// Creates an empty state.
-    pub(super) fn new(server: &str, namespace: &str) -> ClusterState {
+    pub(super) fn new(server: &str, namespace: &str, flags: String) -> ClusterState {
         ClusterState {
             server: server.to_owned(),
             namespace: namespace.to_owned(),
+            flags,
             profiles: ObjectCache::new(),
             proxies: ObjectCache::new(),
             nodes: ObjectCache::new(),

@@ -30,7 +30,7 @@ spec:
   nodePorts: {addresses: [primary]}
   masquerade: {all: false, markBit: 14}
   detectLocal: {mode: NodeCIDR}
-  rollout: {minReady: 0s}
+  rollout: {minReady: 0s, progressDeadline: 10m, onFailure: Rollback}
 ";
 
 #[derive(Debug, Deserialize)]

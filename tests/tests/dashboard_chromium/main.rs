@@ -104,6 +104,10 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
     let change = json!({"mode": "iptables", "rollout": rollout});
     stage.put_profile("default", &change)?;
     stage.wait_for_mode("n1", "iptables")?;
+    browser.wait_for_text(
+        "#rollouts .commands",
+        &["kubectl signpost rollout abort default --context=test takes the change back"],
+    )?;
     stage.report("n1", State::Failing, &json!({}))?;
     let what_to_do = advice("Halted").context("advice")?;
     browser.wait_for_text(
@@ -113,6 +117,9 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
             "It has stopped: Halted: 1 of 3 nodes failed: n1 (CommitFailed",
             what_to_do,
             advice("CommitFailed").context("advice")?,
+            // Failure story T232: what to do, as commands that can be typed as they are.
+            "kubectl signpost rollout undo default --context=test returns to generation 1: mode",
+            "kubectl signpost rollout retry default",
         ],
     )?;
     browser.wait_for_text("nav a[href='#rollouts']", &["1"])?;

@@ -58,8 +58,7 @@ impl Stage {
         let mut command = Command::new(binaries::find("kubectl-signpost")?);
         command
             .arg("dashboard")
-            .arg("--kubeconfig")
-            .arg(control_plane.kubeconfig(ADMINISTRATOR)?)
+            .env("KUBECONFIG", control_plane.kubeconfig(ADMINISTRATOR)?)
             .stderr(Stdio::null());
         let mut dashboard = Process::start("kubectl-signpost", command)?;
         let address = dashboard.next_line(DEADLINE)?;

@@ -8,6 +8,7 @@ mod changes;
 mod foreign_rules;
 mod nodes;
 mod outages;
+mod page;
 mod profiles;
 mod restarts;
 mod simulated_agents;
@@ -16,13 +17,18 @@ mod traffic;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use libtest_mimic::Arguments;
+use libtest_mimic::{Arguments, Trial};
+use tests::browser;
 use tests::cluster::Cluster;
 use tests::control_plane::build_programs;
 use tests::network::enter_private_namespaces;
 use tests::shared::Shared;
 
 type Test = fn(&mut Cluster) -> Result<()>;
+
+/// The trial that takes a browser.
+const PAGE: &str =
+    "t232_the_page_shows_a_rollout_that_agents_fail_and_the_command_that_takes_it_back";
 
 fn main() -> Result<()> {
     build_programs()?;
@@ -125,7 +131,15 @@ fn main() -> Result<()> {
     let shared = Shared::new("cluster", Cluster::start);
     let trials =
         tests.map(|(name, test)| shared.trial(name, move |cluster| run_settled(cluster, test)));
-    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    let page = match browser::missing() {
+        None => shared.trial(PAGE, |cluster| run_settled(cluster, page::failed_rollout)),
+        Some(problem) => {
+            println!("SKIPPED: a rollout that agents fail, on the page in Chromium: {problem}");
+            Trial::test(format!("SKIPPED_{PAGE}"), || Ok(())).with_ignored_flag(true)
+        }
+    };
+    let trials = trials.into_iter().chain([page]).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
     // `exit` drops nothing.
     drop(shared);
     conclusion.exit();

@@ -57,6 +57,7 @@ function profile(found) {
       syncLatency ? `; sync p99 ${syncLatency.p99} on the slowest node` : ""),
     element("p", { class: "answer" }, answer(found)),
     element("p", { class: "progress" }, progress),
+    commands(found.commands),
     waves(found.rollout),
     troubles.length ? element("ul", { class: "troubles" }, troubles.map(troubleItem)) : null,
     reasons.length ? table("Unhealthy nodes", ["Reason", "Nodes", "What to do"],
@@ -84,6 +85,12 @@ function answer({ stage, rollout, nodes }) {
   }
   const { reason, message } = stage.stopped;
   return `It has stopped: ${reason}${message ? `: ${message}` : ""}`;
+}
+
+function commands(found) {
+  if (!found.length) return null;
+  return element("div", { class: "commands" }, element("p", {}, element("b", {}, "Commands:")),
+    element("ul", {}, found.map(({ command, effect }) => element("li", {}, element("code", {}, command), ` ${effect}`))));
 }
 
 function waves(rollout) {

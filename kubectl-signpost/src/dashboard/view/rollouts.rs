@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cluster::Unreadable;
 use crate::dashboard::facts::ClusterState;
 use crate::nodes::{NodeReport, by_reason};
-use crate::rollout::{Stage, describe, stage};
+use crate::rollout::{NextCommand, Stage, commands, describe, stage};
 use crate::status::{ProfileReport, Report};
 
 /// All profiles.
@@ -33,6 +33,8 @@ struct Rollout {
     /// The line printed by `rollout status`.
     progress: String,
     stage: Stage,
+    /// What the user can type now.
+    commands: Vec<NextCommand>,
     /// The reasons of its unhealthy nodes.
     reasons: Vec<ReasonOnNodes>,
 }
@@ -76,7 +78,11 @@ impl Rollouts {
         }
         let profiles = report.profiles.into_iter().map(|report| {
             let nodes = of_profiles.remove(report.name.as_str());
-            Rollout::new(report, &nodes.unwrap_or_default())
+            let stage = stage(&report);
+            let profile = facts.profiles.objects.get(&report.name);
+            let commands = profile.map(|profile| commands(profile, &stage, &facts.flags));
+            let commands = commands.unwrap_or_default();
+            Rollout::new(report, &nodes.unwrap_or_default(), stage, commands)
         });
         Rollouts {
             profiles: profiles.collect(),
@@ -90,7 +96,12 @@ impl Rollouts {
 // === impl Rollout ===
 
 impl Rollout {
-    fn new(report: ProfileReport, nodes: &[&NodeReport]) -> Rollout {
+    fn new(
+        report: ProfileReport,
+        nodes: &[&NodeReport],
+        stage: Stage,
+        commands: Vec<NextCommand>,
+    ) -> Rollout {
         let reasons = by_reason(nodes.iter().copied()).into_iter();
         let reasons = reasons.map(|(reason, names)| ReasonOnNodes {
             reason: reason.to_owned(),
@@ -100,7 +111,8 @@ impl Rollout {
         Rollout {
             state: report.health.describe(),
             progress: describe(&report).trim_end().to_owned(),
-            stage: stage(&report),
+            stage,
+            commands,
             reasons: reasons.collect(),
             report,
         }

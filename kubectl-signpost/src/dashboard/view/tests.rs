@@ -45,7 +45,7 @@ fn profile(status: Value) -> DynamicObject {
 }
 
 fn facts(proxies: Vec<DynamicObject>) -> ClusterState {
-    let mut facts = ClusterState::new("https://api", "default");
+    let mut facts = ClusterState::new("https://api", "default", String::new());
     let nodes = ["n1", "n2", "n3"].map(node).into();
     facts.apply(
         Source::Profiles,
@@ -67,7 +67,7 @@ fn json_of(change: &Change<'_>) -> Value {
 /// NodeProxies may be listed late, or not at all for want of rights: that says nothing about nodes.
 #[test]
 fn no_node_is_without_a_configuration_before_all_configurations_are_listed() {
-    let mut facts = ClusterState::new("https://api", "default");
+    let mut facts = ClusterState::new("https://api", "default", String::new());
     facts.apply(Source::Nodes, ObjectEvent::Listed(vec![node("n1")]), now());
     let refused = || {
         ObjectEvent::Fails(ClusterError::Request {
