@@ -123,6 +123,9 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
         ],
     )?;
     browser.wait_for_text("nav a[href='#rollouts']", &["1"])?;
+    // Failure story T235: a screen reader says it, in whichever view.
+    let said = ["ProxyProfile default: It has stopped: Halted"];
+    browser.wait_for_text("#news[role='status']", &said)?;
     picture(stage, "light", "rollouts")?;
     ensure!(
         browser.evaluate("window.isSamePage === true")? == json!(true),

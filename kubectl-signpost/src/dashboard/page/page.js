@@ -10,7 +10,7 @@ import * as service from "./service.js";
 
 /**
  * Each view by the name that is in the address behind #: `count` is for its link, `render` shows what is known of the thing that the address names,
- * `start` is called once.
+ * `start` is called once, `news` is for screen readers.
  */
 const VIEWS = { rollouts, nodes, rejections, drift, service, packet };
 const FIRST = "rollouts";
@@ -88,6 +88,8 @@ function apply(change) {
     const badge = document.getElementById(`count-${name}`);
     badge.dataset.weight = isFault ? "fault" : "pending";
     badge.replaceChildren(...(number ? [number.toLocaleString("en"), element("span", { class: "unseen" }, ` ${unit}`)] : []));
+    const news = view.news?.(facts);
+    if (news) document.getElementById("news").textContent = news;
     if (name === shown.view) view.render(facts, shown.argument);
   }
 }

@@ -2,6 +2,17 @@
 
 import { count as counted, element, nodeNames, show, table, time, troubleItem } from "./elements.js";
 
+/** Where each rollout was when it was last told. */
+let told = null;
+
+/** What has become of rollouts since the last call, for screen readers in whichever view: text, or nothing. */
+export function news({ rollouts }) {
+  const now = new Map(rollouts.profiles.map((found) => [found.name, found.stage.stopped?.reason ?? found.stage]));
+  const others = rollouts.profiles.filter(({ name }) => told && told.get(name) !== now.get(name));
+  told = now;
+  return others.map((found) => `ProxyProfile ${found.name}: ${answer(found)}`).join(" ");
+}
+
 /** The profiles that are unhealthy or in progress. */
 export function count({ rollouts }) {
   const found = rollouts.profiles.filter(({ health }) => health !== "healthy");
