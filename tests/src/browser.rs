@@ -197,6 +197,13 @@ impl Browser {
         self.debug("Emulation.setEmulatedMedia", &media).map(drop)
     }
 
+    /// Loads the page again, and runs `script` before the scripts of the page.
+    pub fn reload_with(&self, script: &str) -> Result<()> {
+        let source = json!({ "source": script });
+        self.debug("Page.addScriptToEvaluateOnNewDocument", &source)?;
+        self.ask("refresh", &json!({})).map(drop)
+    }
+
     /// Returns a screenshot as PNG.
     pub fn picture(&self) -> Result<Vec<u8>> {
         let picture = self.debug("Page.captureScreenshot", &json!({}))?;

@@ -1,6 +1,7 @@
 //! The page of `kubectl signpost dashboard` in Chromium, with a real API server and a real
 //! operator. The test acts as the agents.
 
+mod fleet;
 mod stage;
 
 use std::path::Path;
@@ -18,7 +19,7 @@ use tests::trial::trial;
 use ureq::Agent;
 use ureq::http::StatusCode;
 
-use stage::{NODES, Reports, Stage, State};
+use stage::{NODES, Stage, State};
 
 /// Everything happens within a second or two; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ const LARGEST_PICTURE: usize = 150_000;
 type Test = fn(&mut Stage) -> Result<()>;
 
 /// The tests in order; each continues with the state that the previous one left behind.
-const TESTS: [(&str, Test); 8] = [
+const TESTS: [(&str, Test); 9] = [
     (
         "what_blocks_a_rollout_is_shown_as_it_happens_with_what_to_do",
         rollouts,
@@ -43,7 +44,11 @@ const TESTS: [(&str, Test); 8] = [
     ("questions_that_no_agent_answers_say_why", questions),
     ("a_lost_api_server_is_reported_and_found_again", connection),
     ("other_hosts_methods_and_tokens_are_refused", refusals),
-    ("five_thousand_nodes_are_shown_and_searched", many_nodes),
+    ("five_thousand_nodes_are_shown_and_searched", fleet::shown),
+    (
+        "t233_five_thousand_nodes_change_and_only_those_in_sight_are_drawn",
+        fleet::changing,
+    ),
 ];
 
 fn main() -> Result<()> {
@@ -333,34 +338,6 @@ fn refusals(stage: &mut Stage) -> Result<()> {
     let refused = posted.send_empty()?.status();
     ensure!(refused == StatusCode::METHOD_NOT_ALLOWED, "{refused}");
     Ok(())
-}
-
-fn many_nodes(stage: &mut Stage) -> Result<()> {
-    stage.go_to("nodes")?;
-    stage.fill(NODES.len()..1_000, Reports::Most)?;
-    let browser = &stage.browser;
-    browser.wait_for_count(".group[data-group='unhealthy'] .cell", 11)?;
-    browser.wait_for_count(".group[data-group='in progress'] .cell", 10)?;
-    browser.evaluate("document.querySelector('.group .cell').focus()")?;
-    picture(stage, "dark", "nodes")?;
-    stage.fill(1_000..5_000, Reports::None)?;
-    let browser = &stage.browser;
-    browser.wait_for_text("#nodes-count", &["5,000 nodes"])?;
-    browser.wait_for_count("#nodes-grid [role='option']", 5_000)?;
-    browser.wait_for_count(".group[data-group='in progress'] .cell", 4_010)?;
-    browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
-    let find = |text: &str| {
-        browser.evaluate(&format!(
-            "(() => {{ const field = document.querySelector('#nodes-filter input'); field.value = {}; \
-             field.dispatchEvent(new Event('input', {{bubbles: true}})); }})()",
-            json!(text)
-        ))
-    };
-    find("m01")?;
-    browser.wait_for_text("#nodes-count", &["100 of 5,000 nodes"])?;
-    browser.wait_for_count("#nodes-grid [role='option']", 100)?;
-    find("")?;
-    browser.wait_for_count("#nodes-grid [role='option']", 5_000)
 }
 
 /// Writes a screenshot to `docs/` if `UPDATE` is set.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use crds::node_proxy::NodeProxy;
@@ -17,6 +18,7 @@ use tests::cluster::Program;
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, ServiceAccount, client};
 use tests::deadline::wait_for;
 use tests::network::Process;
+use tokio::time::interval;
 
 use crate::DEADLINE;
 
@@ -168,6 +170,53 @@ impl Stage {
             let created = stream::iter(names.map(create)).buffer_unordered(AT_ONCE);
             created.try_collect::<Vec<()>>().await?;
             Ok(())
+        })
+    }
+}
+
+// A trial of thousands of nodes.
+impl Stage {
+    /// Reports as the agents of nodes `m0003` and so on, one after another, at this rate: three
+    /// Ready, and one failing. Returns the number of reports, and how long they took.
+    pub(crate) fn change(
+        &self,
+        numbers: Range<usize>,
+        per_second: u32,
+        span: Duration,
+    ) -> Result<(usize, Duration)> {
+        let kubeconfig = self.control_plane.kubeconfig(ADMINISTRATOR)?;
+        let text = self
+            .control_plane
+            .kubectl(&["get", "nodeproxy", "m1000", "--output=json"])?;
+        let like: Value = serde_json::from_str(&text)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let api = &Api::<NodeProxy>::all(client(&kubeconfig).await?);
+            let started = Instant::now();
+            let ticks = interval(Duration::from_secs(1) / per_second);
+            let ticks = stream::unfold(ticks, |mut ticks| async move {
+                ticks.tick().await;
+                (started.elapsed() < span).then_some(((), ticks))
+            });
+            // Nodes far apart, as in a cluster.
+            let places = (0..).map(|place: usize| place * 37 % numbers.len());
+            let numbers = places.map(|place| numbers.start + place);
+            let reports = ticks.zip(stream::iter(numbers)).map(|((), number)| {
+                let state = match number % 4 {
+                    0 => State::Failing,
+                    _ => State::Ready,
+                };
+                let patch = Patch::Merge(json!({ "status": status(&like, state) }));
+                async move {
+                    let name = format!("m{number:04}");
+                    let parameters = PatchParams::default();
+                    api.patch_status(&name, &parameters, &patch).await.map(drop)
+                }
+            });
+            let made: Vec<()> = reports.buffer_unordered(AT_ONCE).try_collect().await?;
+            Ok((made.len(), started.elapsed()))
         })
     }
 }

@@ -21,7 +21,14 @@ const GROUPINGS = {
 };
 const FIRST = ["unhealthy", "in progress", "healthy", "without a configuration", ...Object.values(LATENCIES)];
 
+/** The distance from one square to the next in pixels, which the style sheet has as well. */
+const PITCH = 24;
+/** The rows of a block. */
+const ROWS = 5;
+
 let facts = null;
+/** The squares in a row. */
+let columns = 1;
 /** The squares by node, each with the row it shows. */
 const cells = new Map();
 /** The sections by what their nodes have in common. */
@@ -46,6 +53,7 @@ export function start(read) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => render(read(), null));
   const grid = document.getElementById("nodes-grid");
+  new ResizeObserver(() => fit(grid) && facts && render(read(), null)).observe(grid);
   grid.addEventListener("keydown", move);
   grid.addEventListener("focusin", ({ target }) => choose(target.dataset.node));
   grid.addEventListener("click", ({ target }) => target.dataset.node && target.focus());
@@ -113,6 +121,15 @@ function cellOf(row) {
   return cell;
 }
 
+/** Counts the squares that fit in a row; returns whether there are more or fewer than before. */
+function fit(grid) {
+  const before = columns;
+  // A hidden view has no width.
+  if (grid.clientWidth) columns = Math.max(1, Math.floor(grid.clientWidth / PITCH));
+  grid.style.setProperty("--columns", columns);
+  return columns !== before;
+}
+
 function lay(groups) {
   const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
   const names = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || byName(a, b));
@@ -123,7 +140,7 @@ function lay(groups) {
     const content = groups.get(name);
     const title = `${name}: ${counted(content.length, "node")}`;
     if (section.heading.textContent !== title) section.heading.textContent = title;
-    fill(section.box, content);
+    fillBlocks(section.box, content);
     return section.place;
   });
   for (const name of sections.keys()) if (!groups.has(name)) sections.delete(name);
@@ -132,6 +149,19 @@ function lay(groups) {
   order = names.flatMap((name) => groups.get(name));
   // A square that has moved to another group takes the focus with it.
   if (focused?.dataset?.node && document.activeElement !== focused && focused.isConnected) focused.focus({ preventScroll: true });
+}
+
+/** Puts `content` into `box`, in blocks of whole rows: the browser lays out and paints only blocks in sight, not thousands of squares. */
+function fillBlocks(box, content) {
+  const size = columns * ROWS;
+  for (let at = 0; at < content.length; at += size) {
+    const block = box.children[at / size] ?? box.appendChild(element("div", { class: "block", role: "none" }));
+    const part = content.slice(at, at + size);
+    // The height while it is out of sight.
+    block.style.setProperty("--rows", Math.ceil(part.length / columns));
+    fill(block, part);
+  }
+  while (box.children.length * size >= content.length + size) box.lastElementChild.remove();
 }
 
 /** Puts `content` into `box`, in this order, and touches only squares that come, go or move. */
