@@ -197,6 +197,20 @@ impl Browser {
         self.debug("Emulation.setEmulatedMedia", &media).map(drop)
     }
 
+    /// Gives the page this size in CSS pixels.
+    pub fn resize(&self, width: u32, height: u32) -> Result<()> {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.debug("Emulation.setDeviceMetricsOverride", &size)
+            .map(drop)
+    }
+
+    /// Gives the page the size of the window again.
+    pub fn restore_size(&self) -> Result<()> {
+        self.debug("Emulation.clearDeviceMetricsOverride", &json!({}))
+            .map(drop)
+    }
+
     /// Loads the page again, and runs `script` before the scripts of the page.
     pub fn reload_with(&self, script: &str) -> Result<()> {
         let source = json!({ "source": script });

@@ -5,8 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::picture;
+use tests::deadline::wait_for;
+
+use crate::legibility::NARROW;
 use crate::stage::{NODES, Reports, Stage, State};
+use crate::{DEADLINE, picture};
 
 pub(crate) fn shown(stage: &mut Stage) -> Result<()> {
     stage.go_to("nodes")?;
@@ -33,7 +36,16 @@ pub(crate) fn shown(stage: &mut Stage) -> Result<()> {
     browser.wait_for_text("#nodes-count", &["100 of 5,000 nodes"])?;
     browser.wait_for_count("#nodes-grid [role='option']", 100)?;
     find("")?;
-    browser.wait_for_count("#nodes-grid [role='option']", 5_000)
+    browser.wait_for_count("#nodes-grid [role='option']", 5_000)?;
+    // In a narrow window, the chosen node is described below the squares, and in sight.
+    browser.resize(NARROW, 700)?;
+    let described = wait_for("the chosen node to be in sight", DEADLINE, || {
+        let bottom = "innerHeight - document.getElementById('node').getBoundingClientRect().bottom";
+        let room = browser.evaluate(bottom)?;
+        Ok((room.as_f64() >= Some(0.0)).then_some(()))
+    });
+    browser.restore_size()?;
+    described
 }
 
 /// Records how long the page is busy at a time, and when all squares are there.

@@ -2,6 +2,7 @@
 //! operator. The test acts as the agents.
 
 mod fleet;
+mod legibility;
 mod stage;
 
 use std::path::Path;
@@ -30,7 +31,7 @@ const LARGEST_PICTURE: usize = 150_000;
 type Test = fn(&mut Stage) -> Result<()>;
 
 /// The tests in order; each continues with the state that the previous one left behind.
-const TESTS: [(&str, Test); 9] = [
+const TESTS: [(&str, Test); 10] = [
     (
         "what_blocks_a_rollout_is_shown_as_it_happens_with_what_to_do",
         rollouts,
@@ -42,6 +43,10 @@ const TESTS: [(&str, Test); 9] = [
     ("rejections_are_grouped_by_service", rejections),
     ("drift_is_grouped_by_program", drift),
     ("questions_that_no_agent_answers_say_why", questions),
+    (
+        "t234_every_view_is_legible_in_light_and_dark_and_fits_a_narrow_window",
+        legibility::all_views,
+    ),
     ("a_lost_api_server_is_reported_and_found_again", connection),
     ("other_hosts_methods_and_tokens_are_refused", refusals),
     ("five_thousand_nodes_are_shown_and_searched", fleet::shown),
