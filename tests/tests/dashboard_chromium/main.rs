@@ -12,6 +12,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use crds::condition::reason::advice;
+use jiff::Timestamp;
 use libtest_mimic::{Arguments, Trial};
 use serde_json::json;
 use tests::browser;
@@ -197,10 +198,12 @@ fn rejections(stage: &mut Stage) -> Result<()> {
         "object": "Service shop/cart", "field": "spec.externalIPs[0]",
         "message": "<b>10.0.0.1</b> is an address of a node and is not served",
     });
-    let more = json!({"rejections": {"total": 1, "first": [rejection]}});
-    for node in ["n2", "n3"] {
-        stage.report(node, State::Ready, &more)?;
-    }
+    let mut other = rejection.clone();
+    other["object"] = json!("Service shop/a-pay");
+    let one = json!({"rejections": {"total": 1, "first": [rejection]}});
+    let both = json!({"rejections": {"total": 2, "first": [rejection, other]}});
+    stage.report("n2", State::Ready, &one)?;
+    stage.report("n3", State::Ready, &both)?;
     // Data from the cluster is rendered as text, even if it looks like HTML.
     let expected = [
         "Service shop/cart",
@@ -211,7 +214,11 @@ fn rejections(stage: &mut Stage) -> Result<()> {
     stage
         .browser
         .wait_for_text("#rejections article", &expected)?;
-    stage.browser.wait_for_count("#rejections article", 1)
+    // What most nodes reject comes first.
+    let other = "#rejections article:nth-of-type(2)";
+    let browser = &stage.browser;
+    browser.wait_for_text(other, &["Service shop/a-pay", "1: n3"])?;
+    browser.wait_for_count("#rejections article", 2)
 }
 
 fn drift(stage: &mut Stage) -> Result<()> {
@@ -220,17 +227,26 @@ fn drift(stage: &mut Stage) -> Result<()> {
         .browser
         .wait_for_text("#drift", &["No agent has repaired anything"])?;
     stage.report("n2", State::Contested, &json!({}))?;
+    let of = |program: &str| {
+        json!({
+            "program": program, "continues": false, "repairs": 1, "lastFound": Timestamp::now(),
+            "elements": 1, "objects": 0,
+        })
+    };
+    let more = json!({"drift": [of("flush-rules"), of("nft")]});
+    stage.report("n3", State::Ready, &more)?;
     let what_to_do = advice("RepairsHeldBack").context("advice")?;
     let expected = [
         "flush-rules",
-        "on 1 node",
-        "12 elements, 1 objects",
+        "Changed rules on 2 nodes, and keeps changing them on 1 node.",
+        "12 elements, 1 object\t",
         what_to_do,
     ];
-    stage
-        .browser
-        .wait_for_text("#drift article", &expected)
-        .map(drop)
+    let browser = &stage.browser;
+    browser.wait_for_text("#drift article", &expected)?;
+    let other = "#drift article:nth-of-type(2)";
+    browser.wait_for_text(other, &["nft", "Changed rules on 1 node.", "n3"])?;
+    browser.wait_for_count("#drift article", 2)
 }
 
 /// No Pods run here, so there is no agent to query.

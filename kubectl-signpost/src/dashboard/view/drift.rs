@@ -61,7 +61,11 @@ impl Drift {
                     is_quiet: !drift.continues,
                     node: node.clone(),
                     repairs: drift.repairs,
-                    changed: format!("{} elements, {} objects", drift.elements, drift.objects),
+                    changed: format!(
+                        "{}, {}",
+                        counted(drift.elements, "element"),
+                        counted(drift.objects, "object")
+                    ),
                     last_found: drift.last_found.0,
                 });
             }
@@ -73,6 +77,13 @@ impl Drift {
         // Stable: of as many nodes, by name.
         programs.sort_by_key(|program| std::cmp::Reverse((program.contested, program.total)));
         Drift { programs }
+    }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
     }
 }
 
