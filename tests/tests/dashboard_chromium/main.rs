@@ -17,6 +17,7 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::json;
 use tests::browser;
 use tests::control_plane::build_programs;
+use tests::deadline::wait_for;
 use tests::trial::trial;
 use ureq::Agent;
 use ureq::http::StatusCode;
@@ -323,6 +324,16 @@ const TRACE: &str = r#"{
 }"#;
 
 fn connection(stage: &mut Stage) -> Result<()> {
+    // A tab from before the command was started again with the same --port.
+    let browser = &stage.browser;
+    browser.evaluate("void sessionStorage.setItem('token', '0123')")?;
+    let token = json!(format!("token={}", stage.token()?));
+    browser.evaluate(&format!("void (location.hash = {token})"))?;
+    wait_for("the page to take the token", DEADLINE, || {
+        let taken = browser.evaluate("sessionStorage.getItem('token') + location.hash")?;
+        Ok((taken == json!(stage.token()?)).then_some(()))
+    })?;
+    browser.wait_for_text("#connection[data-state='live']", &["live"])?;
     stage.control_plane.stop_api_server();
     let place = "#connection[data-state='lost']";
     stage

@@ -134,7 +134,11 @@ function navigate(event) {
 const token = takeToken();
 for (const view of Object.values(VIEWS)) view.start?.(() => facts);
 navigate();
-addEventListener("hashchange", navigate);
+addEventListener("hashchange", (event) => {
+  // The printed address in a tab that has the page already: the browser loads nothing for what is behind #.
+  if (location.hash.startsWith("#token=")) location.reload();
+  else navigate(event);
+});
 setInterval(refreshTimes, 1000);
 if (token) follow(token);
 else showConnection("lost", "this address lacks the token: open the one that the command printed");
