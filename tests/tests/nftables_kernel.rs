@@ -1,8 +1,9 @@
 //! A real kernel holds what was committed, and nothing else changes.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use backend::{Backend, Change as _, Drift, Recovery, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, ServiceRules};
@@ -11,11 +12,11 @@ use netlink::nf_tables::{self, Chain, ChainKind, Hook, HookPoint, Operation, Tra
 use netlink::{CommitError, Refusal, Socket};
 use reconciler::{FamilyReconciler, Reason, SystemClock};
 use rustix::io::Errno;
-use testkit::Faulty;
+use testkit::{Call, CallOutcome, Faulty};
 use tests::binaries;
-use tests::deadline::affordable;
+use tests::deadline::{affordable, wait_for};
 use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
-use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::network::{Namespace, Network, Process, enter_private_namespaces};
 use tests::programmed::{generated_clusters, program, richest};
 use tests::trial::trial;
 
@@ -26,6 +27,9 @@ const HISTORIES: usize = 8;
 /// nft lists the clusters whose number is a multiple of this.
 const LISTED: usize = 10;
 
+/// How soon another program has done something small.
+const SOON: Duration = Duration::from_secs(20);
+
 type Test = fn(&Namespace) -> Result<()>;
 
 /// Damage that only kernels since 5.13 allow.
@@ -33,7 +37,7 @@ const CATCH_ALL: &str = "add element ip signpost service-chains { * : drop }";
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 14] = [
         (
             "cleanup_removes_signposts_rules_and_nothing_else",
             cleanup_command,
@@ -41,6 +45,10 @@ fn main() -> Result<()> {
         (
             "t25_one_service_the_kernel_refuses_leaves_the_others_programmed",
             one_refused_service,
+        ),
+        (
+            "t241_a_table_that_went_with_its_owner_comes_back",
+            table_of_an_owner,
         ),
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
@@ -352,19 +360,7 @@ fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
 /// Failure story T25: kubernetes#142068, where one rule that the kernel rejected left a node
 /// without any rules.
 fn one_refused_service(namespace: &Namespace) -> Result<()> {
-    let mut dataplane = Dataplane::default();
-    for number in 1..=40 {
-        let service = testkit::mk_service(&format!("shop/service-{number}"))
-            .cluster_ip(&format!("10.96.0.{number}"))
-            .port("http", 80)
-            .build();
-        let endpoints = testkit::mk_endpoints()
-            .tcp("http")
-            .ready("10.0.1.5:8080", "node-1")
-            .build();
-        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
-        dataplane.set(rules.into());
-    }
+    let dataplane = forty_services();
     let [ipv4, _] = open(namespace)?;
     // Everything but the rejection is done by the real kernel.
     let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
@@ -388,6 +384,72 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn forty_services() -> Dataplane {
+    let mut dataplane = Dataplane::default();
+    for number in 1..=40 {
+        let service = testkit::mk_service(&format!("shop/service-{number}"))
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .port("http", 80)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp("http")
+            .ready("10.0.1.5:8080", "node-1")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+/// Story T241: another program owns Signpost's table and ends between a read and a write. The kernel
+/// removes the table without a generation and without a notification.
+fn table_of_an_owner(namespace: &Namespace) -> Result<()> {
+    let desired = forty_services();
+    let [ipv4, _] = open(namespace)?;
+    let owner: Arc<Mutex<Option<Process>>> = Arc::default();
+    let ending = Arc::clone(&owner);
+    let node = namespace.clone();
+    let backend = Faulty::new(ipv4, move |call| {
+        let mut owner = ending.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(call, Call::Commit { .. }) && owner.take().is_some() {
+            let tables = || node.nft(&["list", "tables"]);
+            let gone = wait_for("the table to go", SOON, || {
+                Ok((!tables()?.contains("signpost")).then_some(()))
+            });
+            gone.expect("the kernel removes it");
+        }
+        CallOutcome::Pass
+    });
+    let mut family = FamilyReconciler::new(backend);
+    let sync = family.sync(&desired, Reason::Startup, &SystemClock);
+    ensure!(sync.succeeded(), "{sync}");
+
+    let mut command = namespace.command("nft");
+    command.arg("-i");
+    let mut process = Process::start("nft", command)?;
+    let table = "table ip signpost";
+    process.write_line(&format!(
+        "add {table}; delete {table}; add {table} {{ flags owner; }}"
+    ))?;
+    wait_for("the table to have an owner", SOON, || {
+        let listed = namespace.nft(&["list", "table", "ip", "signpost"])?;
+        Ok(listed.contains("owner").then_some(()))
+    })?;
+    *owner.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+    let mut syncs = Vec::new();
+    for _ in 0..3 {
+        let sync = family.sync(&desired, Reason::Timer, &SystemClock);
+        let done = sync.succeeded();
+        syncs.push(sync.to_string());
+        if done {
+            let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
+            ensure!(listed.contains("10.96.0.40 . tcp . 80"), "{listed}");
+            return Ok(());
+        }
+    }
+    bail!("it does not come back: {}", syncs.join("\n"))
 }
 
 /// Runs the cleanup command.

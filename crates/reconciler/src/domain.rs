@@ -153,6 +153,12 @@ impl<B: Backend> Domain<B> {
         let result = self
             .compare_with_kernel(reason, progress)
             .and_then(|()| self.pursue(goal, progress));
+        // If no Service explains the refusal, the kernel may hold something else than was last read.
+        // A table goes with the program that owns it, without a generation and without a
+        // notification (nft_rcv_nl_event in nf_tables_api.c).
+        if matches!(&result, Err(failure) if failure.recovery == Recovery::Isolate) {
+            self.forget_observed();
+        }
         self.quarantine.forget_released();
         if let Goal::Serve(desired) = goal {
             self.unsupported_fields.follow(&self.backend, desired);
