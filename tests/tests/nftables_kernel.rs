@@ -257,6 +257,8 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         // These are not valid elements of Signpost either: one without a key, one that continues.
         CATCH_ALL.to_owned(),
         "add element ip signpost service-chains { 0x8 : continue }".to_owned(),
+        // No packet meets its chains, and all of them are there.
+        "add table ip signpost { flags dormant; }".to_owned(),
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
     ];
     for damage in &damages {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataplane::Family;
-use netlink::nf_tables::{Chain, Rule, Set, SetContent, SetWriter};
+use netlink::nf_tables::{Chain, Rule, Set, SetContent, SetWriter, TableState};
 use netlink::{ObserveError, Socket};
 
 use crate::contents::{ChainWithRules, Chains, Contents, SetWithElements};
@@ -18,9 +18,9 @@ impl Contents {
         table_name: &str,
         own: impl Fn(&str) -> Option<Set>,
     ) -> Result<Contents, ObserveError> {
-        if !socket.observe_table(family, table_name)? {
+        let Some(state) = socket.observe_table_state(family, table_name)? else {
             return Ok(Contents::default());
-        }
+        };
         let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
         for (chain, rule) in socket.observe_rules(family, table_name)? {
             // A rule that Signpost did not write equals none of Signpost's.
@@ -36,7 +36,9 @@ impl Contents {
         let mut chains = Chains::new();
         for (name, chain) in socket.observe_chains(family, table_name)? {
             let rules = rules.remove(&name).unwrap_or_default();
-            let chain = chain.unwrap_or_else(|_| unhooked(&name));
+            // No packet meets the chains of a dormant table.
+            let chain = chain.ok().filter(|_| state == TableState::Awake);
+            let chain = chain.unwrap_or_else(|| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
         // One kernel listing contains the chains of all tables by position: while other programs

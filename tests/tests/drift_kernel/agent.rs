@@ -70,12 +70,14 @@ pub(crate) fn flushed_rulesets_are_repaired() -> Result<()> {
 
 /// Failure story T32: kubernetes#129128, kubernetes#133767.
 pub(crate) fn every_damage_is_repaired_at_once() -> Result<()> {
-    let damages: [fn(&Node) -> Result<String>; 7] = [
+    let damages: [fn(&Node) -> Result<String>; 8] = [
         |_| Ok("delete table ip6 signpost".to_owned()),
         |_| Ok("flush chain ip signpost dispatch".to_owned()),
         |node| first_rule_of(node, "masquerading"),
         |_| Ok("flush map ip6 signpost services".to_owned()),
         |_| Ok("flush map ip signpost service-chains".to_owned()),
+        // Failure story T242: all rules are there, and no packet meets them.
+        |_| Ok("add table ip signpost { flags dormant; }".to_owned()),
         |node| {
             let (key, _) = first_endpoint(node)?;
             Ok(format!("delete element ip signpost endpoints {{ {key} }}"))
@@ -109,6 +111,7 @@ pub(crate) fn damage_in_mode_ipvs_is_repaired() -> Result<()> {
     for damage in [
         "flush chain ip signpost-ipvs dispatch",
         "flush map ip6 signpost-ipvs services",
+        "add table ip signpost-ipvs { flags dormant; }",
     ] {
         let drifts = node.agent.metric("signpost_drift_total")?;
         node.nft(damage)?;
