@@ -7,6 +7,7 @@ use crds::condition::{self, API_SERVICE_REACHABLE, DEGRADED, READY, Status};
 use serde_json::Value;
 use tests::cluster::resources::says;
 use tests::cluster::{Cluster, DEADLINE};
+use tests::network::Namespace;
 
 use crate::restarts::status_of;
 
@@ -29,18 +30,7 @@ pub(crate) fn drop_all(cluster: &mut Cluster) -> Result<()> {
         },
     )?;
     let node = cluster.topology().node(NODE)?.clone();
-    let service: Value = cluster.get(&["service", "kubernetes", "--namespace=default"])?;
-    let address = service["spec"]["clusterIP"].as_str();
-    let address = address.context("it has a cluster IP")?;
-    // Before the DNAT of any mode; the agent's own connections have another destination.
-    node.nft(&[&format!(
-        "table ip blocker {{
-            chain output {{
-                type filter hook output priority -300;
-                ip daddr {address} drop
-            }}
-        }}"
-    )])?;
+    block_api_service(cluster, &node)?;
     cluster.take_agent(NODE)?.kill()?;
     cluster.start_agent(NODE)?;
     let degraded = cluster.wait_for_node_proxies("the fault", DEADLINE, |proxies| {
@@ -59,4 +49,22 @@ pub(crate) fn drop_all(cluster: &mut Cluster) -> Result<()> {
     let conditions = status_of(&repaired[&name]).conditions;
     ensure!(condition::status_of(&conditions, DEGRADED) == Status::False);
     Ok(())
+}
+
+/// Drops what processes of a node send to the Service of the API, as another program may, until table
+/// `blocker` is deleted.
+pub(crate) fn block_api_service(cluster: &Cluster, node: &Namespace) -> Result<()> {
+    let service: Value = cluster.get(&["service", "kubernetes", "--namespace=default"])?;
+    let address = service["spec"]["clusterIP"].as_str();
+    let address = address.context("it has a cluster IP")?;
+    // Before the DNAT of any mode; the agent's own connections have another destination.
+    node.nft(&[&format!(
+        "table ip blocker {{
+            chain output {{
+                type filter hook output priority -300;
+                ip daddr {address} drop
+            }}
+        }}"
+    )])
+    .map(drop)
 }

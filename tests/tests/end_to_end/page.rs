@@ -4,13 +4,15 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use crds::condition::reason::{CONNECTION_FAILED, HALTED};
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::binaries;
 use tests::browser::Browser;
 use tests::cluster::{Cluster, DEADLINE, NODES};
 use tests::control_plane::ADMINISTRATOR;
 use tests::deadline::wait_for;
 use tests::network::{Namespace, Process};
+
+use crate::foreign_rules::block_api_service;
 
 /// Failure story T232: new connections through the rules of a change fail on the first node that
 /// gets it. The page says so, and the command that it shows takes the change back.
@@ -31,7 +33,8 @@ pub(crate) fn failed_rollout(cluster: &mut Cluster) -> Result<()> {
 
     let nodes = NODES.map(|number| cluster.topology().node(number).cloned());
     let nodes: Vec<Namespace> = nodes.into_iter().collect::<Result<_>>()?;
-    let blocked = block_api_service(cluster, &nodes);
+    let mut each = nodes.iter();
+    let blocked = each.try_for_each(|node| block_api_service(cluster, node));
     let failed = blocked.and_then(|()| fail(cluster, &browser));
     for node in &nodes {
         // A node may be without it, if a step before has failed.
@@ -53,24 +56,6 @@ pub(crate) fn failed_rollout(cluster: &mut Cluster) -> Result<()> {
     })?;
     let errors = browser.errors()?;
     ensure!(errors.is_empty(), "errors in the browser: {errors:#?}");
-    Ok(())
-}
-
-/// Drops what processes of the nodes send to the Service of the API, as another program may.
-fn block_api_service(cluster: &Cluster, nodes: &[Namespace]) -> Result<()> {
-    let service: Value = cluster.get(&["service", "kubernetes", "--namespace=default"])?;
-    let address = service["spec"]["clusterIP"].as_str();
-    let address = address.context("it has a cluster IP")?;
-    for node in nodes {
-        node.nft(&[&format!(
-            "table ip blocker {{
-                chain output {{
-                    type filter hook output priority -300;
-                    ip daddr {address} drop
-                }}
-            }}"
-        )])?;
-    }
     Ok(())
 }
 
