@@ -141,23 +141,13 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
         ServiceKind::NodePort,
         ServiceKind::LoadBalancer,
     ]);
-    let affinity = prop_oneof![
-        3 => Just(Affinity::None),
-        1 => (1..=86_400u64).prop_map(|seconds| Affinity::ClientIp {
-            timeout: Duration::from_secs(seconds),
-        }),
-    ];
-    let scheduler = prop_oneof![
-        3 => Just(None),
-        1 => select(Scheduler::ALL.to_vec()).prop_map(Some),
-    ];
     (
         kind,
         prop_oneof![4 => Just((true, true)), 1 => Just((true, false)), 1 => Just((false, true))],
         subsequence(external_ips(), 0..=3),
         subsequence(load_balancer_ips(), 0..=2),
-        prop_oneof![2 => Just(Vec::new()), 1 => subsequence(source_ranges(), 0..=4)],
-        (affinity, scheduler),
+        allowed_sources(),
+        (affinity(), scheduler()),
         (policy(), policy()),
         option::of(Just(port(32000))),
         vec(ports(), 0..4),
@@ -214,6 +204,26 @@ fn numbered(mut service: Service, number: u8) -> Service {
         }
     }
     service
+}
+
+pub(crate) fn affinity() -> impl Strategy<Value = Affinity> {
+    prop_oneof![
+        3 => Just(Affinity::None),
+        1 => (1..=86_400u64).prop_map(|seconds| Affinity::ClientIp {
+            timeout: Duration::from_secs(seconds),
+        }),
+    ]
+}
+
+pub(crate) fn scheduler() -> impl Strategy<Value = Option<Scheduler>> {
+    prop_oneof![
+        3 => Just(None),
+        1 => select(Scheduler::ALL.to_vec()).prop_map(Some),
+    ]
+}
+
+pub(crate) fn allowed_sources() -> impl Strategy<Value = Vec<IpNet>> {
+    prop_oneof![2 => Just(Vec::new()), 1 => subsequence(source_ranges(), 0..=4)]
 }
 
 fn policy() -> impl Strategy<Value = TrafficPolicy> {

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use dataplane::{
-    Affinity, EndpointPort, Endpoints, Family, Packet, Port, Precedence, Protocol, Service,
-    ServiceKey, ServiceKind, ServicePort, TrafficPolicy,
+    EndpointPort, Endpoints, Family, Packet, Port, Precedence, Protocol, Service, ServiceKey,
+    ServiceKind, ServicePort, TrafficPolicy,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
+use crate::generate_cluster::{affinity, allowed_sources, scheduler};
 use crate::generate_endpoints::endpoint_list;
 use crate::{Cluster, address_plan as plan, clusters, packets, port};
 
@@ -22,7 +23,7 @@ const FIRST_CLUSTER_IP: u8 = 101;
 /// all others. The tenants claim every address of the cluster's Services, of their endpoints and of
 /// the node as external IPs, and addresses that no load balancer was assigned as load-balancer IPs.
 /// They use ports that are taken, also by node ports, and others. They have separate endpoints,
-/// those of the attacked Services, or none. What the API server assigns only once is unique:
+/// those of the attacked Services, or none, and any source ranges, affinity and scheduler. What the API server assigns only once is unique:
 /// cluster IPs and node ports.
 pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, Endpoints)>)> {
     clusters().prop_flat_map(|cluster| {
@@ -104,9 +105,11 @@ fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + 
         (policy(), policy()),
         vec(port, 1..5),
         select(vec![Precedence::First, Precedence::Ordinary]),
+        (allowed_sources(), affinity(), scheduler()),
     )
         .prop_map(
-            |(namespace, external, balanced, policies, ports, precedence)| {
+            |(namespace, external, balanced, policies, ports, precedence, choice)| {
+                let (source_ranges, affinity, scheduler) = choice;
                 let mut endpoints = Endpoints::default();
                 let mut own = Vec::new();
                 for (number, (protocol, port, node_port, list)) in ports.into_iter().enumerate() {
@@ -128,9 +131,9 @@ fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + 
                     cluster_ipv6: None,
                     external_ips: external,
                     load_balancer_ips: balanced,
-                    source_ranges: Vec::new(),
-                    affinity: Affinity::None,
-                    scheduler: None,
+                    source_ranges,
+                    affinity,
+                    scheduler,
                     internal_policy: policies.0,
                     external_policy: policies.1,
                     health_check_node_port: None,
