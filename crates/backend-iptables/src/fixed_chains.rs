@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use backend::FORWARDING_MARKS;
 use dataplane::{Config, Family, Node, Protocol};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use xtables::{AddressMatch, BuiltIn, Match, PacketEnd, Rule, States, TableName, Target};
@@ -160,17 +161,28 @@ fn from_services(family: Family, config: &Config, has_others: bool) -> Vec<Rule>
 /// Refuses packets that arrive for a cluster IP which is also on a device of this node, on a port
 /// that the Service does not have. Exempt are packets to the node's own address, so that the node
 /// stays reachable if a Service is given that address, and packets without a port, so that such an
-/// address keeps answering pings. If the node's address is unknown, nothing is refused.
+/// address keeps answering pings; and packets that another mode forwards by their mark. If the
+/// node's address is unknown, nothing is refused.
 fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
     let Some(own) = node.address(family) else {
         return Vec::new();
+    };
+    let forwarded = Rule {
+        matches: vec![Match::Mark {
+            value: FORWARDING_MARKS.value,
+            mask: FORWARDING_MARKS.mask,
+        }],
+        ..Rule::always(Target::Return)
     };
     let to = |asked| Rule {
         destination: Some(AddressMatch::outside(own.into())),
         protocol: Some(asked),
         ..Rule::always(Target::Jump(CLUSTER_IPS.into()))
     };
-    Protocol::ALL.map(to).into()
+    [forwarded]
+        .into_iter()
+        .chain(Protocol::ALL.map(to))
+        .collect()
 }
 
 /// The jumps from the built-in chains.

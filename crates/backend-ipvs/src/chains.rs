@@ -10,17 +10,18 @@ mod marks;
 use dataplane::{Config, Family, Masquerade, Node, Protocol};
 use netlink::nf_tables::{
     ADDRESS_TYPE_LOCAL, ChainKind, CtKey, DataType, Expression, FibField, HookPoint, MetaKey,
-    Operator, Register, RejectKind, Rule, Verdict,
+    NatKind, Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
     ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
     REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, RefusalReason, address_type_local, after,
     base, compare, counted, counted_rules, ct_dnat, ct_new, family_of, in_range, load_address,
-    load_frontend, load_protocol_and_port, local_source, member, name, not_loopback,
-    refuse_arrivals, refuse_cluster_ips, regular, reject_or_drop, reject_ports, rule, verdict,
+    load_frontend, load_mark, load_port, load_protocol_and_port, local_source, marked, member,
+    name, not_loopback, refuse_arrivals, refuse_cluster_ips, regular, reject_or_drop, reject_ports,
+    rule, verdict,
 };
 
-use self::marks::{label, labelled, load_mark, marked, set_mark};
+use self::marks::{label, labelled, set_mark};
 use crate::layout::{
     ANY_MASK, DONE, MARKED, MARKED_MASK, MASQUERADE_LABEL, STEERED, SetName, TAKEN_LABEL,
 };
@@ -109,14 +110,20 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             ChainKind::Nat,
             HookPoint::Prerouting,
             RETURN,
-            vec![affinity::by_group(SetName::ReturnChains)],
+            vec![
+                affinity::by_group(SetName::ReturnChains),
+                keep_destination(family),
+            ],
         ),
         base(
             "nat-output",
             ChainKind::Nat,
             HookPoint::Output,
             RETURN,
-            vec![affinity::by_group(SetName::ReturnChains)],
+            vec![
+                affinity::by_group(SetName::ReturnChains),
+                keep_destination(family),
+            ],
         ),
         filter(
             "release-prerouting",
@@ -361,6 +368,26 @@ fn leave_redirected() -> Rule {
 fn return_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Return));
+    rule(expressions)
+}
+
+/// Translates the destination of packets for IPVS to itself: the kernel then skips the DNAT of
+/// other programs, such as host ports, which come later. The connection does not count as
+/// redirected.
+fn keep_destination(family: Family) -> Rule {
+    let address = Register(0);
+    let port = after(address, DataType::address(family).width());
+    let mut expressions = marked(MARKED, MARKED_MASK);
+    expressions.extend([
+        load_address(family, Address::Destination, address),
+        load_port(port),
+        Expression::Nat {
+            kind: NatKind::Destination,
+            family,
+            address,
+            port,
+        },
+    ]);
     rule(expressions)
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use backend::FORWARDING_MARKS;
 use dataplane::{Family, FrontendKey};
 use netlink::ipvs::MarkRange;
 use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
@@ -15,11 +16,11 @@ pub const ENDING_TABLE: &str = "signpost-ipvs-ending";
 
 /// The marks of virtual servers. Number 0 has no virtual server: it is [`STEERED`].
 pub const MARKS: MarkRange =
-    MarkRange::new(0x5340_0000, 20).expect("the first mark has none of the lowest bits");
+    MarkRange::new(FORWARDING_MARKS.value, 20).expect("the first mark has none of the lowest bits");
 /// The first bits of [`MARKS`].
-pub(crate) const MARKED: u32 = 0x5340_0000;
+pub(crate) const MARKED: u32 = FORWARDING_MARKS.value;
 /// The mask of the bits of [`MARKED`].
-pub(crate) const MARKED_MASK: u32 = 0xfff0_0000;
+pub(crate) const MARKED_MASK: u32 = FORWARDING_MARKS.mask;
 /// The mark of a packet on an existing connection of IPVS. It has no virtual server: if IPVS has
 /// forgotten the connection, the packet is refused rather than sent to another Service.
 pub(crate) const STEERED: u32 = MARKED;

@@ -36,8 +36,8 @@ pub use packet_counters::{
 };
 pub use parts::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
-    load_address, load_frontend, load_port, load_prefix, load_protocol_and_port, local_source,
-    mark, member, not_loopback, rule, verdict,
+    load_address, load_frontend, load_mark, load_port, load_prefix, load_protocol_and_port,
+    local_source, mark, marked, member, not_loopback, rule, verdict,
 };
 pub use recovery::{recovery, recovery_of_reading};
 pub use refusals::{

@@ -60,6 +60,28 @@ pub fn compare(operator: Operator, value: &[u8]) -> Expression {
     }
 }
 
+/// Matches packets whose mark has these bits under `mask`.
+pub fn marked(bits: u32, mask: u32) -> Vec<Expression> {
+    vec![
+        load_mark(),
+        Expression::Bitwise {
+            from: Register(0),
+            to: Register(0),
+            mask: mask.to_ne_bytes().to_vec(),
+            xor: vec![0; 4],
+        },
+        compare(Operator::Equal, &bits.to_ne_bytes()),
+    ]
+}
+
+/// Loads the packet's mark.
+pub fn load_mark() -> Expression {
+    Expression::Meta {
+        key: MetaKey::Mark,
+        to: Register(0),
+    }
+}
+
 /// The register behind a value of `width` bytes.
 pub fn after(register: Register, width: usize) -> Register {
     Register(register.0 + u8::try_from(width / 4).expect("a value fits the registers"))

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use backend::FORWARDING_MARKS;
 use dataplane::{Config, Family, Node, Protocol};
 use netlink::nf_tables::{
     Chain, ChainKind, Expression, Hook, HookPoint, MetaKey, Operator, Register, RejectKind, Rule,
@@ -11,7 +12,7 @@ use netlink::nf_tables::{
 
 use crate::contents::ChainWithRules;
 use crate::key;
-use crate::parts::{Address, compare, counted, family_of, in_range, member, rule, verdict};
+use crate::parts::{Address, compare, counted, family_of, in_range, marked, member, rule, verdict};
 
 /// Rules for packets without a usable endpoint; `rejected` matches frontends without any endpoints.
 /// Packets to those are rejected. Packets to a frontend that has endpoints, but none that may be
@@ -58,9 +59,12 @@ pub fn refuse_arrivals(
     Some(rule(known))
 }
 
-/// Rules that reject packets of protocols with ports. An address on a device still answers pings,
-/// and protocols that keep a link alive still work.
+/// Rules that reject packets of protocols with ports, except those that another mode forwards by
+/// their mark. An address on a device still answers pings, and protocols that keep a link alive
+/// still work.
 pub fn reject_ports() -> Vec<Rule> {
+    let mut forwarded = marked(FORWARDING_MARKS.value, FORWARDING_MARKS.mask);
+    forwarded.push(Expression::Immediate(Verdict::Return));
     let reject = |protocol: Protocol| {
         counted(rule(vec![
             Expression::Meta {
@@ -71,7 +75,10 @@ pub fn reject_ports() -> Vec<Rule> {
             Expression::Reject(RejectKind::PortUnreachable),
         ]))
     };
-    Protocol::ALL.map(reject).into()
+    [rule(forwarded)]
+        .into_iter()
+        .chain(Protocol::ALL.map(reject))
+        .collect()
 }
 
 /// A base chain.

@@ -332,7 +332,12 @@ impl<'a> Walk<'a> {
                 },
                 Expression::Lookup { set, from } => self.lookup(set, *from).is_some(),
                 Expression::Nat { address, port, .. } => {
-                    self.redirected = self.target(*address, *port);
+                    let target = self.target(*address, *port);
+                    // The kernel does not set IPS_DST_NAT for a translation to the same.
+                    if target == Some(self.current_target()) {
+                        return Err(Step::Accept);
+                    }
+                    self.redirected = target;
                     self.has_dnat = self.redirected.is_some();
                     if let Some(target) = self.redirected {
                         self.path.note(|| Event::Redirect(target));
@@ -459,6 +464,13 @@ impl<'a> Walk<'a> {
     pub fn destination(&self) -> IpAddr {
         self.redirected
             .map_or(self.packet.destination, |target| target.address)
+    }
+
+    fn current_target(&self) -> Target {
+        Target {
+            address: self.destination(),
+            port: self.port(),
+        }
     }
 
     fn port(&self) -> Port {

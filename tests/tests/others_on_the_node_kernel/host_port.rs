@@ -5,6 +5,7 @@ use backend::Backend;
 use dataplane::{Packet, Port};
 use tests::network::{Namespace, start_server};
 use tests::scenario::{RealKernel, Script};
+use xtables::Variant;
 
 use crate::stage::{connect, packets, play};
 
@@ -38,9 +39,9 @@ const OF_NO_SERVICE: u16 = 8444;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Written {
     /// In a separate table with the priority of DNAT: backend `nftables` of the CNI plugin portmap.
-    TableOfItsOwn,
+    InItsOwnTable,
     /// After the other rules of table nat: backend `iptables` of the same plugin.
-    With(&'static str),
+    With(Variant),
 }
 
 /// The Service must answer on its ports, and the host port on the other ones, independently of
@@ -87,7 +88,7 @@ fn asked<B: Backend + Send>(mut kernel: RealKernel<B>, script: &Script) -> Resul
 fn map_ports(node: &Namespace, written: Written) -> Result<()> {
     for port in [8443, OF_NO_SERVICE] {
         match written {
-            Written::TableOfItsOwn => {
+            Written::InItsOwnTable => {
                 // A non-local destination is mapped too, except for packets from the node itself.
                 let table = format!(
                     "table ip cni_hostport {{ \
@@ -99,7 +100,11 @@ fn map_ports(node: &Namespace, written: Written) -> Result<()> {
                 );
                 let _ = node.nft(&[&table])?;
             }
-            Written::With(program) => {
+            Written::With(variant) => {
+                let program = match variant {
+                    Variant::NfTables => "iptables-nft",
+                    Variant::Legacy => "iptables-legacy",
+                };
                 let local = "-m addrtype --dst-type LOCAL -p tcp --dport";
                 for chain in ["PREROUTING", "OUTPUT"] {
                     let rule = format!(
@@ -113,4 +118,23 @@ fn map_ports(node: &Namespace, written: Written) -> Result<()> {
         }
     }
     Ok(())
+}
+
+// === impl Written ===
+
+impl Written {
+    /// The name of the test.
+    pub(crate) fn test(self) -> &'static str {
+        match self {
+            Written::InItsOwnTable => {
+                "t92_a_service_comes_before_a_host_port_in_a_table_of_its_own"
+            }
+            Written::With(Variant::NfTables) => {
+                "t92_a_service_comes_before_a_host_port_of_iptables_nft"
+            }
+            Written::With(Variant::Legacy) => {
+                "t92_a_service_comes_before_a_host_port_of_iptables_legacy"
+            }
+        }
+    }
 }

@@ -7,65 +7,82 @@ mod local_cluster_ip;
 mod stage;
 
 use anyhow::Result;
-use libtest_mimic::Arguments;
+use backend::Backend;
+use libtest_mimic::{Arguments, Trial};
 use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
+use tests::scenario::{RealKernel, Script};
 use tests::trial::trial;
+use xtables::Variant;
 
 use crate::host_port::{Written, services_come_first};
+use crate::local_cluster_ip::{a_cache_answers, strangers_are_refused};
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
+    let locks = tempfile::tempdir()?;
+    let lock = locks.path().join("xtables.lock");
+    let of_iptables_nft = Written::With(Variant::NfTables);
+    let of_iptables_legacy = Written::With(Variant::Legacy);
+    let all = [Written::InItsOwnTable, of_iptables_nft, of_iptables_legacy];
+    let nft = stage::iptables(Variant::NfTables, &lock);
+    let legacy = stage::iptables(Variant::Legacy, &lock);
+    let mut trials = [
+        in_mode("nftables", stage::nftables, &all),
+        in_mode("iptables-nft", nft, &[of_iptables_nft]),
+        in_mode("iptables-legacy", legacy, &[of_iptables_legacy]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>();
     let missing = find_ipvs(&["rr"])?;
     if let Some(why) = &missing {
-        println!("SKIPPED: full affinity maps of mode ipvs: {why}");
+        println!("SKIPPED: the tests of mode ipvs: {why}");
     }
-    let trials = vec![
-        trial(
-            "nftables/a_process_on_every_address_does_not_answer_on_a_cluster_ip",
-            || local_cluster_ip::strangers_are_refused(stage::nftables),
-        ),
-        trial(
-            "iptables/a_process_on_every_address_does_not_answer_on_a_cluster_ip",
-            || local_cluster_ip::strangers_are_refused(stage::iptables),
-        ),
-        trial(
-            "nftables/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering",
-            || local_cluster_ip::a_cache_answers(stage::nftables),
-        ),
-        trial(
-            "iptables/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering",
-            || local_cluster_ip::a_cache_answers(stage::iptables),
-        ),
+    let mut of_ipvs = in_mode("ipvs", stage::ipvs, &all[..2]);
+    of_ipvs.push(trial(
+        "ipvs/t77_a_service_whose_maps_are_full_takes_affinity_from_no_other",
+        affinity::full_maps_of_mode_ipvs,
+    ));
+    let of_ipvs = of_ipvs.into_iter();
+    trials.extend(of_ipvs.map(|trial| trial.with_ignored_flag(missing.is_some())));
+    trials.extend([
         trial(
             "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
             affinity::a_flood_of_clients,
         ),
         trial(
-            "ipvs/t77_a_service_whose_maps_are_full_takes_affinity_from_no_other",
-            affinity::full_maps_of_mode_ipvs,
-        )
-        .with_ignored_flag(missing.is_some()),
-        trial(
             "t93_a_service_whose_affinity_is_exhausted_is_named_as_long_as_it_is",
             exhausted_affinity::it_is_reported_as_long_as_it_lasts,
         ),
+    ]);
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    drop(locks);
+    conclusion.exit();
+}
+
+/// The tests of every mode; `host_ports` are those that must give way to its Services.
+fn in_mode<B: Backend + Send + 'static>(
+    mode: &str,
+    build: impl Fn(&Script) -> Result<RealKernel<B>> + Clone + Send + 'static,
+    host_ports: &[Written],
+) -> Vec<Trial> {
+    let (strangers, cache) = (build.clone(), build.clone());
+    let mut trials = vec![
         trial(
-            "nftables/t92_a_service_comes_before_a_host_port_in_a_table_of_its_own",
-            || services_come_first(stage::nftables, Written::TableOfItsOwn),
+            &format!("{mode}/a_process_on_every_address_does_not_answer_on_a_cluster_ip"),
+            || strangers_are_refused(strangers),
         ),
         trial(
-            "nftables/t92_a_service_comes_before_a_host_port_of_iptables_nft",
-            || services_come_first(stage::nftables, Written::With("iptables-nft")),
-        ),
-        trial(
-            "nftables/t92_a_service_comes_before_a_host_port_of_iptables_legacy",
-            || services_come_first(stage::nftables, Written::With("iptables-legacy")),
-        ),
-        trial(
-            "iptables/t92_a_service_comes_before_a_host_port_of_iptables_nft",
-            || services_come_first(stage::iptables, Written::With("iptables-nft")),
+            &format!("{mode}/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering"),
+            || a_cache_answers(cache),
         ),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    for &written in host_ports {
+        let build = build.clone();
+        trials.push(trial(&format!("{mode}/{}", written.test()), move || {
+            services_come_first(build, written)
+        }));
+    }
+    trials
 }

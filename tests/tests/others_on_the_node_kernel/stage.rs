@@ -14,7 +14,7 @@ use tests::scenario::{
 };
 use xtables::Variant;
 
-/// No other process holds the iptables lock.
+/// A test holds the iptables lock for milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Mode nftables.
@@ -22,15 +22,19 @@ pub(crate) fn nftables(script: &Script) -> Result<RealKernel<Nftables>> {
     RealKernel::build(script, backend_nftables::open, nftables_form())
 }
 
-/// Mode iptables, variant nf_tables.
-pub(crate) fn iptables(script: &Script) -> Result<RealKernel<Iptables>> {
-    let folder = tempfile::tempdir()?;
+/// Mode iptables. All tests share the lock at `lock`.
+pub(crate) fn iptables(
+    variant: Variant,
+    lock: &Path,
+) -> impl Fn(&Script) -> Result<RealKernel<Iptables>> + Clone + Send + 'static {
     let lock = Lock {
-        path: folder.path().join("xtables.lock"),
+        path: lock.to_owned(),
         patience: PATIENCE,
     };
-    let open = || backend_iptables::open(Variant::NfTables, &lock);
-    RealKernel::build(script, open, iptables_form())
+    move |script| {
+        let open = || backend_iptables::open(variant, &lock);
+        RealKernel::build(script, open, iptables_form())
+    }
 }
 
 /// Mode ipvs.

@@ -39,28 +39,6 @@ pub(super) fn labelled(label: usize) -> Vec<Expression> {
     ]
 }
 
-/// Matches packets whose mark has these bits under `mask`.
-pub(super) fn marked(bits: u32, mask: u32) -> Vec<Expression> {
-    vec![
-        load_mark(),
-        Expression::Bitwise {
-            from: Register(0),
-            to: Register(0),
-            mask: mask.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        },
-        compare(Operator::Equal, &bits.to_ne_bytes()),
-    ]
-}
-
-/// Loads the packet's mark.
-pub(super) fn load_mark() -> Expression {
-    Expression::Meta {
-        key: MetaKey::Mark,
-        to: Register(0),
-    }
-}
-
 /// Sets the packet's mark.
 pub(super) fn set_mark(value: u32) -> [Expression; 2] {
     [
