@@ -67,7 +67,6 @@ use crate::{
         type_ = "string",
         json_path = ".status.syncLatency.p99"
     ),
-    printcolumn(name = "Last-Sync", type_ = "date", json_path = ".status.lastSyncTime"),
     printcolumn(
         name = "Age",
         type_ = "date",
@@ -139,7 +138,8 @@ pub struct NodeProxyStatus {
     #[schemars(with = "Mode")]
     pub mode: Option<Mode>,
 
-    /// When the kernel last acknowledged a write, or was last found to need none.
+    /// When the kernel last acknowledged a write, or was last found to need none, before this status was written: an agent
+    /// that renews a Lease writes none while nothing changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync_time: Option<Time>,
 
@@ -147,7 +147,7 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_latency: Option<SyncLatency>,
 
-    /// How the agent shows that it is alive; absent when it does so by this status alone, which it renews every five
+    /// How the agent shows that it is alive; absent when it does so by this status alone, which it then renews every five
     /// minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Heartbeat")]
@@ -156,7 +156,7 @@ pub struct NodeProxyStatus {
     /// How much is programmed.
     pub counts: Counts,
 
-    /// How full the connection tracking table is; absent where the kernel does not say.
+    /// How full the connection tracking table was when this status was written; absent where the kernel does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conntrack: Option<ConntrackFill>,
 

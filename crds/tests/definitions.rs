@@ -50,7 +50,7 @@ fn tables_show_the_columns_people_look_for() {
     assert_eq!(columns(&profile, 1), "Scheduler Paused Rollout Wave");
     assert_eq!(
         columns(&node, 0),
-        "Profile Mode Ready Reason Degraded Services Sync-P99 Last-Sync Age"
+        "Profile Mode Ready Reason Degraded Services Sync-P99 Age"
     );
     assert_eq!(columns(&node, 1), "Applied Rejected Agent Kernel");
 }

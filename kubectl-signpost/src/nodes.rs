@@ -59,8 +59,7 @@ pub(crate) fn render(listing: &Listing, format: Format, paint: Paint) -> String 
     if listing.nodes.is_empty() && listing.unreadable.is_empty() {
         return "no nodes\n".to_owned();
     }
-    let now = Timestamp::now();
-    let mut text = table(listing, format, now).render(paint);
+    let mut text = table(listing, format).render(paint);
     for (reason, names) in by_reason(&listing.nodes) {
         let mut named = names[..names.len().min(MOST_NAMED)].join(", ");
         if names.len() > MOST_NAMED {
@@ -80,36 +79,27 @@ pub(crate) fn render(listing: &Listing, format: Format, paint: Paint) -> String 
     text
 }
 
-fn table(listing: &Listing, format: Format, now: Timestamp) -> Table {
+fn table(listing: &Listing, format: Format) -> Table {
     let mut header = vec![
-        "NODE",
-        "PROFILE",
-        "MODE",
-        "READY",
-        "REASON",
-        "DEGRADED",
-        "SERVICES",
-        "SYNC-P99",
-        "LAST-SYNC",
+        "NODE", "PROFILE", "MODE", "READY", "REASON", "DEGRADED", "SERVICES", "SYNC-P99",
     ];
     if format == Format::Wide {
         header.extend(["HASH", "REJECTED", "DRIFT", "AGENT", "KERNEL"]);
     }
     let mut table = Table::new(&header);
     for node in &listing.nodes {
-        table.push(row(node, format, now));
+        table.push(row(node, format));
     }
     table
 }
 
-fn row(node: &NodeReport, format: Format, now: Timestamp) -> Vec<Cell> {
+fn row(node: &NodeReport, format: Format) -> Vec<Cell> {
     let tone = match node.health {
         Health::Healthy => Tone::Plain,
         Health::Pending => Tone::Notable,
         Health::Unhealthy => Tone::Bad,
     };
     let mode = node.mode.map(|mode| mode.to_string());
-    let synced = node.last_sync_time.map(|time| age(time, now));
     let mut cells: Vec<Cell> = vec![
         node.name.as_str().into(),
         or_dash(&node.profile),
@@ -126,7 +116,6 @@ fn row(node: &NodeReport, format: Format, now: Timestamp) -> Vec<Cell> {
         or_dash(&node.degraded),
         node.services.to_string().into(),
         or_dash(node.sync_p99.as_deref().unwrap_or_default()),
-        or_dash(&synced.unwrap_or_default()),
     ];
     if format == Format::Wide {
         cells.extend([

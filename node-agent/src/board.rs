@@ -10,6 +10,7 @@ use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
 use modes::{MechanismState, RulesByMechanism, VariantScan};
 use reconciler::{Report, RunningSync};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant as Moment;
 
@@ -30,6 +31,7 @@ pub(crate) struct Board {
     report: watch::Sender<Option<Arc<Report>>>,
     status: watch::Sender<Arc<NodeProxyStatus>>,
     heartbeat: watch::Sender<Option<Moment>>,
+    status_in_api: watch::Sender<Value>,
     conntrack: watch::Sender<ConntrackState>,
     not_relayed: watch::Sender<Vec<Rejection>>,
     full_affinity_maps: watch::Sender<BTreeSet<FrontendKey>>,
@@ -63,6 +65,7 @@ impl Board {
             report: watch::Sender::new(None),
             status: watch::Sender::new(Arc::default()),
             heartbeat: watch::Sender::new(None),
+            status_in_api: watch::Sender::new(Value::Null),
             conntrack: watch::Sender::new(ConntrackState::default()),
             not_relayed: watch::Sender::new(Vec::new()),
             full_affinity_maps: watch::Sender::new(BTreeSet::new()),
@@ -259,6 +262,12 @@ impl Board {
     /// The status of this node.
     pub(crate) fn status(&self) -> watch::Receiver<Arc<NodeProxyStatus>> {
         self.status.subscribe()
+    }
+
+    /// Where the watch of this node's NodeProxy posts the status that is in the API, whoever wrote
+    /// it.
+    pub(crate) fn status_in_api(&self) -> &watch::Sender<Value> {
+        &self.status_in_api
     }
 
     pub(crate) fn post_status(&self, status: Arc<NodeProxyStatus>) {

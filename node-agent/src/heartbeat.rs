@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 use crate::board::Board;
 use crate::engine::{AppliedConfig, Configuration};
 use crate::jitter::{fraction, jittered, spread};
+use crate::reporter::{START, is_starting};
 
 /// The field manager of the agents, the same as for their status.
 const FIELD_MANAGER: &str = "signpost-agent";
@@ -92,6 +93,15 @@ pub(crate) async fn report(
     tokio::select! {
         () = stop.cancelled() => return,
         assigned = applied_config.wait_for(is_assigned) => if assigned.is_err() { return },
+    }
+    // Agents that end again and again as they start are no sign of life: the report of one before
+    // them stands, and without renewals the operator says that it no longer does.
+    let mut status = board.status();
+    let reports = status.wait_for(|status| !is_starting(status));
+    // Cancel safe, as above. After this time the status says that the agent does not get ready.
+    tokio::select! {
+        () = stop.cancelled() => return,
+        _ = timeout(START, reports) => {}
     }
     let mut series: Option<Series> = None;
     let mut failures = 0_u32;

@@ -2,6 +2,7 @@
 
 mod difference;
 mod earlier;
+mod last;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use jiff::Timestamp;
 use kube::api::Api;
 use kube::core::ApiResource;
 use reconciler::SLOW_ROUND;
-use runtime::{CancellationToken, Check, Readiness, apply_status, chain};
+use runtime::{AppliedStatus, CancellationToken, Check, Readiness, apply_status, chain};
+use serde_json::Value;
 use thiserror::Error;
 use tokio::time::{Instant as Deadline, sleep_until};
 use tracing::{debug, warn};
@@ -25,8 +27,9 @@ use crate::conntrack;
 use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
-use difference::{Difference, difference};
 use earlier::Earlier;
+pub(crate) use earlier::{START, is_starting};
+use last::{Last, Written};
 
 /// The field manager of the agents. Each agent writes the status of one object.
 const FIELD_MANAGER: &str = "signpost-agent";
@@ -44,8 +47,8 @@ const FIGURES_SPREAD: Duration = Duration::from_secs(60);
 const SOURCE_SPREAD: Duration = Duration::from_secs(30);
 /// The same range for the first latency after a start.
 const FIRST_LATENCY: Duration = Duration::from_secs(5);
-/// The time between two writes if nothing has changed, to show that this agent is alive. With five
-/// minutes, 5,000 nodes make 17 writes a second.
+/// The time between two writes if nothing has changed: without a Lease they show that this agent is
+/// alive, and they restore what another client has written.
 const IDLE: Duration = Duration::from_secs(300);
 /// The shortest time between two composed statuses: a node may commit a hundred changes a second,
 /// and no reader needs its status as often. A file is written each time, which costs no other
@@ -185,8 +188,9 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
     }
 }
 
-/// Writes the status to `destination` when it changes, and periodically when it does not. In the
-/// API, it carries on the report of the agent that ran before.
+/// Writes the status to `destination` when it changes. What does not change is written again only to
+/// a file, by an agent that renews no Lease, and over another client's write. In the API, the
+/// status carries on the report of the agent that ran before.
 pub(crate) async fn report(
     destination: Destination,
     node: String,
@@ -195,16 +199,25 @@ pub(crate) async fn report(
 ) {
     let (mut status, mut applied_config) = (board.status(), board.applied_config());
     let mut heartbeat = board.heartbeat();
+    let mut in_api = board.status_in_api().subscribe();
     let mut last = Last::Never;
     let mut earlier = Earlier::Unread;
     let mut left_out = BTreeSet::new();
     loop {
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
-        let due = last.due(&current, renewed_since, &destination, Deadline::now());
-        let due = earlier
-            .stands_until(&current)
-            .map_or(due, |until| due.max(until));
+        let due = {
+            let in_api = &*in_api.borrow_and_update();
+            last.due(
+                &current,
+                renewed_since,
+                &destination,
+                in_api,
+                Deadline::now(),
+            )
+        };
+        let stands_until = earlier.stands_until(&current);
+        let due = due.map(|due| stands_until.map_or(due, |until| due.max(until)));
         // Cancel safe: the due time is computed again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
@@ -213,7 +226,8 @@ pub(crate) async fn report(
             changed = applied_config.changed(), if matches!(last, Last::Absent { .. }) => {
                 if changed.is_err() { return }
             }
-            () = sleep_until(due) => {}
+            changed = in_api.changed() => if changed.is_err() { return } else { continue },
+            () = sleep_until(due.unwrap_or_else(Deadline::now)), if due.is_some() => {}
         }
         // An object that is created during this attempt wakes the next.
         applied_config.mark_unchanged();
@@ -237,7 +251,8 @@ pub(crate) async fn report(
         };
         let at = Deadline::now();
         last = match outcome {
-            Ok(fields) => {
+            Ok(answer) => {
+                let fields = answer.left_out;
                 if !fields.is_empty() && fields != left_out {
                     warn!(
                         ?fields,
@@ -245,14 +260,15 @@ pub(crate) async fn report(
                     );
                 }
                 left_out = fields;
-                Last::Written {
+                Last::Written(Written {
                     status: current,
+                    in_api: answer.in_api,
                     renewed_since,
                     at,
                     idle: jittered(IDLE),
                     differs_since: None,
                     source_differs_since: None,
-                }
+                })
             }
             Err(error) if is_absent(&error) => {
                 debug!("NodeProxy {node} does not exist yet: its status is not written");
@@ -276,102 +292,23 @@ pub(crate) async fn report(
     }
 }
 
-/// The outcome of the last attempt to write.
-enum Last {
-    Never,
-    Written {
-        status: Arc<NodeProxyStatus>,
-        /// Since when the Lease had been renewed.
-        renewed_since: Option<Deadline>,
-        at: Deadline,
-        idle: Duration,
-        /// When the status was first seen to differ.
-        differs_since: Option<Deadline>,
-        /// When it was first seen to differ by the source.
-        source_differs_since: Option<Deadline>,
-    },
-    Failed {
-        retry: Deadline,
-        /// The number of failures in a row.
-        failures: u32,
-    },
-    /// There was no NodeProxy to write to.
-    Absent {
-        retry: Deadline,
-    },
+/// A status after a write.
+#[derive(Default)]
+struct Answer {
+    /// What is in the API; null in a file.
+    in_api: Value,
+    /// The fields that the API server's definition does not have.
+    left_out: BTreeSet<String>,
 }
 
-impl Last {
-    /// Returns how many writes failed in a row.
-    const fn failures(&self) -> u32 {
-        match self {
-            Last::Failed { failures, .. } => *failures,
-            Last::Never | Last::Written { .. } | Last::Absent { .. } => 0,
-        }
-    }
-
-    /// Returns when to write `current`, with a Lease that has been renewed without interruption
-    /// since `renewed_since`. After an interruption the operator may have written that this agent
-    /// is silent, so a different `renewed_since` counts as a change.
-    fn due(
-        &mut self,
-        current: &NodeProxyStatus,
-        renewed_since: Option<Deadline>,
-        destination: &Destination,
-        now: Deadline,
-    ) -> Deadline {
-        match self {
-            Last::Never => now,
-            Last::Failed { retry, .. } | Last::Absent { retry } => *retry,
-            Last::Written {
-                status,
-                renewed_since: before,
-                at,
-                idle,
-                differs_since,
-                source_differs_since,
-            } => {
-                let difference = match *before == renewed_since {
-                    true => difference(status, current),
-                    false => Difference::Meaning,
-                };
-                if difference != Difference::Source {
-                    *source_differs_since = None;
-                }
-                if difference == Difference::None {
-                    *differs_since = None;
-                    return *at + *idle;
-                }
-                let seen = *differs_since.get_or_insert(now);
-                if matches!(destination, Destination::File(_)) {
-                    return now;
-                }
-                // The jitter of the idle time determines this node's place in the range.
-                let part =
-                    (*idle - IDLE.mul_f64(0.9)).as_secs_f64() / IDLE.mul_f64(0.2).as_secs_f64();
-                let place = |range: Duration| range.mul_f64(part.clamp(0.0, 1.0));
-                match difference {
-                    Difference::None | Difference::Meaning => *at + AT_ONCE,
-                    Difference::Source => {
-                        let seen = *source_differs_since.get_or_insert(now);
-                        (seen + place(SOURCE_SPREAD)).max(*at + AT_ONCE)
-                    }
-                    Difference::FirstLatency => seen + place(FIRST_LATENCY),
-                    Difference::Figures => (seen + place(FIGURES_SPREAD)).max(*at + FIGURES),
-                }
-            }
-        }
-    }
-}
-
-/// Writes the status; returns the fields that the API server's definition does not have.
+/// Writes the status.
 async fn write(
     destination: &Destination,
     node: &str,
     board: &Board,
     status: &NodeProxyStatus,
     renewed_since: Option<Deadline>,
-) -> Result<BTreeSet<String>, WriteError> {
+) -> Result<Answer, WriteError> {
     let status = NodeProxyStatus {
         conntrack: conntrack::observe_fill(),
         heartbeat: renewed_since.map(|_| Heartbeat::Lease),
@@ -388,8 +325,16 @@ async fn write(
             let client = Api::clone(api).into_client();
             let resource = ApiResource::erase::<NodeProxy>(&());
             let applied = apply_status(&client, &resource, node, FIELD_MANAGER, patch).await;
-            let left_out = applied.map(|applied| applied.left_out);
-            left_out.map_err(|source| WriteError::Api {
+            let answer = applied.map(
+                |AppliedStatus {
+                     mut object,
+                     left_out,
+                 }| Answer {
+                    in_api: object.data["status"].take(),
+                    left_out,
+                },
+            );
+            answer.map_err(|source| WriteError::Api {
                 node: node.to_owned(),
                 source,
             })
@@ -403,7 +348,7 @@ async fn write(
             document.status = Some(status);
             let written = write_file(file, &document);
             written
-                .map(|()| BTreeSet::new())
+                .map(|()| Answer::default())
                 .map_err(|source| WriteError::File {
                     file: file.clone(),
                     source,

@@ -156,8 +156,13 @@ pub(crate) async fn start(
     supervisor.spawn("addresses", addresses);
     match source {
         Source::Kubernetes(client) => {
-            let watch =
-                source::kubernetes::watch(client, node.clone(), deliveries, supervisor.stop());
+            let watch = source::kubernetes::watch(
+                client,
+                node.clone(),
+                deliveries,
+                board.status_in_api().clone(),
+                supervisor.stop(),
+            );
             supervisor.spawn("API server", watch);
         }
         Source::Manifests(directory) => {

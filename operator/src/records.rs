@@ -349,8 +349,8 @@ impl Record for NodeProxyRecord {
         &self.version
     }
 
-    /// An agent writes its status every five minutes. At rest only the time of the last sync
-    /// differs, which is used only to detect a silent agent without a Lease.
+    /// Statuses that differ in the time of the last sync only, which agents up to version 0.1 write every
+    /// five minutes: it is used only to detect a silent agent without a Lease.
     fn decides_as(&self, other: &Self) -> bool {
         let mut renewed = Self {
             version: other.version.clone(),

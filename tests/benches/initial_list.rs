@@ -25,11 +25,11 @@ use kube::{Api, Client};
 use runtime::{
     BuildInfo, CancellationToken, ClientSource, Metrics, RestClientMetrics, open_client,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use source::{Delivery, SourceCondition};
 use tests::control_plane::{self, ADMINISTRATOR, ControlPlane, Options};
 use tests::tcp_connections::connections_to;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 const SERVICES: u32 = 10_000;
 const ENDPOINTS: u32 = 5;
@@ -227,6 +227,7 @@ impl PacketPath {
             client,
             node,
             sender,
+            watch::Sender::new(Value::Null),
             stop.clone(),
         ));
         loop {

@@ -14,10 +14,10 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use runtime::CancellationToken;
-use serde_json::json;
+use serde_json::{Value, json};
 use source::{Delivery, SourceCondition};
 use tests::control_plane::{self, ADMINISTRATOR, ControlPlane, Options, User};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 /// Everything here takes a second; the rest is a reserve for busy machines.
@@ -354,6 +354,7 @@ impl Reader {
             client,
             "node-1".to_owned(),
             sender,
+            watch::Sender::new(Value::Null),
             stop,
         ));
         Ok(Reader {

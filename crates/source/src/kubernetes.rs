@@ -25,7 +25,8 @@ use catalog::object::{EndpointSlice, Node, Service, ServiceCidr};
 use catalog::{Change, Event};
 use kube::Client;
 use runtime::CancellationToken;
-use tokio::sync::mpsc;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch as posted};
 use tokio::task::JoinSet;
 
 use crate::{Delivery, EngineGone, deliver};
@@ -43,6 +44,8 @@ use freshness::Freshness;
 /// the kind ServiceCIDR, there are no ServiceCIDRs; if it does not have NodeProxies, there is no
 /// configuration.
 ///
+/// The status of the NodeProxy goes to `own_status`, whoever wrote it; null if there is none.
+///
 /// # Errors
 ///
 /// Fails only if the engine has ended.
@@ -50,10 +53,15 @@ pub async fn watch(
     client: Client,
     node: String,
     deliveries: mpsc::Sender<Delivery>,
+    own_status: posted::Sender<Value>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     let freshness = Freshness::default();
-    let assignments = Assignments::new(deliveries.clone(), freshness.watch_health("NodeProxy"));
+    let assignments = Assignments::new(
+        deliveries.clone(),
+        own_status,
+        freshness.watch_health("NodeProxy"),
+    );
     let objects = Objects(deliveries.clone());
     let follow = |collection: Collection| {
         let watch_health = freshness.watch_health(collection.kind);

@@ -80,12 +80,12 @@ fn t141_nodes_are_one_line_each_and_their_troubles_are_grouped() {
     };
     let listing = Listing::of(&read, &[bare]);
     assert_eq!(
-        table(&listing, Format::Text, now()).render(Paint::Plain),
-        "NODE   PROFILE   MODE       READY   REASON            DEGRADED   SERVICES   SYNC-P99   LAST-SYNC\n\
-         n1     default   nftables   True    Programmed        False      3          4ms        12s\n\
-         n2     default   nftables   False   CommitFailed      True       3          4ms        12s\n\
-         n3     default   nftables   False   CommitFailed      True       3          4ms        12s\n\
-         n9     -         -          -       NoConfiguration   -          0          -          -\n"
+        table(&listing, Format::Text).render(Paint::Plain),
+        "NODE   PROFILE   MODE       READY   REASON            DEGRADED   SERVICES   SYNC-P99\n\
+         n1     default   nftables   True    Programmed        False      3          4ms\n\
+         n2     default   nftables   False   CommitFailed      True       3          4ms\n\
+         n3     default   nftables   False   CommitFailed      True       3          4ms\n\
+         n9     -         -          -       NoConfiguration   -          0          -\n"
     );
     let text = render(&listing, Format::Text, Paint::Plain);
     assert!(
@@ -119,7 +119,7 @@ fn wide_has_hash_and_versions() {
     let disturbed = node("n1", |status| {
         status.drift = vec![drift(None, 1), drift(Some("nft"), 12)];
     });
-    let wide = table(&listing(vec![disturbed]), Format::Wide, now());
+    let wide = table(&listing(vec![disturbed]), Format::Wide);
     let text = wide.render(Paint::Plain);
     assert!(text.contains("HASH"), "{text}");
     assert!(text.contains(" unknown:1,nft:12 "), "{text}");

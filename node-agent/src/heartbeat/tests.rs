@@ -2,7 +2,11 @@
 
 use std::sync::Mutex;
 
+use crds::NodeProxyStatus;
+use crds::condition::READY;
+use crds::condition::reason::PROGRAMMED;
 use http::{Method, Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::client::Body;
 use tower::service_fn;
 
@@ -32,20 +36,37 @@ impl Rig {
         });
         let board = Arc::new(Board::new());
         let stop = CancellationToken::new();
-        tokio::spawn(report(
+        tokio::spawn(super::report(
             Client::new(server, "default"),
             "signpost-system".to_owned(),
             "node-1".to_owned(),
             Arc::clone(&board),
             stop.clone(),
         ));
-        Rig { asked, board, stop }
+        let rig = Rig { asked, board, stop };
+        rig.report();
+        rig
     }
 
     fn assign(&self) {
         let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         engine.apply(assigned(), std::time::Instant::now());
         self.board.post_view(engine.view());
+    }
+
+    /// The agent has composed its first status that says more than that it is starting.
+    fn report(&self) {
+        self.board.post_status(Arc::new(NodeProxyStatus {
+            conditions: vec![Condition {
+                type_: READY.to_owned(),
+                status: "True".to_owned(),
+                reason: PROGRAMMED.name.to_owned(),
+                message: String::new(),
+                observed_generation: None,
+                last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            }],
+            ..NodeProxyStatus::default()
+        }));
     }
 
     /// Returns the requests of the next `seconds`.
@@ -91,6 +112,16 @@ async fn a_lease_is_renewed_twice_a_minute_from_the_first_assignment_on() {
     assert!(asked.iter().all(|request| request == RENEWAL), "{asked:?}");
     assert!((18..=23).contains(&asked.len()), "{} renewals", asked.len());
     assert!(rig.has_promised());
+}
+
+/// The report of the last agent that was ready stands until the operator notices the silence.
+#[tokio::test(start_paused = true)]
+async fn t263_an_agent_that_ends_again_and_again_as_it_starts_renews_no_lease() {
+    let rig = Rig::start(|_, _| (200, LEASE));
+    rig.board.post_status(Arc::default());
+    rig.assign();
+    assert!(rig.asked_in(29).await.is_empty(), "it is starting");
+    assert!(!rig.asked_in(2).await.is_empty(), "it says so by itself");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use crds::condition::{self, READY, Status, reason};
+use crds::node_proxy::Heartbeat;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -13,9 +14,10 @@ use tokio::time::Instant as Deadline;
 
 /// How long an earlier report may stand in for what this agent does not know yet. To read Services
 /// and to program them takes a second or two, and longer while the API server is busy.
-const START: Duration = Duration::from_secs(30);
-/// The age up to which a report of readiness stands. An agent writes at least every five minutes and
-/// a half, so an older one says that agents have ended before they could write.
+pub(crate) const START: Duration = Duration::from_secs(30);
+/// The age up to which a report of readiness by an agent without a Lease stands. Such an agent writes
+/// at least every five minutes and a half, so an older one says that agents have ended before they
+/// could write. With a Lease the operator says so: these agents do not begin to renew it.
 const RECENT: Duration = Duration::from_secs(360);
 
 /// What is known of the earlier report.
@@ -56,9 +58,10 @@ impl Earlier {
     /// The report `status`, read at `now` on a kernel that runs since `boot`.
     pub(super) fn of(status: NodeProxyStatus, boot: Option<Timestamp>, now: Timestamp) -> Earlier {
         let last = status.last_sync_time.as_ref().map(|time| time.0);
+        let has_lease = status.heartbeat == Some(Heartbeat::Lease);
         let is_recent = |last: Timestamp| {
-            let age = Duration::try_from(now.duration_since(last));
-            boot.is_some_and(|boot| last > boot) && age.unwrap_or_default() < RECENT
+            let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+            boot.is_some_and(|boot| last > boot) && (has_lease || age < RECENT)
         };
         let is_true = condition::status_of(&status.conditions, READY) == Status::True;
         Earlier::Read(Box::new(Report {
@@ -117,7 +120,7 @@ fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
 }
 
 /// Whether the agent knows too little yet to say whether the node is ready.
-fn is_starting(current: &NodeProxyStatus) -> bool {
+pub(crate) fn is_starting(current: &NodeProxyStatus) -> bool {
     let pending = [
         reason::STARTING,
         reason::LISTS_PENDING,

@@ -28,8 +28,6 @@ pub(super) const SYNC: Duration = Duration::from_millis(100);
 pub(super) const HANDOVER: Duration = Duration::from_secs(1);
 /// How often an agent writes a status in which only figures change (`node-agent`, `reporter.rs`).
 const FIGURES: Duration = Duration::from_secs(150);
-/// How often it writes an unchanged one.
-const IDLE: Duration = Duration::from_secs(300);
 /// The shortest time between two statuses.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// The pause after a failed write.
@@ -112,7 +110,6 @@ impl Agent {
     pub(super) async fn run(mut self) {
         let mut renewals = periodic(RENEWAL, self.phase);
         let mut figures = periodic(FIGURES, self.phase);
-        let mut idle = periodic(IDLE, self.phase);
         self.renew().await;
         loop {
             self.act().await;
@@ -122,7 +119,6 @@ impl Agent {
                 changed = self.world.changed() => if changed.is_err() { return },
                 _ = renewals.tick() => self.renew().await,
                 _ = figures.tick() => self.change_figures(),
-                _ = idle.tick() => self.repeat(),
             }
         }
     }
@@ -210,12 +206,6 @@ impl Agent {
             self.written = None;
         }
         self.renewed = Instant::now();
-    }
-
-    /// Has the status written again if it is old.
-    fn repeat(&mut self) {
-        let is_old = |written: &Written| written.at.elapsed() > FIGURES;
-        self.is_due |= self.written.as_ref().is_some_and(is_old);
     }
 
     /// Under churn, changed endpoints change figures on every node.

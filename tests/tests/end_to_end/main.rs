@@ -78,7 +78,7 @@ fn main() -> Result<()> {
             restarts::agent,
         ),
         (
-            "t136_a_killed_agent_is_noticed_within_two_minutes",
+            "t136_t263_a_killed_agent_is_noticed_within_two_minutes_and_idle_ones_write_nothing",
             restarts::silent_agent,
         ),
         (

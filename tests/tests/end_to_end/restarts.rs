@@ -1,5 +1,6 @@
 //! Signpost's programs end and restart.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -87,7 +88,8 @@ pub(crate) fn status_of(proxy: &NodeProxy) -> NodeProxyStatus {
     proxy.status.clone().unwrap_or_default()
 }
 
-/// Restarts the agent only after its silence is reported.
+/// Restarts the agent only after its silence is reported. The others meanwhile renew their Leases a few
+/// times, and write no status that says the same again.
 pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
     let name = format!("node-{NODE}");
     cluster.wait_for_node_proxies("all agents to have Leases", DEADLINE, |proxies| {
@@ -104,7 +106,15 @@ pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
 
     let killed = Instant::now();
     cluster.take_agent(NODE)?.kill()?;
+    let seen = RefCell::new(BTreeMap::new());
+    let repetitions = RefCell::new(Vec::new());
     let noticed = cluster.wait_for_node_proxies("the silence", NOTICED_WITHIN, |proxies| {
+        for (other, proxy) in proxies.iter().filter(|(other, _)| **other != name) {
+            let before = seen.borrow_mut().insert(other.clone(), proxy.clone());
+            if before.is_some_and(|before| repeats(&before, proxy)) {
+                repetitions.borrow_mut().push(other.clone());
+            }
+        }
         let status = proxies[&name].status.as_ref();
         status.is_some_and(|s| says(&s.conditions, READY, Status::Unknown, AGENT_SILENT))
     });
@@ -113,10 +123,29 @@ pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
     cluster.start_agent(NODE)?;
     noticed?;
     println!("    noticed {after:.1?} after the agent was killed");
+    let repetitions = repetitions.into_inner();
+    ensure!(
+        repetitions.is_empty(),
+        "agents wrote again what they had written: {repetitions:?}"
+    );
     for (other, proxy) in others.iter().filter(|(other, _)| **other != name) {
         ensure!(is_node_ready(proxy), "{other} is silent, too");
     }
     cluster.wait_until_ready(DEADLINE).map(drop)
+}
+
+/// Whether `after` is a later version of `before` whose status says nothing else.
+fn repeats(before: &NodeProxy, after: &NodeProxy) -> bool {
+    // What is no reason to write.
+    let news = |proxy: &NodeProxy| NodeProxyStatus {
+        last_sync_time: None,
+        conntrack: None,
+        drift: Vec::new(),
+        ..status_of(proxy)
+    };
+    before.metadata.resource_version != after.metadata.resource_version
+        && before.spec == after.spec
+        && news(before) == news(after)
 }
 
 /// SIGTERM: the process exits successfully, and its rules stay.

@@ -5,18 +5,22 @@ use std::time::SystemTime;
 use catalog::Event;
 use crds::NodeProxySpec;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
 
 use super::follow::Recipient;
 use super::freshness::WatchHealth;
 use super::wire::Watched;
 use crate::{Assignment, Delivery, EngineGone, deliver};
 
-/// The fields of a NodeProxy that its node reads. The node itself writes the status.
+/// The fields of a NodeProxy that its node reads. The node itself writes the status, and only
+/// compares what is there with what it wrote.
 #[derive(Debug, Deserialize)]
 pub(super) struct OwnNodeProxy {
     metadata: Metadata,
     spec: NodeProxySpec,
+    #[serde(default)]
+    status: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -31,6 +35,7 @@ struct Metadata {
 #[derive(Debug)]
 pub(super) struct Assignments {
     deliveries: mpsc::Sender<Delivery>,
+    own_status: watch::Sender<Value>,
     /// Stale while the object exists but cannot be read.
     watch_health: WatchHealth,
     /// The last delivered configuration; the outer `None` before the first list ended.
@@ -58,15 +63,25 @@ impl Watched for OwnNodeProxy {
 impl Assignments {
     pub(super) fn new(
         deliveries: mpsc::Sender<Delivery>,
+        own_status: watch::Sender<Value>,
         watch_health: WatchHealth,
     ) -> Assignments {
         watch_health.fresh();
         Assignments {
             deliveries,
+            own_status,
             watch_health,
             reported: None,
             listed: Listed::NotYet,
         }
+    }
+
+    fn post_status(&self, status: Value) {
+        self.own_status.send_if_modified(|known| {
+            let is_other = *known != status;
+            *known = status;
+            is_other
+        });
     }
 
     /// Delivers the configuration if it differs from the last one: the agent's own status updates
@@ -89,9 +104,13 @@ impl Recipient<OwnNodeProxy> for Assignments {
                 Ok(())
             }
             Event::InitDone if self.listed == Listed::Seen => Ok(()),
-            Event::InitDone | Event::Delete(_) => self.send(None).await,
-            Event::InitApply(object) | Event::Apply(object) => {
+            Event::InitDone | Event::Delete(_) => {
+                self.post_status(Value::Null);
+                self.send(None).await
+            }
+            Event::InitApply(mut object) | Event::Apply(mut object) => {
                 self.listed = Listed::Seen;
+                self.post_status(object.status.take());
                 self.send(Some(object.into())).await
             }
             Event::Undecodable {
@@ -110,7 +129,7 @@ impl Recipient<OwnNodeProxy> for Assignments {
 
 impl From<OwnNodeProxy> for Assignment {
     fn from(object: OwnNodeProxy) -> Assignment {
-        let OwnNodeProxy { metadata, spec } = object;
+        let OwnNodeProxy { metadata, spec, .. } = object;
         Assignment {
             generation: metadata.generation,
             reason: format!(

@@ -252,7 +252,7 @@ function describe() {
     ["Services", profile && String(services)],
     ["Rejected", profile && String(rejected)],
     ["Sync p99", syncP99],
-    ["Last sync", lastSyncTime && time(lastSyncTime)],
+    ["Last sync, as reported", lastSyncTime && time(lastSyncTime)],
     ["Hash", appliedHash],
     ["Agent", row.agentVersion],
     ["Kernel", row.kernelVersion],

@@ -57,6 +57,8 @@ async fn without_the_crd_nothing_is_assigned_and_services_are_served_all_the_sam
     );
 
     // The agent's own status update arrives, but only the next spec is delivered.
+    let status = server.own_status.borrow_and_update().clone();
+    assert_eq!(status, json!({"mode": "of a later version"}));
     watch.send("MODIFIED", &proxy_json(1, 1, "5"));
     watch.send("MODIFIED", &proxy_json(2, 2, "6"));
     let assignment = assigned(server.delivery().await).expect("an assignment");

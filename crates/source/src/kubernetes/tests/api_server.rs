@@ -14,7 +14,7 @@ use kube::Client;
 use kube::client::Body;
 use runtime::CancellationToken;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch as posted};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower::service_fn;
@@ -37,6 +37,8 @@ pub(super) struct ApiServer {
     waiting: VecDeque<Asked>,
     pub(super) deliveries: mpsc::Receiver<Delivery>,
     delivered: VecDeque<Delivery>,
+    /// The status of the node's NodeProxy.
+    pub(super) own_status: posted::Receiver<Value>,
     pub(super) stopper: CancellationToken,
     pub(super) source: JoinHandle<Result<(), EngineGone>>,
     /// Open watches without events.
@@ -89,6 +91,7 @@ impl ApiServer {
         });
         let client = Client::new(service, "default");
         let (sender, deliveries) = mpsc::channel(64);
+        let (status, own_status) = posted::channel(Value::Null);
         let stop = CancellationToken::new();
         let stopper = stop.clone();
         ApiServer {
@@ -97,7 +100,8 @@ impl ApiServer {
             deliveries,
             delivered: VecDeque::new(),
             stopper,
-            source: tokio::spawn(watch(client, "node-1".to_owned(), sender, stop)),
+            source: tokio::spawn(watch(client, "node-1".to_owned(), sender, status, stop)),
+            own_status,
             quiet: Vec::new(),
         }
     }
