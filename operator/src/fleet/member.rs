@@ -347,13 +347,23 @@ impl Member<'_> {
         now: Timestamp,
     ) -> Option<(NodeProgress, &Baseline)> {
         let current = &self.current()?.config_hash;
-        let proxy = self.proxy?;
-        let baseline = proxy.baseline.as_ref()?;
+        let baseline = self.proxy?.baseline.as_ref()?;
+        self.went_back(from)
+            .then(|| (self.progress(current, rollout, observations, now), baseline))
+    }
+
+    /// Whether the node was changed back from the configuration of hash `from`.
+    pub(crate) fn went_back(&self, from: &ConfigHash) -> bool {
+        let Some((proxy, current)) = self.proxy.zip(self.current()) else {
+            return false;
+        };
+        let baseline = proxy.baseline.as_ref();
         // A node that an earlier rollout changed from it could return to it.
         let previous = proxy.previous.as_ref();
         let came_forward = previous.is_some_and(|previous| previous.config_hash == *from);
-        let went_back = current != from && baseline.config_hash == *from && !came_forward;
-        went_back.then(|| (self.progress(current, rollout, observations, now), baseline))
+        current.config_hash != *from
+            && baseline.is_some_and(|baseline| baseline.config_hash == *from)
+            && !came_forward
     }
 
     /// Returns the desired configuration that restores the previous spec.

@@ -66,11 +66,18 @@ impl Moves {
         })
     }
 
+    /// Whether no node moves.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(BTreeSet::is_empty)
+    }
+
+    /// Whether the node of this name moves.
+    pub(super) fn have(&self, node: &str) -> bool {
+        self.0.as_ref().is_some_and(|moving| moving.contains(node))
+    }
+
     fn has(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
-        let moves = || {
-            let moving = self.0.as_ref();
-            moving.is_some_and(|moving| moving.contains(member.name()))
-        };
+        let moves = || self.have(member.name());
         match progress {
             NodeProgress::Behind(_) => true,
             NodeProgress::Failing(failure) => is_about_the_change(phase, failure) && moves(),

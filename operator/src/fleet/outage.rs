@@ -1,18 +1,24 @@
-//! Whether nodes are lost for another reason than the change: without the load balancer of the API
-//! server, nodes without the change are lost like those with it. Such a loss fails no node
+//! Whether nodes are lost for another reason than what they were given: without the load balancer of
+//! the API server, the other nodes are lost like those. Such a loss fails no node
 //! ([0036](../../../docs/decisions/0036-what-counts-as-a-failed-node.md)).
 
 use std::collections::BTreeSet;
 
-use crds::effective::hash::ConfigHash;
+use crds::profile::rollout::OnFailure;
 use jiff::Timestamp;
 
 use crate::{
-    fleet::{member::Member, observations::Observations},
+    fleet::{
+        member::Member,
+        moves,
+        observations::Observations,
+        rollout_progress::{Phase, RolloutProgress, Target},
+    },
     records::Role,
 };
 
-/// The nodes lost since the rollout began, among those with the change and among the others.
+/// The nodes lost since a change began, among those that were given it and among the others. A
+/// rollback, and a move of nodes to another profile, are such changes, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     changed: Group,
@@ -33,6 +39,17 @@ struct Witness {
     is_lost: bool,
 }
 
+/// The part of a node in a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It was given the change.
+    Given,
+    /// It was not.
+    Other,
+    /// It may be lost by another change.
+    None,
+}
+
 /// An outage has hit both groups if the share of lost nodes among the others is at least one in so
 /// many of the share among those with the change: with three zones, a lost zone that the only canary
 /// belongs to.
@@ -41,18 +58,14 @@ const COMPARABLE: usize = 4;
 // === impl Losses ===
 
 impl Losses {
-    /// Counts the nodes of the rollout of `hash` that `began` at this generation of the profile.
+    /// Counts the nodes of a change, each by its `part` in it.
     pub(super) fn count(
-        hash: &ConfigHash,
-        began: i64,
+        part: impl Fn(&Member<'_>) -> Part,
         members: &[Member<'_>],
         observations: &Observations,
         now: Timestamp,
     ) -> Self {
-        let is_changed = |member: &Member<'_>| {
-            let has_it = member.current().is_some_and(|it| it.config_hash == *hash);
-            has_it && !member.was_given_before(began)
-        };
+        let is_changed = |member: &Member<'_>| part(member) == Part::Given;
         let given = |member: &Member<'_>| {
             let given = member.proxy.and_then(|proxy| observations.given(proxy));
             given.unwrap_or(now)
@@ -68,7 +81,7 @@ impl Losses {
             } else {
                 lost.is_some_and(|lost| start.is_none_or(|start| lost < start))
             };
-            if member.current().is_some() && !was_lost_before {
+            if member.current().is_some() && !was_lost_before && part(member) != Part::None {
                 witnesses.push(Witness {
                     role: member.node.role(),
                     is_changed,
@@ -135,6 +148,73 @@ impl Losses {
             self.changed.lost + self.others.lost,
             self.changed.nodes + self.others.nodes
         )
+    }
+}
+
+// === impl RolloutProgress ===
+
+impl RolloutProgress {
+    /// Lost nodes have the whole grace from the end of an outage.
+    pub(super) fn look_for_an_outage(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        observations: &mut Observations,
+        now: Timestamp,
+    ) {
+        for member in members {
+            if member.is_lost(now) {
+                observations.note_loss(member.name(), now);
+            } else {
+                observations.note_contact(member.name());
+            }
+        }
+        let losses = self.is_under_way(members).then(|| {
+            let part = |member: &Member<'_>| self.part(member);
+            Losses::count(part, members, observations, now)
+        });
+        let most = target.rollout.max_unavailable.of(members.len());
+        let outage = losses.filter(|losses| losses.are_an_outage(most));
+        if outage.is_some() || self.outage.is_some() {
+            let lost = members.iter().filter(|member| member.is_lost(now));
+            lost.for_each(|member| observations.excuse(member.name(), now));
+        }
+        self.outage = outage;
+    }
+
+    /// Whether nodes are being changed, or wait to be.
+    fn is_under_way(&self, members: &[Member<'_>]) -> bool {
+        match &self.phase {
+            Phase::Rolling => true,
+            Phase::Failed {
+                outcome: OnFailure::Rollback,
+                ..
+            } => members.iter().any(|member| self.was_given_by_it(member)),
+            Phase::Failed { .. } => false,
+            Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
+                !self.moves.is_empty() || members.iter().any(|it| !self.has(it))
+            }
+        }
+    }
+
+    fn part(&self, member: &Member<'_>) -> Part {
+        let is_given = match &self.phase {
+            Phase::Failed { .. } if self.was_given_by_it(member) => return Part::None,
+            Phase::Failed { .. } => member.went_back(self.hash()),
+            phase if moves::has_ended(phase) => self.moves.have(member.name()) && self.has(member),
+            _ => self.was_given_by_it(member),
+        };
+        if is_given { Part::Given } else { Part::Other }
+    }
+
+    fn has(&self, member: &Member<'_>) -> bool {
+        let current = member.current();
+        current.is_some_and(|current| current.config_hash == *self.hash())
+    }
+
+    /// Whether this rollout gave the node its configuration.
+    fn was_given_by_it(&self, member: &Member<'_>) -> bool {
+        self.has(member) && !member.was_given_before(self.began())
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct RolloutProgress {
     /// The phase of the rollout.
     pub(crate) phase: Phase,
     /// The losses of nodes at the last evaluation, if they were an outage.
-    outage: Option<Losses>,
+    pub(super) outage: Option<Losses>,
     /// The nodes that move to the profile since the rollout has ended.
     pub(super) moves: Moves,
 }
@@ -293,7 +293,11 @@ impl RolloutProgress {
                 let retreat = Retreat {
                     outcome: *outcome,
                     target,
-                    room: returns.room,
+                    // As on the way there, lost nodes would carry out together what they were given.
+                    room: match self.outage {
+                        Some(_) => Room::default(),
+                        None => returns.room,
+                    },
                 };
                 self.retreat(retreat, members, &node_progress, now)
             }
@@ -321,32 +325,6 @@ impl RolloutProgress {
                 .chain(returns.wake)
                 .min(),
         }
-    }
-
-    /// Lost nodes have the whole grace from the end of an outage.
-    fn look_for_an_outage(
-        &mut self,
-        target: &Target,
-        members: &[Member<'_>],
-        observations: &mut Observations,
-        now: Timestamp,
-    ) {
-        for member in members {
-            if member.is_lost(now) {
-                observations.note_loss(member.name(), now);
-            } else {
-                observations.note_contact(member.name());
-            }
-        }
-        let count = || Losses::count(&self.hash, self.began, members, observations, now);
-        let most = target.rollout.max_unavailable.of(members.len());
-        let losses = (self.phase == Phase::Rolling).then(count);
-        let outage = losses.filter(|losses| losses.are_an_outage(most));
-        if outage.is_some() || self.outage.is_some() {
-            let lost = members.iter().filter(|member| member.is_lost(now));
-            lost.for_each(|member| observations.excuse(member.name(), now));
-        }
-        self.outage = outage;
     }
 
     fn judge(

@@ -328,7 +328,11 @@ impl RolloutProgress {
             }
         };
         let waiting_for = match phase {
-            RolloutPhase::RollingOut if let Some(outage) = &progress.outage => outage.clone(),
+            RolloutPhase::RollingOut | RolloutPhase::RollingBack
+                if let Some(outage) = &progress.outage =>
+            {
+                outage.clone()
+            }
             RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => format!(
                 "{} of wave {} to be available: {}",
                 nodes(progress.waiting_for.len()),

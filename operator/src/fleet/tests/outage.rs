@@ -176,6 +176,78 @@ fn t216_in_a_small_fleet_a_canary_that_is_lost_still_fails_the_rollout() {
     }
 }
 
+/// Failure story T265. The rollback went on over nodes that nobody could reach, and all of them carried
+/// it out together when they returned.
+#[test]
+fn t265_a_rollback_gives_nothing_in_an_outage_and_goes_on_after_it() {
+    let mut watched = Watched::with_nodes(20);
+    let all = names(20);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let rollout = json!({"minReady": "1m", "progressDeadline": "5m", "maxUnavailable": 2});
+    watched
+        .cluster
+        .put_profile("default", iptables(rollout.clone()));
+    watched.pass_until_given(10);
+    let abort = watched.cluster.status("default").target_hash;
+    let mut aborted = iptables(rollout);
+    aborted["rollout"]["abort"] = json!(abort);
+    watched.cluster.put_profile("default", aborted);
+    watched.pass(15, &[]);
+    let given = watched.cluster.nodes_with_mode("iptables").len();
+    assert!(given > 4, "two at a time go back: {given}");
+    watched.cut_off(&all, 150);
+    let given = watched.cluster.nodes_with_mode("iptables").len();
+    watched.cluster.forget_writes();
+    watched.pass(3600, &all);
+    assert_eq!(watched.cluster.stamped, [""; 0], "of {given}");
+    let rollout = watched.cluster.status("default").rollout;
+    assert_eq!(
+        rollout.expect("it is there").waiting_for,
+        format!(
+            "contact with {0} of {0} nodes to return; no node changes or fails meanwhile",
+            20 - given
+        )
+    );
+    watched.reconnect(&all, &[]);
+    watched.pass(3600, &[]);
+    assert_eq!(watched.cluster.nodes_with_mode("iptables"), [""; 0]);
+    assert_eq!(watched.progressing(), "False/RolledBack");
+}
+
+/// Failure story T265. Nodes that move to a profile have waves of their own.
+#[test]
+fn t265_an_outage_fails_no_node_that_moves_to_another_profile() {
+    let mut watched = Watched::with_nodes(50);
+    let all = names(50);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let rollout = json!({"minReady": "1m", "waves": [8]});
+    let selector = json!({"matchLabels": {"pool": "new"}});
+    let profile =
+        json!({"mode": "iptables", "priority": 10, "nodeSelector": selector, "rollout": rollout});
+    watched.cluster.relabel_node("n50", json!({"pool": "new"}));
+    watched.cluster.put_profile("new", profile);
+    watched.pass(600, &[]);
+    assert_eq!(
+        watched.cluster.condition("new", "Progressing"),
+        "False/Settled"
+    );
+    for node in &all[..49] {
+        watched.cluster.relabel_node(node, json!({"pool": "new"}));
+    }
+    watched.pass_until_given(2);
+    watched.cut_off(&all, 240);
+    assert_eq!(
+        watched.cluster.condition("new", "Progressing"),
+        "False/Settled"
+    );
+    watched.cluster.forget_writes();
+    watched.pass(1800, &all);
+    assert_eq!(watched.cluster.stamped, [""; 0]);
+    watched.reconnect(&all, &[]);
+    watched.pass(3600, &[]);
+    assert_eq!(watched.cluster.nodes_with_mode("iptables").len(), 50);
+}
+
 /// Failure story T216. Nodes that were lost long before say nothing about the change.
 #[test]
 fn t216_nodes_lost_before_a_change_do_not_excuse_what_it_does() {
