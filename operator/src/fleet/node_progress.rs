@@ -10,7 +10,7 @@ use std::{borrow::Cow, time::Duration};
 
 use crds::{
     condition::{
-        API_SERVICE_REACHABLE, DEGRADED,
+        API_SERVICE_REACHABLE, DEGRADED, READY,
         reason::{AGENT_SILENT, LISTS_PENDING, SOURCE_STALE},
     },
     effective::hash::ConfigHash,
@@ -99,7 +99,7 @@ pub(crate) enum Health {
 /// How long a node may be worse than before without failing. In a healthy fleet, agents restart,
 /// kubelets miss heartbeats and Services are briefly refused. Never longer than the deadline of the
 /// node to be ready.
-const GRACE: Duration = Duration::from_secs(120);
+pub(super) const GRACE: Duration = Duration::from_secs(120);
 
 /// A fault of a node: the reason in one word, and a sentence.
 struct Fault {
@@ -270,6 +270,15 @@ impl Member<'_> {
     /// about why.
     pub(crate) fn is_lost(&self, now: Timestamp) -> bool {
         self.node.contact == Contact::Lost || self.is_silent(now)
+    }
+
+    /// Returns when the node controller, or the operator for the agent, wrote down the loss of a node
+    /// that is lost. The clocks are not those of the API server and of this operator.
+    pub(crate) fn loss_written_at(&self) -> Option<Timestamp> {
+        let proxy = self.proxy.filter(|proxy| proxy.is_called_silent());
+        let silent = proxy.and_then(|proxy| proxy.condition(READY));
+        let silent = silent.map(|ready| ready.last_transition_time.0);
+        [self.node.lost_at, silent].into_iter().flatten().min()
     }
 
     /// Whether the agent reports nothing worse than before the change, whatever became of the

@@ -11,6 +11,7 @@ use crate::{
     fleet::{
         member::Member,
         moves,
+        node_progress::{GRACE, after},
         observations::Observations,
         rollout_progress::{Phase, RolloutProgress, Target},
     },
@@ -71,7 +72,9 @@ impl Losses {
             given.unwrap_or(now)
         };
         let changed = members.iter().filter(|member| is_changed(member));
-        let start = changed.map(given).min();
+        let start = changed.clone().map(given).min();
+        let stamped = changed.filter_map(|member| member.proxy?.stamped_at);
+        let stamped = stamped.min();
         let mut witnesses = Vec::with_capacity(members.len());
         for member in members {
             let lost = observations.lost_since(member.name());
@@ -79,7 +82,9 @@ impl Losses {
             let was_lost_before = if is_changed {
                 !member.was_well_before()
             } else {
+                let written = member.loss_written_at().zip(stamped);
                 lost.is_some_and(|lost| start.is_none_or(|start| lost < start))
+                    || written.is_some_and(|(lost, stamped)| after(lost, GRACE) <= stamped)
             };
             if member.current().is_some() && !was_lost_before && part(member) != Part::None {
                 witnesses.push(Witness {

@@ -165,7 +165,10 @@ impl Cluster {
     /// Sets the condition Ready of the Node.
     fn set_node_ready(&mut self, name: &str, status: &str) {
         let mut node = self.nodes[name].clone();
-        node["status"] = json!({"conditions": [{"type": "Ready", "status": status}]});
+        let changed = self.now + self.api_server_ahead;
+        node["status"] = json!({"conditions": [
+            {"type": "Ready", "status": status, "lastTransitionTime": changed},
+        ]});
         self.put_node(name, node);
     }
 

@@ -2,7 +2,11 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::Taint,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
 use kube::{Resource, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +27,8 @@ pub(crate) struct NodeRecord {
     pub(crate) reach: Reachability,
     /// Whether the node controller still hears of its kubelet.
     pub(crate) contact: Contact,
+    /// Since when it has not, by the node controller's clock.
+    pub(crate) lost_at: Option<Timestamp>,
     version: Version,
 }
 
@@ -92,6 +98,9 @@ pub(crate) struct SlimCondition {
     pub(crate) kind: String,
     /// True, False or Unknown.
     pub(crate) status: String,
+    /// When that last changed.
+    #[serde(default, rename = "lastTransitionTime")]
+    pub(crate) changed_at: Option<Time>,
 }
 
 /// The label in which a kubelet names its operating system. Agents run on Linux only.
@@ -146,6 +155,7 @@ impl NodeRecord {
             .conditions
             .iter()
             .find(|condition| condition.kind == "Ready");
+        let lost = ready.filter(|ready| ready.status == "Unknown");
         Self {
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default(),
@@ -155,10 +165,11 @@ impl NodeRecord {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,
                 _ => Reachability::Reachable,
             },
-            contact: match ready {
-                Some(ready) if ready.status == "Unknown" => Contact::Lost,
-                _ => Contact::Kept,
+            contact: match lost {
+                Some(_) => Contact::Lost,
+                None => Contact::Kept,
             },
+            lost_at: lost.and_then(|lost| Some(lost.changed_at.as_ref()?.0)),
             version,
         }
     }

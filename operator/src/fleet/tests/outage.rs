@@ -123,6 +123,39 @@ fn t216_an_operator_that_starts_in_an_outage_fails_no_node() {
     watched.assert_settles();
 }
 
+/// Failure story T271. More nodes than may be unavailable have been dead for long, which only the
+/// operator before knew: the next one waited for them for ever.
+#[test]
+fn t271_an_operator_that_starts_does_not_take_nodes_that_have_long_been_dead_for_an_outage() {
+    let dead = names(20);
+    let dead: Vec<&str> = dead[8..].iter().map(String::as_str).collect();
+    for written_by_the_node_controller in [true, false] {
+        let mut watched = Watched::with_nodes(20);
+        // The clocks differ by less than nodes have been dead for.
+        watched.cluster.api_server_ahead = SignedDuration::from_secs(20);
+        if written_by_the_node_controller {
+            watched.cut_off(&dead, 600);
+        } else {
+            watched.pass(600, &dead);
+        }
+        let rollout = json!({
+            "minReady": "1m", "progressDeadline": "5m", "waves": [30], "maxUnavailable": 3,
+        });
+        watched.cluster.put_profile("default", iptables(rollout));
+        watched
+            .cluster
+            .mute
+            .extend(dead.iter().map(ToString::to_string));
+        watched.pass(90, &dead);
+        let given = watched.cluster.nodes_with_mode("iptables").len();
+        assert!((1..8).contains(&given), "in the middle: {given}");
+        watched.cluster.restart_operator();
+        watched.pass(7200, &dead);
+        assert_eq!(watched.cluster.nodes_with_mode("iptables").len(), 20);
+        assert_eq!(watched.progressing(), "False/DeadlineExceeded");
+    }
+}
+
 /// Failure story T216. Nodes return one after another.
 #[test]
 fn t216_nodes_that_return_last_have_time_from_the_end_of_the_outage() {
