@@ -300,6 +300,12 @@ impl Member<'_> {
         self.says_now(API_SERVICE_REACHABLE, "False")
     }
 
+    /// Whether the agent reports that no new connection went through the rules of the current
+    /// generation yet.
+    pub(crate) fn awaits_connection(&self) -> bool {
+        self.says_now(API_SERVICE_REACHABLE, "Unknown").is_some()
+    }
+
     /// Returns a condition if it has this status for the current generation.
     fn says_now(&self, kind: &str, status: &str) -> Option<&Condition> {
         let generation = self.proxy?.generation;

@@ -20,6 +20,11 @@ const LAST_PART: Duration = Duration::from_secs(35);
 /// if the Leases cannot be listed.
 const PATIENCE: Duration = Duration::from_secs(75);
 
+/// How long a node whose agent has not tried a connection through its new rules yet stays on trial
+/// at least. The agent does so once it is ready, and reports a failure after half a minute; a node
+/// without endpoints of the API server's Service never can.
+const PROOF: Duration = Duration::from_secs(35);
+
 // === impl Member ===
 
 impl Member<'_> {
@@ -41,6 +46,11 @@ impl Member<'_> {
             _ => ready.time(),
         };
         let min_ready = rollout.min_ready.duration();
+        let min_ready = if self.awaits_connection() {
+            min_ready.max(PROOF)
+        } else {
+            min_ready
+        };
         let end = after(start, min_ready);
         let remaining = (now < end).then_some(end);
         let has_lease = proxy.has_promised_lease() && !self.is_handed_back();

@@ -59,11 +59,11 @@ impl From<NodeProxyStatus> for Report {
     fn from(status: NodeProxyStatus) -> Self {
         let total = status.sync_latency.map(|latency| latency.total);
         let mut conditions = status.conditions;
-        // A connection that succeeds leads to no decision, and is reported after every change.
+        // A connection that succeeds ends the wait for one. That it does so again leads to no decision.
         conditions.retain(|condition| {
             let kind = condition.type_.as_str();
             CONDITIONS.contains(&kind)
-                && (kind != API_SERVICE_REACHABLE || condition.status == "False")
+                && (kind != API_SERVICE_REACHABLE || condition.status != "True")
         });
         conditions.shrink_to_fit();
         Self {

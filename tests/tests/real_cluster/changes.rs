@@ -96,7 +96,7 @@ fn change(stage: &Stage, spec: &Value, clients: &[Client]) -> Result<()> {
     // Times in a status are in whole seconds.
     let changed = Timestamp::from_second(Timestamp::now().as_second())?;
     stage.patch_profile(&json!({"spec": spec}).to_string())?;
-    let profile = stage.wait_until_ready()?;
+    let profile = stage.wait_until_settled()?;
     let took = began.elapsed();
     let status = profile.status.context("it is Ready")?;
     let settled = status

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use crds::condition::PROGRESSING;
+use crds::condition::reason::SETTLED;
 use crds::{NodeProxy, ProxyProfile};
 use dataplane::Family;
 use k8s_openapi::api::core::v1::Pod;
@@ -203,6 +205,20 @@ impl Stage {
             let proxies = self.observe_node_proxies()?;
             let nodes = proxies.keys().eq(&names) && proxies.values().all(is_node_ready);
             Ok((is_ready(&profile) && all && nodes).then_some(profile))
+        })
+    }
+
+    /// The same, and the rollout has ended: nodes are ready a moment before their agents have tried a
+    /// connection.
+    pub(crate) fn wait_until_settled(&self) -> Result<ProxyProfile> {
+        wait_for("the rollout of the profile to end", DEADLINE, || {
+            let profile = self.wait_until_ready()?;
+            let status = profile.status.iter();
+            let is_settled = status.flat_map(|status| &status.conditions).any(|it| {
+                let is_current = it.observed_generation == profile.metadata.generation;
+                it.type_ == PROGRESSING && it.reason == SETTLED.name && is_current
+            });
+            Ok(is_settled.then_some(profile))
         })
     }
 
