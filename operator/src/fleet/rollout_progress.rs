@@ -315,6 +315,9 @@ impl RolloutProgress {
         });
         let mut progress = waves.progress(&self.hash, members, &node_progress);
         progress.failed_returns = returns.failed;
+        progress.failed = failing(members, &node_progress)
+            .map(|(node, failure)| format!("{node} ({})", failure.reason))
+            .collect();
         progress.outage = self.outage.map(Losses::describe);
         Advance {
             progress,

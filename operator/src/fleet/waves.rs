@@ -86,6 +86,8 @@ pub(crate) struct Progress {
     /// The nodes that failed after they were changed back, each with the reason, if they stop the
     /// rollback.
     pub(crate) failed_returns: Vec<String>,
+    /// The nodes that have failed with the configuration, each with the reason.
+    pub(crate) failed: Vec<String>,
     /// What an outage makes the rollout wait for.
     pub(crate) outage: Option<String>,
 }
@@ -227,6 +229,7 @@ impl Waves {
                 .map(|&index| members[index].name().to_owned())
                 .collect(),
             failed_returns: Vec::new(),
+            failed: Vec::new(),
             outage: None,
         }
     }
@@ -338,6 +341,11 @@ impl RolloutProgress {
                 nodes(progress.waiting_for.len()),
                 progress.current,
                 first(&progress.waiting_for)
+            ),
+            RolloutPhase::Paused if !progress.failed.is_empty() => format!(
+                "spec.paused to become false; {} failed meanwhile, and will count then: {}",
+                nodes(progress.failed.len()),
+                first(&progress.failed)
             ),
             RolloutPhase::RollingBack if !progress.failed_returns.is_empty() => format!(
                 "{} to roll back, which waits for nodes that failed after going back: {}",

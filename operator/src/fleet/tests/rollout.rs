@@ -288,6 +288,56 @@ fn a_paused_profile_changes_no_node_but_serves_those_that_join() {
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
 }
 
+/// Failure story T267. Whoever paused the rollout to look at its canary was not told of the failure.
+#[test]
+fn t267_a_node_that_fails_in_a_pause_is_told_and_counts_after_it() {
+    let mut cluster = Cluster::with_nodes(20);
+    let mut profile = iptables(json!({"minReady": "10m"}));
+    cluster.put_profile("default", profile.clone());
+    cluster.run();
+    profile["paused"] = true.into();
+    cluster.put_profile("default", profile.clone());
+    cluster.run();
+    let waits_for = |cluster: &Cluster| {
+        let rollout = cluster.status("default").rollout;
+        rollout.expect("it is there").waiting_for
+    };
+    assert_eq!(waits_for(&cluster), "");
+    cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
+    cluster.advance(130);
+    assert_eq!(
+        waits_for(&cluster),
+        "spec.paused to become false; 1 node failed meanwhile, and will count then: n1 (Said)"
+    );
+    assert_eq!(
+        cluster
+            .status("default")
+            .rollout
+            .expect("it is there")
+            .waves[0]
+            .failed,
+        1
+    );
+    assert_eq!(
+        cluster.condition("default", "Degraded"),
+        "True/NodesDegraded"
+    );
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Paused");
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1"],
+        "it stays as it is"
+    );
+    profile["paused"] = false.into();
+    cluster.put_profile("default", profile);
+    cluster.run();
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
+}
+
 #[test]
 fn an_operator_that_starts_in_the_middle_goes_on_where_the_last_one_stopped() {
     let mut cluster = Cluster::with_nodes(6);
