@@ -413,6 +413,7 @@ fn target(profile: &ProxyProfile) -> Target {
     let mut history = profile.status.iter().flat_map(|status| &status.history);
     let before = history.find(|revision| revision.config_hash != hash.as_str());
     Target {
+        profile: profile.metadata.name.clone().unwrap_or_default(),
         before: before.map_or(0, |revision| revision.generation),
         proven: history::proven(profile),
         hash,

@@ -24,7 +24,6 @@ impl RolloutProgress {
         members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Option<&'a Arc<NodeProxySpec>> {
-        let profile = &members.first()?.effective.profile_name;
         let count =
             |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
         let behind = count(|it| matches!(it, NodeProgress::Behind(_)));
@@ -35,7 +34,7 @@ impl RolloutProgress {
         let is_proven = behind == 0 && done > unheard && done * 2 >= members.len();
         self.trusted(target, members)
             .filter(|_| self.phase == Phase::Rolling && !is_proven)
-            .filter(|spec| spec.profile_name == *profile)
+            .filter(|spec| spec.profile_name == target.profile)
     }
 
     /// Returns the configuration for nodes that join meanwhile and for those that have none to

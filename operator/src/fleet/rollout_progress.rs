@@ -52,6 +52,8 @@ use crate::fleet::{
 /// The configuration that a profile requests for its nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
+    /// The name of the profile.
+    pub(crate) profile: String,
     /// The hash of its configuration.
     pub(crate) hash: ConfigHash,
     /// The generation of the profile.

@@ -269,3 +269,46 @@ fn those_that_join_the_cluster_and_fail_are_named_and_keep_no_other_from_joining
     let ready = cluster.message("default", "Ready");
     assert!(ready.ends_with("n6 (Starting)"), "{ready}");
 }
+
+/// Failure story T272. A pause holds the first node by name with the configuration of another profile:
+/// the proven one was taken for that of a stranger, and nodes that joined got the change.
+#[test]
+fn t272_a_node_joins_with_the_proven_configuration_whatever_holds_the_first_one() {
+    let mut cluster = Cluster::with_nodes(20);
+    let selector = json!({"matchLabels": {"pool": "one"}});
+    cluster.relabel_node("n1", json!({"pool": "one"}));
+    cluster.put_profile("own", json!({"priority": 10, "nodeSelector": selector}));
+    cluster.run();
+    assert_eq!(cluster.given()[0], "n1 own nftables");
+    cluster.put_profile("default", json!({"mode": "iptables", "paused": true}));
+    cluster.remove_profile("own");
+    cluster.run();
+    assert_eq!(cluster.given()[0], "n1 own nftables", "it is held");
+    cluster.add_node("n99", json!({}));
+    cluster.run();
+    assert_eq!(
+        cluster.given().last().map(String::as_str),
+        Some("n99 default nftables")
+    );
+}
+
+/// Failure story T272. A node that is deleted while the wave waits for it leaves its place.
+#[test]
+fn t272_a_node_that_is_deleted_does_not_hold_its_place_in_the_wave() {
+    let mut cluster = Cluster::with_nodes(20);
+    cluster.mute.insert("n1".into());
+    let rollout = json!({"minReady": "1m"});
+    cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.remove_node("n1");
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n10"],
+        "the next canary"
+    );
+    cluster.advance(1800);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 19);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
