@@ -60,6 +60,7 @@ use crate::{
         heartbeats::Heartbeats,
         known::{ObjectCache, PlanImpact},
         member::{DesiredNodeProxy, Member},
+        node_progress::after,
         observations::Observations,
         rollout_progress::{Flow, RolloutProgress, Target},
         rollup::Rollup,
@@ -85,7 +86,7 @@ pub(crate) struct Fleet {
     departed: BTreeMap<String, NodeProxyRecord>,
     unwritten: UnwrittenVerdicts,
     /// The fields of a profile's status that the API server does not know, by profile.
-    left_out: BTreeMap<String, BTreeSet<String>>,
+    left_out: BTreeMap<String, LeftOut>,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
 }
@@ -182,6 +183,18 @@ pub(crate) enum Action {
     },
 }
 
+/// The fields of a status that the API server did not know.
+#[derive(Debug)]
+struct LeftOut {
+    fields: BTreeSet<String>,
+    /// When to try them again; absent before the first plan since.
+    due: Option<Timestamp>,
+}
+
+/// How often a status is written with all its fields where the API server did not know some: its
+/// definition may have been replaced. An answer without them changes nothing there.
+const TRIED_AGAIN: Duration = Duration::from_secs(600);
+
 /// The maximum length of a label value, in bytes. A longer name is not written as a label.
 const LONGEST_LABEL: usize = 63;
 
@@ -204,7 +217,7 @@ impl Fleet {
                 if left_out.is_empty() {
                     self.left_out.remove(&name);
                 } else {
-                    self.left_out.insert(name, left_out);
+                    self.left_out.insert(name, LeftOut::new(left_out));
                 }
                 self.profiles.apply(Change::Applied(record)).0
             }
@@ -244,7 +257,9 @@ impl Fleet {
 
     /// Whether these are the fields of a profile's status that the API server did not know last.
     pub(crate) fn is_left_out(&self, profile: &str, fields: &BTreeSet<String>) -> bool {
-        self.left_out.get(profile) == Some(fields)
+        self.left_out
+            .get(profile)
+            .is_some_and(|left_out| left_out.fields == *fields)
     }
 
     /// Returns the age of the oldest heartbeat among all agents.
@@ -362,7 +377,8 @@ impl Fleet {
                 conflicts.of(name),
                 now,
             );
-            let known = reported::as_read(&status, left_out.get(name));
+            let left_out = left_out.get_mut(name);
+            let known = reported::as_read(&status, left_out.as_ref().map(|it| &it.fields));
             if let Some(rollout_progress) = rollout_progress {
                 // Whether an operator that starts now would know.
                 let is_written =
@@ -377,8 +393,9 @@ impl Fleet {
                 }
                 courses.insert(name.clone(), rollout_progress);
             }
-            let is_whole = record.is_status_whole || left_out.contains_key(name);
-            if !is_whole || record.profile.status.as_ref() != Some(&*known) {
+            let is_whole = record.is_status_whole || left_out.is_some();
+            let is_tried_again = left_out.is_some_and(|it| it.is_due(now, &mut plan));
+            if !is_whole || is_tried_again || record.profile.status.as_ref() != Some(&*known) {
                 let before = record.profile.status.clone().map(Box::new);
                 let status = Box::new(status);
                 plan.actions.push(Action::Report {
@@ -472,6 +489,26 @@ pub(crate) fn labels<'a>(
     ]
     .into_iter()
     .filter(|(_, value)| value.len() <= LONGEST_LABEL)
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    const fn new(fields: BTreeSet<String>) -> Self {
+        Self { fields, due: None }
+    }
+
+    /// Whether to try the fields again at `now`; has `plan` made again when they are due next.
+    fn is_due(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
+        let is_due = self.due.is_some_and(|due| due <= now);
+        let due = match self.due {
+            Some(due) if !is_due => due,
+            _ => after(now, TRIED_AGAIN),
+        };
+        self.due = Some(due);
+        plan.wake_at(Some(due));
+        is_due
+    }
 }
 
 // === impl Outcome ===

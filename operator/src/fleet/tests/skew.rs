@@ -177,6 +177,27 @@ fn t220_with_older_definitions_a_rollout_ends_and_its_failure_is_known_to_the_ne
     }
 }
 
+/// Failure story T266. The definitions were replaced after the operator, and the status stayed without
+/// the fields until the next change of the profile.
+#[test]
+fn t266_fields_are_written_once_newer_definitions_have_them() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.unknown_fields = ["readyNodes".to_owned()].into();
+    cluster.put_profile("default", json!({"mode": "iptables"}));
+    cluster.run();
+    cluster.forget_writes();
+    cluster.advance(3600);
+    let tries = cluster.reported.len();
+    assert!((1..=6).contains(&tries), "{tries} writes in an hour");
+    assert_eq!(cluster.status("default").ready_nodes, 0);
+    cluster.unknown_fields.clear();
+    cluster.advance(600);
+    assert_eq!(cluster.status("default").ready_nodes, 3);
+    cluster.forget_writes();
+    cluster.advance(3600);
+    assert_eq!(cluster.reported, [""; 0]);
+}
+
 /// Failure story T193. A field that only the newer version has.
 #[test]
 fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
