@@ -1,9 +1,9 @@
 //! Scripts by which shells and kubectl complete the command line.
 
-use clap::CommandFactory;
+use clap::{CommandFactory, ValueEnum};
 use clap_complete::{Shell, generate};
 
-use crate::arguments::{Arguments, Completer};
+use crate::arguments::{Arguments, Color, Completer};
 use crate::{PROGRAM, SHORT_NAME};
 
 /// In the script for bash, the program has its short name: clap_complete 4.6 completes nothing
@@ -50,7 +50,7 @@ pub(crate) fn script(completer: Completer) -> String {
     match completer {
         Completer::Bash => of_shell(Shell::Bash, SHORT_NAME) + BOTH_IN_BASH,
         Completer::Elvish => of_shell(Shell::Elvish, PROGRAM),
-        Completer::Fish => of_shell(Shell::Fish, PROGRAM) + BOTH_IN_FISH,
+        Completer::Fish => of_shell(Shell::Fish, PROGRAM) + &values_in_fish() + BOTH_IN_FISH,
         Completer::Powershell => of_shell(Shell::PowerShell, PROGRAM),
         Completer::Zsh => {
             let script = of_shell(Shell::Zsh, PROGRAM);
@@ -59,6 +59,29 @@ pub(crate) fn script(completer: Completer) -> String {
         }
         Completer::Kubectl => FOR_KUBECTL.to_owned(),
     }
+}
+
+/// What clap_complete 4.6 leaves out for fish: the values of an argument that is no flag, and those of
+/// a flag before the subcommand.
+fn values_in_fish() -> String {
+    format!(
+        "complete -c {PROGRAM} -n \"__fish_kubectl_signpost_using_subcommand completion\" -f -a \"{}\"\n\
+         complete -c {PROGRAM} -n \"not __fish_seen_subcommand_from {}\" -l color -r -f -a \"{}\"\n",
+        values::<Completer>(),
+        Arguments::command()
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect::<Vec<_>>()
+            .join(" "),
+        values::<Color>(),
+    )
+}
+
+fn values<T: ValueEnum>() -> String {
+    let variants = T::value_variants().iter();
+    let values = variants.filter_map(ValueEnum::to_possible_value);
+    let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+    names.join(" ")
 }
 
 fn of_shell(shell: Shell, name: &str) -> String {
