@@ -61,3 +61,46 @@ fn a_fault_of_a_file_names_its_line_and_no_option_of_a_library() {
     assert!(said.contains("  next: correct the line"), "{said}");
     assert!(!said.contains("Options"), "{said}");
 }
+
+/// The second was ignored, and with it what it says of other nodes.
+#[test]
+fn t245_a_second_configuration_is_named_and_none_is_chosen() {
+    let output = import(&format!("{}---\n{}", configuration(""), configuration("")));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("there are 2 KubeProxyConfigurations in it"),
+        "{said}"
+    );
+    assert!(said.contains("  next: give a file with one"), "{said}");
+}
+
+/// It read as "there is no KubeProxyConfiguration in it".
+#[test]
+fn t245_a_fault_in_the_text_of_a_config_map_names_its_key_and_line() {
+    let indented = |text: &str| {
+        text.lines()
+            .map(|line| format!("    {line}\n"))
+            .collect::<String>()
+    };
+    let faulty = indented(&configuration("mode: ipvs\n"));
+    let other = "  notes: |\n    a: b: no YAML\n";
+    let output = import(&format!(
+        "kind: ConfigMap\ndata:\n{other}  config.conf: |\n{faulty}"
+    ));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("the text of its key config.conf is neither YAML nor JSON"),
+        "{said}"
+    );
+    assert!(
+        said.contains("line 4 column 1: duplicate mapping key: mode"),
+        "{said}"
+    );
+    let whole = indented(&configuration("detectLocalMode: NodeCIDR\n"));
+    let output = import(&format!(
+        "kind: ConfigMap\ndata:\n{other}  config.conf: |\n{whole}"
+    ));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}

@@ -1,6 +1,7 @@
 //! Finds a KubeProxyConfiguration and reads it field by field, so that no field is overlooked.
 
 use serde_json::{Map, Value};
+use serde_saphyr::UserMessageFormatter;
 
 use crate::advice::{Problem, problem};
 
@@ -13,16 +14,47 @@ pub(crate) struct Source {
 const KIND: &str = "KubeProxyConfiguration";
 const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 
-/// Finds the configuration in `documents`: one of them, the content of a ConfigMap, or the output
+/// Finds the one configuration in `documents`: one of them, the content of a ConfigMap, or the output
 /// of kube-proxy's /configz.
 pub(crate) fn find_configuration(documents: &[Value]) -> Result<Source, Problem> {
-    let mut found = documents
-        .iter()
-        .flat_map(candidates)
-        .filter(|candidate| candidate["kind"] == KIND);
-    let Some(Value::Object(root)) = found.next() else {
-        let next = "give the file that kube-proxy's --config names, or a ConfigMap with that file";
-        return Err(problem("there is no KubeProxyConfiguration in it", next));
+    let (mut found, mut broken) = (Vec::new(), Vec::new());
+    for document in documents {
+        found.push(document.clone());
+        found.push(document["kubeproxy.config.k8s.io"].clone());
+        let embedded = document["data"].as_object();
+        for (key, text) in embedded.into_iter().flatten() {
+            let Some(text) = text.as_str() else { continue };
+            match serde_saphyr::from_multiple::<Value>(text) {
+                Ok(parsed) => found.extend(parsed),
+                Err(error) => broken.push((key, text, error)),
+            }
+        }
+    }
+    found.retain(|candidate| candidate["kind"] == KIND);
+    // Other keys may have any text.
+    broken.retain(|(_, text, _)| text.contains(KIND));
+    if let Some((key, _, error)) = broken.first() {
+        let why = error.render_with_formatter(&UserMessageFormatter);
+        let what = format!("the text of its key {key} is neither YAML nor JSON: {why}");
+        return Err(problem(
+            what,
+            "correct the line that the message names, counted within that text",
+        ));
+    }
+    let root = match (found.len(), found.pop()) {
+        (1, Some(Value::Object(root))) => root,
+        (0, _) => {
+            let next =
+                "give the file that kube-proxy's --config names, or a ConfigMap with that file";
+            return Err(problem("there is no KubeProxyConfiguration in it", next));
+        }
+        (several, _) => {
+            let what = format!("there are {several} KubeProxyConfigurations in it");
+            return Err(problem(
+                what,
+                "give a file with one of them: each becomes a profile of its own",
+            ));
+        }
     };
     match root.get("apiVersion").and_then(Value::as_str) {
         Some(VERSION) => Ok(Source { root }),
@@ -35,17 +67,6 @@ pub(crate) fn find_configuration(documents: &[Value]) -> Result<Source, Problem>
             ))
         }
     }
-}
-
-fn candidates(document: &Value) -> impl Iterator<Item = Value> {
-    let embedded = document["data"].as_object();
-    let texts = embedded.into_iter().flat_map(Map::values);
-    let parsed = texts
-        .filter_map(Value::as_str)
-        .filter_map(|text| serde_saphyr::from_multiple::<Value>(text).ok())
-        .flatten();
-    let printed = document["kubeproxy.config.k8s.io"].clone();
-    [document.clone(), printed].into_iter().chain(parsed)
 }
 
 // === impl Source ===
