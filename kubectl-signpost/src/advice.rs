@@ -7,6 +7,14 @@ use thiserror::Error;
 use crate::agent::AskError;
 use crate::cluster::ClusterError;
 
+/// The address of a page of the documentation, which users of the program do not have as a file.
+macro_rules! page {
+    ($page:literal) => {
+        concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/", $page)
+    };
+}
+pub(crate) use page;
+
 /// An error with the next step for the user.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what}")]

@@ -7,6 +7,8 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::ResourceExt;
 
+use crate::advice::page;
+
 /// The network of a running Pod that is not in the network of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodNetwork {
@@ -45,8 +47,11 @@ pub(crate) struct Comparison<'a> {
 }
 
 /// The next step if local detection goes by podCIDRs that do not contain the Pods.
-pub(crate) const DETECT_OTHERWISE: &str = "set spec.detectLocal of the profile as the network plugin requires \
-     (docs/migrate.md); with the default, NodeCIDR, their traffic to cluster IPs is masqueraded";
+pub(crate) const DETECT_OTHERWISE: &str = concat!(
+    "set spec.detectLocal of the profile as the network plugin requires (",
+    page!("migrate.md"),
+    "); with the default, NodeCIDR, their traffic to cluster IPs is masqueraded"
+);
 
 /// Compares the Pods of `nodes` with the podCIDRs of their nodes.
 pub(crate) fn compare<'a>(

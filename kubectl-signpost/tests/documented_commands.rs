@@ -35,9 +35,16 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the commands of a line: between backticks, or the rest of a line that begins with one.
+/// Returns the commands of a line: between backticks, or the rest of a line that begins with one, in
+/// the chart after what Helm makes of the line.
 fn commands(line: &str) -> Vec<&str> {
-    let line = line.trim_start();
+    let mut line = line.trim_start();
+    while let Some((_, rest)) = line
+        .strip_prefix("{{")
+        .and_then(|line| line.split_once("}}"))
+    {
+        line = rest.trim_start();
+    }
     if let Some(words) = line.trim_start_matches("$ ").strip_prefix(PREFIX) {
         let ends = ["#", "|", ">", ";", "&&"].map(|end| words.find(end).unwrap_or(words.len()));
         let end = ends.into_iter().min().unwrap_or_default();
@@ -130,5 +137,44 @@ fn a_command_that_does_not_exist_is_refused() {
         assert_eq!(refused.is_ok(), is_name, "{command}");
     }
     assert_eq!(commands("  $ kubectl signpost nodes | head"), ["nodes "]);
+    // The first command of the chart's notes was not seen.
+    let of_chart = "{{ if .Values.profile.create }}  kubectl signpost status --wait";
+    assert_eq!(commands(of_chart), ["status --wait"]);
     assert_eq!(words("trace 'outside 1' [X]"), ["trace", "outside 1", "X"]);
+}
+
+/// Advice named files of the repository, which a user of the plugin does not have.
+#[test]
+fn t247_advice_names_pages_by_addresses_and_each_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut files, mut pages) = (Vec::new(), 0);
+    for programs in [
+        "kubectl-signpost/src",
+        "node-agent/src",
+        "operator/src",
+        "crds/src",
+    ] {
+        collect(&root.join(programs), &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a text");
+        for (index, line) in text.lines().enumerate() {
+            let place = format!("{}:{}", file.display(), index + 1);
+            let written = line.split("//").next().unwrap_or_default();
+            let names_file = written.contains("docs/") && written.contains(".md");
+            let is_address =
+                line.contains("/blob/main/docs/") || line.contains("CARGO_MANIFEST_DIR");
+            assert!(
+                !names_file || is_address || line.contains("root()"),
+                "{place}: {line}"
+            );
+            let named = line.split("page!(\"").skip(1);
+            for page in named.filter_map(|rest| rest.split('"').next()) {
+                let file = page.split('#').next().unwrap_or(page);
+                assert!(root.join("docs").join(file).exists(), "{place}: {page}");
+                pages += 1;
+            }
+        }
+    }
+    assert!(pages >= 5, "only {pages} pages were found");
 }

@@ -168,7 +168,7 @@ reasons! {
     CONNECTED = "Connected" for [API_SERVICE_REACHABLE]:
         "Nothing to do: new connections reach the API server through its Service.";
     CONNECTION_FAILED = "ConnectionFailed" for [API_SERVICE_REACHABLE, DEGRADED]:
-        "The rules are programmed, but new connections through them fail, while the agent reaches the API server: look for other rules that drop the packets (nft list ruleset), run signpost-agent explain default/kubernetes in the Pod of the node's agent, and return to the previous configuration if this one caused it.";
+        "The rules are programmed, but new connections through them fail, while the agent reaches the API server: look for other rules that drop the packets (nft list ruleset), type `kubectl signpost explain svc/kubernetes --namespace default --node NODE`, and return to the previous configuration if this one caused it.";
     NOT_CHECKED = "NotChecked" for [API_SERVICE_REACHABLE]:
         "Nothing to do: the node is not ready yet, the API server does not answer, another proxy serves the node, or Service default/kubernetes has no endpoints.";
 

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 
+use crate::advice::page;
 use crate::ending::Ending;
 use crate::output::{Paint, Tone, counted};
 use crate::pod_network::{Comparison, DETECT_OTHERWISE, PodNetwork, compare};
@@ -172,7 +173,10 @@ fn kernels(evidence: &Evidence) -> Point {
             "{total}, some with kernels that no test runs on: {}",
             old.join(", ")
         ),
-        next: "docs/kernels.md says what the kernel needs; begin with one such node",
+        next: concat!(
+            page!("kernels.md"),
+            " says what the kernel needs; begin with one such node"
+        ),
     }
 }
 
@@ -221,12 +225,18 @@ fn kube_proxy(evidence: &Evidence) -> Point {
         return Point {
             verdict: Verdict::Note,
             text: "no Pods of a DaemonSet kube-system/kube-proxy run".to_owned(),
-            next: "if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md",
+            next: concat!(
+                "if kube-proxy is started in another way (k3s, RKE2, GKE), see ",
+                page!("migrate.md")
+            ),
         };
     }
     let mode = evidence.kube_proxy_configuration.as_ref().and_then(mode_of);
     let mode = mode.unwrap_or_else(|| "iptables, the default".to_owned());
-    let next = "`kubectl signpost config import` makes a profile of its configuration; then follow docs/migrate.md";
+    let next = concat!(
+        "`kubectl signpost config import` makes a profile of its configuration; then follow ",
+        page!("migrate.md")
+    );
     Point {
         verdict: Verdict::Note,
         text: format!(

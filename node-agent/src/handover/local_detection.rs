@@ -12,8 +12,12 @@ use dataplane::{Dataplane, Family};
 use super::preflight::Point;
 
 /// What to set instead.
-const DETECT_OTHERWISE: &str = "set detectLocal of the profile as the network plug-in requires (docs/migrate.md): mode ClusterCIDR with \
-    clusterCIDRs, the addresses of all Pods, or mode InterfaceNamePrefix with interfaceNamePrefix";
+const DETECT_OTHERWISE: &str = concat!(
+    "set detectLocal of the profile as the network plug-in requires (",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/migrate.md): mode ClusterCIDR with clusterCIDRs, the addresses of all Pods, or mode InterfaceNamePrefix \
+     with interfaceNamePrefix"
+);
 
 /// Returns a warning if detection is by podCIDRs, and an endpoint on this node is outside of them.
 pub(super) fn check(mode: DetectLocalMode, desired: &Dataplane) -> Option<Point> {

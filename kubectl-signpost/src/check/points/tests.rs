@@ -59,7 +59,7 @@ fn a_cluster_without_faults_can_be_installed_on() {
          ok     1 Linux node, none with a kernel before 5.10\n\
          ok     the addresses of 1 Pod are in the podCIDRs of their nodes\n\
          note   no Pods of a DaemonSet kube-system/kube-proxy run\n\
-        \x20      next: if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
+        \x20      next: if kube-proxy is started in another way (k3s, RKE2, GKE), see https://github.com/signpost/signpost/blob/main/docs/migrate.md\n\
          ok     you may create the objects of the chart\n"
     );
 }

@@ -12,6 +12,7 @@ use serde_json::to_value;
 
 use super::Serving;
 use super::obstacle::{Obstacle, Warning};
+use crate::advice::page;
 use crate::migrate::KUBE_PROXY;
 
 /// What the cluster says about the ways in which kube-proxy is started.
@@ -54,8 +55,10 @@ enum Embedded {
 /// The command that stops kube-proxy on all nodes without removing it.
 pub(super) const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
-pub(super) const STOP_STATIC_POD: &str =
-    "docs/migrate.md says for each distribution how to stop kube-proxy so that it stays stopped";
+pub(super) const STOP_STATIC_POD: &str = concat!(
+    page!("migrate.md"),
+    " says for each distribution how to stop kube-proxy so that it stays stopped"
+);
 
 /// The label by which an add-on manager knows what it keeps as it was. AKS has it on its DaemonSet.
 const ADD_ON: (&str, &str) = ("addonmanager.kubernetes.io/mode", "Reconcile");
