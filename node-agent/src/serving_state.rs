@@ -19,7 +19,7 @@ pub(crate) enum ServingState {
     /// Signpost, but a proxy's health and metrics ports are free: another proxy that binds them
     /// shows that it runs.
     ReleasingPorts,
-    /// Another proxy: no rules of Signpost are in the kernel.
+    /// Another proxy: the kernel has no rules of Signpost, but for what established connections need.
     HandedBack,
 }
 

@@ -261,6 +261,15 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
             BEFORE_SRCNAT,
             take_marks_off().into(),
         ),
+        // Without any chain of type nat, the kernel translates the addresses of no connection, and
+        // those that were masqueraded would end.
+        base(
+            "nat-postrouting",
+            ChainKind::Nat,
+            HookPoint::Postrouting,
+            SRCNAT,
+            Vec::new(),
+        ),
     ]
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use backend::{
     Backend, CommitError, Connections, Drift, Effect, FrontendContext, Noticing, ObserveError,
-    Receipt, Recovery, Rendered, UnsupportedField,
+    Receipt, Recovery, Remains, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
@@ -349,6 +349,19 @@ impl Backend for Ipvs {
         self.commit_end(&mut connection)?;
         self.holding = Holding::Nothing;
         Ok(Receipt { transactions: 2 })
+    }
+
+    /// Another proxy serves, as another mode does when this one ends.
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        let connection = self.connection();
+        let nothing = (Recovery::Halt, Effect::None);
+        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let mut connection = lock(&connection);
+        self.commit_ending(&mut connection)?;
+        Ok(match self.holding {
+            Holding::Nothing => Remains::Nothing,
+            Holding::Something | Holding::Ending | Holding::Both => Remains::Connections,
+        })
     }
 
     fn limitations(&self, programmed: &Dataplane) -> Vec<String> {

@@ -7,7 +7,7 @@ use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::{
     Backend, CommitError, Connections, Drift, FrontendContext, Noticing, ObserveError, Receipt,
-    Rendered, UnsupportedField,
+    Remains, Rendered, UnsupportedField,
 };
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -56,6 +56,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         (**self).commit_removal()
+    }
+
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        (**self).commit_withdrawal()
     }
 
     fn release(&mut self) {

@@ -12,7 +12,8 @@ use dataplane::{
 
 use crate::{
     Backend, Change, CommitError, Connections, Drift, Effect, Found, FrontendContext, Inspect,
-    Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Rendered, Size, UnsupportedField,
+    Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Remains, Rendered, Size,
+    UnsupportedField,
 };
 
 /// A backend of any mechanism.
@@ -231,6 +232,10 @@ impl<B: Inspect> Backend for Erased<B> {
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         self.0.commit_removal()
+    }
+
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        self.0.commit_withdrawal()
     }
 
     fn release(&mut self) {

@@ -92,6 +92,14 @@ pub trait Backend {
     /// Removes all of Signpost's rules from the kernel. Succeeds if there are none.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError>;
 
+    /// The same for a node whose Services another proxy serves from now on: what established
+    /// connections need stays, if no other proxy can take them over. Once they have ended, the next
+    /// call removes that, too. By default, no connection needs anything.
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        let _receipt = self.commit_removal()?;
+        Ok(Remains::Nothing)
+    }
+
     /// Releases resources that are needed only to read and write. Called on a backend that is not
     /// active and has no rules in the kernel.
     fn release(&mut self) {}
@@ -123,6 +131,15 @@ pub trait Backend {
     /// The fields of one frontend that this backend does not support, each with the behaviour
     /// instead. Empty for a frontend of another family. Pure.
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField>;
+}
+
+/// What a withdrawal has left in the kernel. The greater one of two is what both have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remains {
+    /// Nothing.
+    Nothing,
+    /// What established connections need. It serves no Service.
+    Connections,
 }
 
 /// A change from some rules to others, as a value. Printed in one canonical form.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backend::{
-    Actor, Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered,
+    Actor, Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Remains, Rendered,
     UnsupportedField,
 };
 use dataplane::Dataplane;
@@ -191,6 +191,14 @@ impl<B: Backend> Domain<B> {
         let receipt = self.backend.commit_removal()?;
         self.forget_programmed();
         Ok(receipt)
+    }
+
+    /// The same, but what established connections need may stay.
+    pub(crate) fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        self.forget_observed();
+        let remains = self.backend.commit_withdrawal()?;
+        self.forget_programmed();
+        Ok(remains)
     }
 
     /// Makes the next sync read the rules back, whatever it finds. Nothing is known any more that

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Backend, CommitError, ExternalChange, Recovery};
+use backend::{Backend, CommitError, ExternalChange, Recovery, Remains};
 use dataplane::Dataplane;
 
 use crate::{Clock, FamilyReconciler, FamilyStatus, FamilySync, FollowUp, Reason};
@@ -74,18 +74,19 @@ impl<B: Backend> Reconciler<B> {
         self.families.iter().map(FamilyReconciler::status).collect()
     }
 
-    /// Removes all of Signpost's rules from the kernel. A failure in one family does not stop the
-    /// others. Returns all errors.
-    pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<(), Vec<CommitError>> {
-        let failures: Vec<CommitError> = self
-            .families
-            .iter_mut()
-            .filter_map(|family| family.commit_removal(clock).err())
-            .collect();
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(failures)
+    /// Removes all of Signpost's rules from the kernel, but for what established connections need. A
+    /// failure in one family does not stop the others. Returns all errors.
+    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, Vec<CommitError>> {
+        let (mut remains, mut failures) = (Remains::Nothing, Vec::new());
+        for family in &mut self.families {
+            match family.commit_withdrawal(clock) {
+                Ok(left) => remains = remains.max(left),
+                Err(error) => failures.push(error),
+            }
+        }
+        match failures.is_empty() {
+            true => Ok(remains),
+            false => Err(failures),
         }
     }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use backend::{
-    Backend, CommitError, Connections, ExternalChange, Noticing, Receipt, Recovery, Rendered,
+    Backend, CommitError, Connections, ExternalChange, Noticing, Receipt, Recovery, Remains,
+    Rendered,
 };
 use dataplane::{Dataplane, Family, Mechanism};
 
@@ -280,7 +281,24 @@ impl<B: Backend> FamilyReconciler<B> {
     /// some. A failure in one does not prevent the others from being tried. Whether this succeeds or
     /// fails, the next sync reads the rules back. A failure also appears in `status`.
     pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
-        let mut removed = Ok(Receipt { transactions: 0 });
+        let receipts = self.empty(Domain::commit_removal, clock)?;
+        Ok(Receipt {
+            transactions: receipts.iter().map(|receipt| receipt.transactions).sum(),
+        })
+    }
+
+    /// The same for a node that another proxy serves, which established connections outlive.
+    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, CommitError> {
+        let remains = self.empty(Domain::commit_withdrawal, clock)?;
+        Ok(remains.into_iter().max().unwrap_or(Remains::Nothing))
+    }
+
+    fn empty<T>(
+        &mut self,
+        remove: impl Fn(&mut Domain<B>) -> Result<T, CommitError>,
+        clock: &dyn Clock,
+    ) -> Result<Vec<T>, CommitError> {
+        let mut removed = Ok(Vec::new());
         for member in &mut self.members {
             let mechanism = member.mechanism;
             let has_rules =
@@ -288,13 +306,14 @@ impl<B: Backend> FamilyReconciler<B> {
             if self.unusable.contains(mechanism) && !has_rules {
                 continue;
             }
-            let receipt = member.domain.commit_removal();
+            let one = remove(&mut member.domain);
             member.domain.release();
             member.following = Following::Follows;
-            removed = match (removed, receipt) {
-                (Ok(all), Ok(receipt)) => Ok(Receipt {
-                    transactions: all.transactions + receipt.transactions,
-                }),
+            removed = match (removed, one) {
+                (Ok(mut all), Ok(one)) => {
+                    all.push(one);
+                    Ok(all)
+                }
                 (Err(error), _) | (Ok(_), Err(error)) => Err(error),
             };
         }

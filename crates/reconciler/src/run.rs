@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, ExternalChange};
+use backend::{Backend, ExternalChange, Remains};
 use dataplane::{Dataplane, Family};
 
 use crate::latency::{Backlog, Latency};
@@ -68,8 +68,9 @@ pub enum Permission {
     /// The kernel keeps what it has: the loop writes nothing, removes nothing and repairs no drift.
     /// The desired state is remembered and programmed once the pause ends.
     Paused,
-    /// The kernel holds none of Signpost's rules: the loop removes them and writes nothing. The
-    /// desired state is remembered and programmed once this ends.
+    /// The kernel holds none of Signpost's rules: the loop removes them and writes nothing. What
+    /// established connections need goes when they have ended. The desired state is remembered and
+    /// programmed once this ends.
     Withdrawn,
 }
 
@@ -127,7 +128,7 @@ struct Loop<'a, B: Backend, P> {
     backlog: Backlog,
     replies: Vec<Reply>,
     contest: Option<RepairBackoff>,
-    /// The next attempt to remove everything, after a failed one.
+    /// The next attempt to remove everything, after one that failed or left something.
     removal: Option<Removal>,
 }
 
@@ -135,7 +136,7 @@ struct Loop<'a, B: Backend, P> {
 #[derive(Debug, Clone, Copy)]
 struct Removal {
     at: Instant,
-    /// How many attempts have failed before.
+    /// How many attempts have failed in a row.
     failures: u32,
 }
 
@@ -259,12 +260,21 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    /// Removes all of Signpost's rules, after this many failed attempts.
+    /// Removes all of Signpost's rules, after this many failed attempts. What established
+    /// connections need is looked at again as often as the kernel is checked.
     fn remove(&mut self, failures: u32) {
-        let removed = self.reconciler.commit_removal(self.clock);
-        self.removal = removed.is_err().then(|| Removal {
-            at: self.clock.now() + self.schedule.retry_delay(failures),
-            failures: failures.saturating_add(1),
+        let removed = self.reconciler.commit_withdrawal(self.clock);
+        let next = match removed {
+            Ok(Remains::Nothing) => None,
+            Ok(Remains::Connections) => Some((self.schedule.sync_period(), 0)),
+            Err(_) => {
+                let delay = self.schedule.retry_delay(failures);
+                Some((delay, failures.saturating_add(1)))
+            }
+        };
+        self.removal = next.map(|(delay, failures)| Removal {
+            at: self.clock.now() + delay,
+            failures,
         });
     }
 

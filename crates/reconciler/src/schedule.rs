@@ -170,6 +170,11 @@ impl Schedule {
         retry_delay(failures, self.periods.sync_period)
     }
 
+    /// The time between two periodic checks.
+    pub(crate) fn sync_period(&self) -> Duration {
+        self.periods.sync_period
+    }
+
     /// The recent repairs, if there are so many that the next one has to wait.
     pub(crate) fn held_back(&self) -> Option<&Streak> {
         self.check_backoff.held_back().map(|(streak, _)| streak)

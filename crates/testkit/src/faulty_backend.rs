@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use backend::{
     Backend, Change, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
-    Rendered, Size, UnsupportedField,
+    Remains, Rendered, Size, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
 
@@ -259,6 +259,17 @@ impl<B: Backend> Backend for Faulty<B> {
             fate @ CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
             fate @ CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit_removal()?;
+                Err(self.commit_error(fate))
+            }
+        }
+    }
+
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        match (self.script)(&Call::Removal) {
+            CallOutcome::Pass => self.inner.commit_withdrawal(),
+            fate @ CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            fate @ CallOutcome::LoseAnswer => {
+                let _lost = self.inner.commit_withdrawal()?;
                 Err(self.commit_error(fate))
             }
         }

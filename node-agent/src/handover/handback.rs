@@ -46,7 +46,7 @@ impl Server {
         let mut points = check_handback(&scan, self.signpost()).await;
         let connections = self.board.modes().into_values();
         let connections = connections.filter_map(|state| state.connections);
-        points.extend(ending(connections.map(|counted| counted.active).sum()));
+        points.extend(outliving(connections.map(|counted| counted.active).sum()));
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
@@ -93,7 +93,7 @@ impl Server {
                 .await;
             return Ending::Failed;
         }
-        let text = "no rules of Signpost are in the kernel any more, also after restarts, until \
+        let text = "Signpost serves no Service here any more, also after restarts, until \
             signpost-agent takeover\nhealth-check node ports answer again once kube-proxy here is restarted, or \
             writes its rules the next time";
         caller.say(text).await;
@@ -101,7 +101,7 @@ impl Server {
     }
 }
 
-/// Returns whether none of Signpost's rules are left.
+/// Returns whether Signpost's rules are gone, but for what established connections need.
 pub(super) fn has_withdrawn(report: &Report) -> bool {
     let mut families = report.families.iter();
     report.activity == Activity::Withdrawn
@@ -131,13 +131,14 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     false
 }
 
-/// Names the connections that end with Signpost's virtual servers.
-fn ending(connections: u64) -> Option<Point> {
+/// Names the connections that outlive the handback in IPVS, and what would end them.
+fn outliving(connections: u64) -> Option<Point> {
     (connections > 0).then(|| {
         Point::note(format!(
-            "mode ipvs: {connections} established connections end, because the kernel cannot move them to rules of \
-             kube-proxy: to keep them, change to mode nftables first, and hand back once the kernel has no table \
-             signpost-ipvs-ending any more"
+            "mode ipvs: {connections} established connections stay with Signpost's virtual servers, because the \
+             kernel cannot move them to rules of kube-proxy. The agent removes what they need when the last one has \
+             ended: let it run until the kernel has no table signpost-ipvs-ending. signpost-agent cleanup would end \
+             them"
         ))
     })
 }
@@ -226,9 +227,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_end_are_counted_and_prevent_nothing() {
-        assert_eq!(ending(0), None);
-        let point = ending(3).expect("three end");
+    fn connections_that_stay_are_counted_and_prevent_nothing() {
+        assert_eq!(outliving(0), None);
+        let point = outliving(3).expect("three stay");
         assert_eq!(point.weight, Severity::Note);
         assert!(point.text.contains("3 established connections"), "{point}");
     }

@@ -324,7 +324,7 @@ fn handed_back(facts: &Facts<'_>) -> String {
         true => {
             "handed back, and there are no rules of another proxy: no proxy serves this node's Services"
         }
-        false => "handed back to another proxy: no rules of Signpost are in the kernel",
+        false => "handed back to another proxy: Signpost serves no Service here",
     }
     .to_owned()
 }

@@ -202,7 +202,7 @@ fn findings(node: &SimulatedNode, desired: Handover) -> Vec<Finding> {
 }
 
 /// What a node that was handed back reports of it.
-const HANDED_BACK: &str = "handed back to another proxy: no rules of Signpost are in the kernel";
+const HANDED_BACK: &str = "handed back to another proxy: Signpost serves no Service here";
 /// What a node reports whose kernel refuses changes.
 const COMMIT_FAILED: &str =
     "IPv4: failed to commit a change of table ip signpost: Cannot allocate memory (os error 12)";

@@ -11,7 +11,7 @@ use netlink::ipvs::{IpvsSocket, Weight};
 use serde_json::json;
 use testkit::address_plan as addresses;
 use tests::deadline::{patience, wait_for};
-use tests::network::{Connections, Kind, Outcome};
+use tests::network::{Connections, Kind, Namespace, Outcome, Way};
 use xtables::Variant;
 
 use crate::manifests::{self, NODE_PORT, endpoints, service};
@@ -141,7 +141,19 @@ pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
 /// Connects to the Service from a Pod. Returns the name of the endpoint and the connection.
 pub(crate) fn connect(stage: &Stage) -> Result<(String, BufReader<TcpStream>)> {
     let destination = SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), 80);
-    stage.topology.pod(1, ASKING)?.enter(|| {
+    connect_from(stage.topology.pod(1, ASKING)?, destination)
+}
+
+/// The same from elsewhere.
+pub(crate) fn connect_to(way: &Way) -> Result<(String, BufReader<TcpStream>)> {
+    connect_from(&way.inside, way.destination)
+}
+
+fn connect_from(
+    inside: &Namespace,
+    destination: SocketAddr,
+) -> Result<(String, BufReader<TcpStream>)> {
+    inside.enter(|| {
         let stream = TcpStream::connect(destination)?;
         stream.set_read_timeout(Some(patience(PROMPTLY)))?;
         let mut stream = BufReader::new(stream);

@@ -29,7 +29,7 @@ use xtables::Variant;
 use crate::departures::{ask, connect};
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
-use crate::{departures, icmp_and_fragments, shared_endpoint};
+use crate::{departures, handback, icmp_and_fragments, shared_endpoint};
 
 /// The interval between two connections of one client. Three hundred connections a second leave no
 /// processor time for the agent on an emulated machine.
@@ -52,7 +52,7 @@ type Test = fn() -> Result<()>;
 /// Returns all tests. Those that this kernel does not support are marked as skipped.
 pub(crate) fn trials() -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
-    let with: [(&str, Test); 13] = [
+    let with: [(&str, Test); 14] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
             || around(Variant::Legacy),
@@ -103,6 +103,10 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
         (
             "t181_two_services_share_an_endpoint_and_a_clients_port::ipvs",
             || shared_endpoint::serves_both(Mode::Ipvs, OTHERS),
+        ),
+        (
+            "t254_connections_outlive_a_handback::ipvs",
+            handback::outlived_by_connections,
         ),
     ];
     let without: (&str, Test) = (

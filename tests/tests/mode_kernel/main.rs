@@ -1,6 +1,7 @@
 //! The real agent in mode iptables and during switches between modes, with continuous traffic.
 
 mod departures;
+mod handback;
 mod icmp_and_fragments;
 mod interruptions;
 mod ipvs;

@@ -312,7 +312,7 @@ pub(crate) fn no_kube_proxy_to_hand_back_to(stage: &mut Stage) -> Result<()> {
     expect(
         stage.run(&["handback", "--force"])?,
         true,
-        "no rules of Signpost",
+        "Signpost serves no Service here",
     )?;
     ensure!(!stage.has_signpost_tables()?);
     stage.node()?.nft(&["flush ruleset"])?;

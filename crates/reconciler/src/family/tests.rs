@@ -403,7 +403,7 @@ fn removal_leaves_nothing_and_the_next_sync_programs_everything_again() {
     families.sync(&web_and_cart(), Reason::Startup, &clock);
 
     families
-        .commit_removal(&clock)
+        .commit_withdrawal(&clock)
         .expect("this kernel has no faults");
 
     for family in Family::ALL {

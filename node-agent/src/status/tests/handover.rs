@@ -59,9 +59,7 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
         }
         reported(&status, condition::READY).2
     };
-    assert!(
-        reported_of(&ForeignProxyScan::None).contains("no rules of Signpost are in the kernel")
-    );
+    assert!(reported_of(&ForeignProxyScan::None).contains("Signpost serves no Service here"));
     let nothing = ForeignProxyScan::Seen(
         foreign_proxy::Found::default(),
         foreign_proxy::process::KubeProxy::Silent,
