@@ -12,23 +12,30 @@ use tests::deadline::wait_for;
 use tests::network::Way;
 use xtables::Variant;
 
-use crate::manifests::endpoints_at;
-use crate::stage::{PROMPTLY, SERVING, Stage};
+use crate::manifests::{NODE_PORT, endpoints, endpoints_at, endpoints_elsewhere};
+use crate::stage::{ELSEWHERE, PROMPTLY, SERVING, SERVING_ELSEWHERE, Stage};
 
 const FEW: u8 = 0;
 /// Larger than the MTU of every link, so that it is sent in fragments.
 const IN_FRAGMENTS: usize = 4_000;
-/// The MTU of the links between the node and its pods in the second part, and a datagram that fits
-/// the client's link only.
+/// The MTU of a link between the router and another node, and a datagram that fits the client's link
+/// only.
+const NARROW_ELSEWHERE: u16 = 1_400;
+const TOO_WIDE_ELSEWHERE: usize = 1_440;
+/// The address from which the router sends ICMPv6.
+const ROUTER: &str = "fd00:169::1/128";
+/// The MTU of the links between the node and its pods, and a datagram that is too large for these
+/// links alone: clients have learned [`NARROW_ELSEWHERE`] before.
 const NARROW: u16 = 1_300;
-const TOO_WIDE: usize = 1_400;
+const TOO_WIDE: usize = 1_340;
 /// A port of the pods without a server.
 const CLOSED: u16 = 8081;
 /// How long a single answer is waited for. A datagram may get none before its error has arrived.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Failure story T180: fragments reach one endpoint. The client learns from ICMP that a datagram
-/// is too large for a link behind the Service, and that its port is closed.
+/// is too large for a link behind the Service, whether the node or a router behind it has that link
+/// (T253), and that its port is closed.
 pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
     let stage = Stage::build_with(variant, FEW)?.serve(mode)?;
     stage.expect_answers(&SERVING)?;
@@ -45,6 +52,26 @@ pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
             .enter(|| send_fragments(way.destination))?
             .with_context(|| format!("fragments: {way}"))?;
     }
+    // A router behind the node has the narrow link: its error passes the node, and says what
+    // datagram it is about by the address of the endpoint.
+    stage.apply("web-endpoints", &endpoints_elsewhere("web"))?;
+    stage.expect_answers(&[SERVING_ELSEWHERE])?;
+    // Its other IPv6 addresses are link-local, and no router forwards an error from there.
+    let router = format!(
+        "link set lo up\naddr add {ROUTER} dev lo nodad\nlink set node{ELSEWHERE} mtu {NARROW_ELSEWHERE}"
+    );
+    stage.topology.world().configure(&router)?;
+    // A process of the node learns the MTU of the way to the Service, and IPv6 datagrams are divided for
+    // the way to the endpoint, after output (`ip6_finish_output`): in every mode.
+    let divides =
+        |way: &&Way| Family::of(way.destination.ip()) == Family::Ipv4 || way.from != "the node";
+    for way in ways.iter().filter(divides) {
+        way.inside
+            .enter(|| learn_size(way.destination, TOO_WIDE_ELSEWHERE))?
+            .with_context(|| format!("packet too big for a link elsewhere: {way}"))?;
+    }
+    stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
+    stage.expect_answers(&SERVING)?;
     for pod in SERVING {
         let link = format!(
             "link set {}{pod} mtu {NARROW}",
@@ -53,15 +80,16 @@ pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
         stage.node()?.configure(&link)?;
     }
     // A process of the node sees the MTU of its own link, without ICMP. In mode ipvs the kernel
-    // cannot send the error over IPv4: its source would be the Service's address, which is on no
-    // device of the node (`__icmp_send`, `ip_route_output_key_hash_rcu`).
+    // cannot send the error over IPv4 about an address that is on no device of the node, as that of a
+    // cluster IP: it would be the error's source (`__icmp_send`, `ip_route_output_key_hash_rcu`).
     let learns = |way: &&Way| {
         let is_ipv4 = Family::of(way.destination.ip()) == Family::Ipv4;
-        way.from != "the node" && !(mode == Mode::Ipvs && is_ipv4)
+        let is_on_node = way.destination.port() == NODE_PORT;
+        way.from != "the node" && !(mode == Mode::Ipvs && is_ipv4 && !is_on_node)
     };
     for way in ways.iter().filter(learns) {
         way.inside
-            .enter(|| learn_size(way.destination))?
+            .enter(|| learn_size(way.destination, TOO_WIDE))?
             .with_context(|| format!("packet too big: {way}"))?;
     }
     stage.apply("web-endpoints", &endpoints_at("web", &SERVING, CLOSED))?;
@@ -98,13 +126,13 @@ fn send_fragments(destination: SocketAddr) -> Result<()> {
 /// Sends datagrams that are too large for a link on the way. Routers do not fragment them: IPv6 never
 /// does, and IPv4 says so in each. Once the client's kernel has learned the MTU of the path, it
 /// sends fragments, and gets an answer.
-fn learn_size(destination: SocketAddr) -> Result<()> {
+fn learn_size(destination: SocketAddr, too_wide: usize) -> Result<()> {
     let ask = || -> Result<bool> {
         let socket = client_of(destination)?;
-        socket.send(&[b'x'; TOO_WIDE])?;
+        socket.send(&vec![b'x'; too_wide])?;
         Ok(socket.recv(&mut [0; 64]).is_ok())
     };
-    ensure!(!ask()?, "the first datagram of {TOO_WIDE} bytes has passed");
+    ensure!(!ask()?, "the first datagram of {too_wide} bytes has passed");
     wait_for("an answer once the size is known", PROMPTLY, || {
         Ok(ask()?.then_some(()))
     })

@@ -4,7 +4,7 @@ use dataplane::Family;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
 
-use crate::stage::{SERVED, SERVING};
+use crate::stage::{ELSEWHERE, SERVED, SERVING, SERVING_ELSEWHERE};
 
 /// The node port of `shop/web`.
 pub(crate) const NODE_PORT: u16 = 30080;
@@ -117,11 +117,20 @@ pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
 
 /// The same at another port of the pods.
 pub(crate) fn endpoints_at(service: &str, pods: &[u8], port: u16) -> Value {
+    endpoints_on(service, (1, addresses::NODE), pods, port)
+}
+
+/// Returns the slices of a Service with the pod of another node.
+pub(crate) fn endpoints_elsewhere(service: &str) -> Value {
+    endpoints_on(service, (ELSEWHERE, "node-2"), &[SERVING_ELSEWHERE], SERVED)
+}
+
+fn endpoints_on(service: &str, (number, node): (u8, &str), pods: &[u8], port: u16) -> Value {
     let slices = Family::ALL.map(|family| {
         let endpoints = pods.iter().map(|pod| {
-            let address = addresses::pod_address(1, *pod, family);
+            let address = addresses::pod_address(number, *pod, family);
             json!({
-                "addresses": [address], "nodeName": addresses::NODE, "conditions": {"ready": true},
+                "addresses": [address], "nodeName": node, "conditions": {"ready": true},
             })
         });
         json!({

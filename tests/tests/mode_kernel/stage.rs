@@ -26,6 +26,9 @@ use crate::manifests::{self, NODE_PORT};
 pub(crate) const SERVING: [u8; 2] = [5, 6];
 pub(crate) const ASKING: u8 = 9;
 pub(crate) const SERVED: u16 = 8080;
+/// Another node, and its serving pod.
+pub(crate) const ELSEWHERE: u8 = 2;
+pub(crate) const SERVING_ELSEWHERE: u8 = 7;
 /// The number of the outside client.
 const OUTSIDER: u8 = 2;
 /// The deadline of waits for the agent.
@@ -71,19 +74,26 @@ impl Stage {
     /// The same with this many Services besides `shop/web`.
     pub(crate) fn build_with(variant: Variant, others: u8) -> Result<Stage> {
         let topology = Topology::build(&Plan {
-            nodes: vec![PlannedNode {
-                number: 1,
-                pods: SERVING.into_iter().chain([ASKING]).collect(),
-            }],
+            nodes: vec![
+                PlannedNode {
+                    number: 1,
+                    pods: SERVING.into_iter().chain([ASKING]).collect(),
+                },
+                PlannedNode {
+                    number: ELSEWHERE,
+                    pods: [SERVING_ELSEWHERE].into(),
+                },
+            ],
             clients: [OUTSIDER].into(),
             others: Vec::new(),
         })?;
         let mut servers = Vec::new();
-        for pod in SERVING {
+        let here = SERVING.map(|pod| (1, pod));
+        for (node, pod) in here.into_iter().chain([(ELSEWHERE, SERVING_ELSEWHERE)]) {
             let listening = Family::ALL
-                .map(|family| SocketAddr::new(addresses::pod_address(1, pod, family), SERVED));
+                .map(|family| SocketAddr::new(addresses::pod_address(node, pod, family), SERVED));
             let name = server(pod);
-            servers.push(start_server(topology.pod(1, pod)?, &name, &listening)?);
+            servers.push(start_server(topology.pod(node, pod)?, &name, &listening)?);
         }
         let folder = TempDir::new()?;
         fs::create_dir(folder.path().join("manifests"))?;
