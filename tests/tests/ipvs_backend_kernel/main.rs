@@ -2,6 +2,8 @@
 //!
 //! If the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
 
+mod interrupted_end;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 3] = [
+    let servers: [(&str, Test); 4] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -48,6 +50,10 @@ fn main() -> Result<()> {
         (
             "virtual_servers_of_others_are_named_only_while_they_and_a_timeout_are_there",
             names_affected_virtual_servers,
+        ),
+        (
+            "t256_an_end_of_the_mode_that_was_cut_short_is_completed",
+            interrupted_end::is_completed,
         ),
     ];
     let in_namespace = |(name, test): (&str, Test)| {
