@@ -16,6 +16,7 @@ use tests::bench::{
 use tests::binaries;
 use tests::control_plane::build_programs;
 use tests::differential::Mode;
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 
 /// The minimum number of slices: with fewer, their memory is lost in the base memory of the
@@ -48,8 +49,8 @@ enum Part {
 #[derive(Debug, Args)]
 struct Arguments {
     /// The mechanism of both: nftables, iptables-nft, iptables-legacy or ipvs. Repeat it to measure
-    /// several in turn.
-    #[arg(long, default_value = "nftables")]
+    /// several in turn. By default nftables, and ipvs where the kernel has it.
+    #[arg(long)]
     mode: Vec<String>,
     /// The number of Services. Repeat it for several sizes, in ascending order.
     #[arg(long, default_values_t = [10_000])]
@@ -115,10 +116,10 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string(&decoded)?);
         return Ok(());
     }
-    let modes = arguments.modes()?;
-    let different: BTreeSet<Mode> = modes.iter().copied().collect();
+    let named = arguments.modes()?;
+    let different: BTreeSet<Mode> = named.iter().copied().collect();
     ensure!(
-        different.len() == modes.len(),
+        different.len() == named.len(),
         "a mode is measured in one place"
     );
     let agent = match &arguments.agent {
@@ -128,6 +129,10 @@ fn main() -> Result<()> {
     // There is no network inside the namespaces, so build first.
     let programs = build_programs()?;
     enter_private_namespaces()?;
+    let modes = match named.is_empty() {
+        false => named,
+        true => default_modes(find_ipvs(&["rr"])?.as_deref()),
+    };
     ensure!(
         programs.join("kube-proxy").exists(),
         "{} has no kube-proxy, without which there is nothing to compare with",
@@ -197,6 +202,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// Returns the modes to measure if none is named. `missing` says what the kernel lacks for mode ipvs.
+fn default_modes(missing: Option<&str>) -> Vec<Mode> {
+    match missing {
+        None => vec![Mode::Nftables, Mode::Ipvs],
+        Some(why) => {
+            println!("SKIPPED: mode ipvs: {why}");
+            vec![Mode::Nftables]
+        }
+    }
+}
+
 /// Measures decoding in a separate process.
 fn decode(population: &Population, figures: &mut Figures) -> Result<()> {
     let slices = population.services().max(FEWEST_SLICES);
@@ -228,7 +244,7 @@ fn command() -> String {
 // === impl Arguments ===
 
 impl Arguments {
-    /// Returns the modes in the given order.
+    /// Returns the named modes in the given order.
     fn modes(&self) -> Result<Vec<Mode>> {
         let modes = self.mode.iter().map(|text| Mode::parse(text));
         Ok(modes.collect::<Result<Vec<_>>>()?.concat())
@@ -256,5 +272,20 @@ impl Arguments {
             change_patience: Duration::from_secs(self.change_patience),
             repair_patience: Duration::from_secs(self.repair_patience),
         }
+    }
+}
+
+#[cfg(test)]
+mod default_modes_tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_modes_has_that_of_ipvs_where_the_kernel_has_it() {
+        assert_eq!(default_modes(None), [Mode::Nftables, Mode::Ipvs]);
+        let missing = Some("the kernel has no ip_vs");
+        assert_eq!(default_modes(missing), [Mode::Nftables]);
+        let arguments = Cli::try_parse_from(["bench"]).expect("nothing is required");
+        let named = arguments.arguments.modes().expect("none is named");
+        assert!(named.is_empty(), "{named:?}");
     }
 }
