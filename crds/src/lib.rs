@@ -45,6 +45,7 @@ pub mod manifest;
 pub mod node_proxy;
 pub mod placement;
 pub mod profile;
+pub mod readable;
 pub mod reference;
 pub mod resolve;
 mod rule;

@@ -6,6 +6,7 @@ mod watch;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use crds::readable::readable;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::version::Info;
@@ -125,10 +126,9 @@ impl Cluster {
         let mut read = Read::default();
         let doing = format!("list {}", resource.plural);
         for object in list(&api, ListParams::default(), &doing).await? {
-            match parse(object) {
-                Ok(object) => read.objects.push(object),
-                Err(unreadable) => read.unreadable.push(unreadable),
-            }
+            let (object, unreadable) = parse_in_part(object);
+            read.objects.extend(object);
+            read.unreadable.extend(unreadable);
         }
         Ok(read)
     }
@@ -309,6 +309,34 @@ pub(crate) fn parse<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Unr
         object: format!("{kind} {name}"),
         reason: error.to_string(),
     })
+}
+
+/// Parses as much of an object as this version knows, and says what it does not know.
+pub(crate) fn parse_in_part<K: DeserializeOwned>(
+    object: DynamicObject,
+) -> (Option<K>, Option<Unreadable>) {
+    let value = serde_json::to_value(&object).unwrap_or_default();
+    let unreadable = match parse(object) {
+        Ok(object) => return (Some(object), None),
+        Err(unreadable) => unreadable,
+    };
+    match readable(&value) {
+        Some((read, fields)) => {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|unknown| format!("{}: {}", unknown.field(), unknown.message))
+                .collect();
+            let reason = fields.join("; ");
+            (
+                Some(read),
+                Some(Unreadable {
+                    reason,
+                    ..unreadable
+                }),
+            )
+        }
+        None => (None, Some(unreadable)),
+    }
 }
 
 async fn read_config(access: &Access) -> Result<Config, ClusterError> {

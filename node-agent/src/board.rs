@@ -304,6 +304,7 @@ pub(crate) mod tests {
             generation: Some(1),
             spec: NodeProxySpec::default(),
             reason: String::new(),
+            unreadable: Vec::new(),
         }))
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use catalog::{Catalog, Dirty, NodeLifecycle, OwnNode, Trigger};
+use crds::readable::with_fields_of;
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
@@ -153,6 +154,7 @@ impl Engine {
                 false
             }
             Delivery::Configuration(Some(assignment)) => {
+                let assignment = self.configuration.keep_unreadable(assignment);
                 self.configure(Configuration::Assigned(Arc::new(assignment)));
                 true
             }
@@ -414,6 +416,21 @@ impl Configuration {
                 Some(assignment)
             }
             Configuration::Awaited { .. } | Configuration::Default => None,
+        }
+    }
+
+    /// Returns `next` with the values in force of the fields that cannot be read.
+    fn keep_unreadable(&self, next: Assignment) -> Assignment {
+        let before = match self {
+            Configuration::Awaited { last_good } => last_good.as_deref(),
+            _ => self.assignment(),
+        };
+        let Some(before) = before.filter(|_| !next.unreadable.is_empty()) else {
+            return next;
+        };
+        Assignment {
+            spec: with_fields_of(next.spec, &before.spec, &next.unreadable),
+            ..next
         }
     }
 }

@@ -44,6 +44,7 @@ impl LastGood {
             generation: kept.generation,
             spec: kept.spec,
             reason: kept.reason,
+            unreadable: Vec::new(),
         }))
     }
 
@@ -70,6 +71,7 @@ mod tests {
                 ..NodeProxySpec::default()
             },
             reason: "it is the only one".to_owned(),
+            unreadable: Vec::new(),
         }
     }
 

@@ -209,6 +209,7 @@ mod tests {
             generation: Some(1),
             spec,
             reason: String::new(),
+            unreadable: Vec::new(),
         };
         let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         engine.apply(

@@ -21,6 +21,7 @@ use std::time::SystemTime;
 
 use catalog::Change;
 use crds::NodeProxySpec;
+use crds::readable::UnreadableField;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -54,6 +55,9 @@ pub struct Assignment {
     pub spec: NodeProxySpec,
     /// Which profile decided, and why, as a sentence.
     pub reason: String,
+    /// The fields of the spec that this version cannot read, because a newer operator wrote values
+    /// that it does not know. They have their defaults in `spec`.
+    pub unreadable: Vec<UnreadableField>,
 }
 
 /// The condition of a source.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::cluster::Read;
+use crate::cluster::{Read, parse_in_part};
 use crate::trouble::tests::condition;
 
 fn now() -> Timestamp {
@@ -138,4 +138,30 @@ fn ages_are_short() {
         assert_eq!(age(now() - seconds.seconds(), now()), text);
     }
     assert_eq!(age(now() + 5.seconds(), now()), "0s");
+}
+
+/// Failure story T264. The line of a node was empty because its agent was newer than this program.
+#[test]
+fn t264_a_node_with_a_newer_agent_is_shown_as_far_as_it_can_be_read() {
+    let mut object = serde_json::to_value(node("n1", |_| ())).expect("JSON");
+    object["status"]["mode"] = "teleport".into();
+    let object = serde_json::from_value(object).expect("an object");
+    let (read, unreadable) = parse_in_part::<NodeProxy>(object);
+    let listing = Listing::of(
+        &Read {
+            objects: read.into_iter().collect(),
+            unreadable: unreadable.into_iter().collect(),
+        },
+        &[],
+    );
+    let text = render(&listing, Format::Text, Paint::Plain);
+    assert!(
+        text.contains("n1     default   -      True    Programmed"),
+        "{text}"
+    );
+    assert!(
+        text.contains("NodeProxy n1 cannot be read: status.mode: "),
+        "{text}"
+    );
+    assert_eq!(listing.health(), Health::Unhealthy);
 }

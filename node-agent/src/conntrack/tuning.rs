@@ -148,6 +148,7 @@ mod tests {
                 ..NodeProxySpec::default()
             },
             reason: String::new(),
+            unreadable: Vec::new(),
         };
         let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         let delivery = Delivery::Configuration(Some(assignment));

@@ -104,6 +104,7 @@ fn assignment(yaml: &str) -> Assignment {
             ..crds::NodeProxySpec::default()
         },
         reason: String::new(),
+        unreadable: Vec::new(),
     }
 }
 
@@ -366,4 +367,31 @@ fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
     let two = ["192.168.0.1", "192.168.7.1"].map(|text| text.parse().expect("an address"));
     story.apply(Delivery::Addresses(two.into()));
     assert_eq!(addresses(&story.compile().expect("an address is new")), 2);
+}
+
+/// Failure story T264. The agent took such a configuration for no answer of the API server, and the node
+/// kept its place in the rollout without end.
+#[test]
+fn t264_what_only_a_newer_agent_knows_stays_as_it_is_and_the_rest_applies() {
+    let mut next = serde_json::to_value(assignment("masquerade: {all: true}").spec).expect("JSON");
+    next["config"]["mode"] = json!("teleport");
+    let (spec, unreadable) = crds::readable::readable(&next).expect("the rest");
+    let next = Assignment {
+        spec,
+        unreadable,
+        ..assignment("{}")
+    };
+    let before = || assignment("mode: iptables");
+    let mut restarted = Story {
+        engine: Engine::new("node-1", Some(before()), MissingAssignment::MayEnd),
+        now: Instant::now(),
+    };
+    let mut running = Story::new(MissingAssignment::MayEnd);
+    running.apply(Delivery::Configuration(Some(before())));
+    for story in [&mut running, &mut restarted] {
+        story.apply(Delivery::Configuration(Some(next.clone())));
+        let effective = story.engine.view().effective;
+        assert_eq!(effective.mode, before().spec.config.mode);
+        assert!(effective.masquerade.all);
+    }
 }

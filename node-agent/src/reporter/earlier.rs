@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crds::condition::{self, READY, Status, reason};
 use crds::node_proxy::Heartbeat;
+use crds::readable::readable;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Api;
+use kube::core::{ApiResource, DynamicObject};
 use tokio::time::Instant as Deadline;
 
 /// How long an earlier report may stand in for what this agent does not know yet. To read Services
@@ -42,13 +44,18 @@ pub(super) struct Report {
 // === impl Earlier ===
 
 impl Earlier {
-    /// Reads the report from the node's NodeProxy. One that cannot be read is none: a newer agent
-    /// may have written values that this one does not know. Errors that may pass are returned, and
+    /// Reads the report from the node's NodeProxy, as far as it can be read: a newer agent may have
+    /// written values that this one does not know. Errors that may pass are returned, and
     /// that there is no NodeProxy.
     pub(super) async fn observe(api: &Api<NodeProxy>, node: &str) -> Result<Earlier, kube::Error> {
-        let status = match api.get(node).await {
-            Ok(object) => object.status.unwrap_or_default(),
-            Err(kube::Error::SerdeError(_)) => NodeProxyStatus::default(),
+        let resource = ApiResource::erase::<NodeProxy>(&());
+        let objects = Api::<DynamicObject>::all_with(api.clone().into_client(), &resource);
+        let status = match objects.get(node).await {
+            Ok(object) => {
+                let written = object.data.get("status");
+                let read = written.and_then(readable::<NodeProxyStatus>);
+                read.map(|(status, _)| status).unwrap_or_default()
+            }
             Err(kube::Error::Api(error)) if error.code == 403 => NodeProxyStatus::default(),
             Err(error) => return Err(error),
         };

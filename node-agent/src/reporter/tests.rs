@@ -351,6 +351,15 @@ async fn a_report_that_cannot_be_read_is_replaced() {
     assert_eq!(writes.await, [(1, "False".to_owned(), 5000)]);
 }
 
+/// Failure story T264. The times of its conditions were lost with it.
+#[tokio::test(start_paused = true)]
+async fn t264_a_report_with_an_unknown_value_is_carried_on_otherwise() {
+    let mut earlier = json!(ready_before(Duration::from_secs(9)));
+    earlier["mode"] = json!("teleport");
+    let writes = write_after(earlier, vec![(1, ready("True", "Programmed", 5000))]);
+    assert_eq!(writes.await, [(1, "True".to_owned(), 1000)]);
+}
+
 /// A fleet of 5,000 nodes at rest made 17 writes a second, which said nothing.
 #[tokio::test(start_paused = true)]
 async fn t263_an_agent_with_a_lease_writes_nothing_while_nothing_changes() {

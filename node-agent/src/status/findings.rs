@@ -7,7 +7,7 @@ use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::node_proxy::rejections::Rejections;
 use crds::profile::handover::Handover;
-use crds::unsupported::unsupported_fields;
+use crds::unsupported::{UnsupportedField, unsupported_fields};
 use dataplane::{Family, ServiceKey};
 use jiff::Timestamp;
 use modes::{CROWDED, LockState};
@@ -277,6 +277,7 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     fields.extend(modes::findings::left_behind(facts.modes));
     fields.extend(modes::findings::limitations(facts.modes));
     fields.extend(unsupported_fields(&facts.view.effective, written));
+    fields.extend(unreadable(facts));
     fields.extend(config.and_then(|c| modes::findings::scheduler(c)));
     if let Some(first) = fields.first() {
         let fields = fields.iter().map(|f| format!("{}: {}", f.field, f.message));
@@ -296,6 +297,23 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
         (None, Some(exhausted)) => say(Status::False, reason::AFFINITY_EXHAUSTED, exhausted),
         (None, None) => say(Status::True, reason::ALL_HONOURED, String::new()),
     }
+}
+
+/// Names the fields whose values only a newer version knows.
+fn unreadable<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = UnsupportedField> + 'a {
+    let assignment = facts.view.configuration.assignment().into_iter();
+    let fields = assignment.flat_map(|assignment| &assignment.unreadable);
+    fields.map(|unreadable| {
+        let field = unreadable.field();
+        UnsupportedField {
+            field: field.strip_prefix("config.").unwrap_or(&field).to_owned(),
+            reason: reason::FIELD_NOT_HONOURED,
+            message: format!(
+                "this version of the agent cannot read the value ({}); the one before stays in force",
+                unreadable.message
+            ),
+        }
+    })
 }
 
 /// Names the Services that have no room for another client's affinity; `None` if all have.

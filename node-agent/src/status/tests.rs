@@ -38,6 +38,7 @@ fn view_of(effective: EffectiveConfig) -> View {
             ..NodeProxySpec::default()
         },
         reason: String::new(),
+        unreadable: Vec::new(),
     };
     View {
         missing: Vec::new(),

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use catalog::Event;
 use crds::NodeProxySpec;
+use crds::readable::{UnreadableField, readable};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -18,7 +19,7 @@ use crate::{Assignment, Delivery, EngineGone, deliver};
 #[derive(Debug, Deserialize)]
 pub(super) struct OwnNodeProxy {
     metadata: Metadata,
-    spec: NodeProxySpec,
+    spec: Value,
     #[serde(default)]
     status: Value,
 }
@@ -111,7 +112,13 @@ impl Recipient<OwnNodeProxy> for Assignments {
             Event::InitApply(mut object) | Event::Apply(mut object) => {
                 self.listed = Listed::Seen;
                 self.post_status(object.status.take());
-                self.send(Some(object.into())).await
+                match Assignment::try_from(object) {
+                    Ok(assignment) => self.send(Some(assignment)).await,
+                    Err(message) => {
+                        self.watch_health.stale(SystemTime::now(), &message);
+                        Ok(())
+                    }
+                }
             }
             Event::Undecodable {
                 key,
@@ -127,16 +134,31 @@ impl Recipient<OwnNodeProxy> for Assignments {
     }
 }
 
-impl From<OwnNodeProxy> for Assignment {
-    fn from(object: OwnNodeProxy) -> Assignment {
+impl TryFrom<OwnNodeProxy> for Assignment {
+    type Error = String;
+
+    /// Values in the configuration that this version does not know cost their fields only. Without
+    /// the rest, such as the hash, the configuration could not be reported.
+    fn try_from(object: OwnNodeProxy) -> Result<Assignment, String> {
         let OwnNodeProxy { metadata, spec, .. } = object;
-        Assignment {
+        let refuse = |field: String, message: &str| {
+            let name = &metadata.name;
+            format!("NodeProxy {name} cannot be read: {field}: {message}")
+        };
+        let (spec, unreadable) = readable::<NodeProxySpec>(&spec)
+            .ok_or_else(|| refuse("spec".to_owned(), "it is no object"))?;
+        let is_of_config = |field: &&UnreadableField| field.field().starts_with("config.");
+        if let Some(other) = unreadable.iter().find(|field| !is_of_config(field)) {
+            return Err(refuse(format!("spec.{}", other.field()), &other.message));
+        }
+        Ok(Assignment {
             generation: metadata.generation,
             reason: format!(
                 "NodeProxy {}, from profile {} at generation {}",
                 metadata.name, spec.profile_name, spec.profile_generation
             ),
             spec,
-        }
+            unreadable,
+        })
     }
 }

@@ -181,6 +181,7 @@ impl ManifestStore {
             generation: None,
             spec: Arc::unwrap_or_clone(spec),
             reason,
+            unreadable: Vec::new(),
         })
     }
 }

@@ -94,6 +94,21 @@ async fn a_node_proxy_that_cannot_be_read_changes_nothing_and_is_named() {
     assert_eq!(server.condition().await, SourceCondition::Fresh);
 }
 
+/// Failure story T264.
+#[tokio::test(start_paused = true)]
+async fn t264_a_value_that_only_a_newer_version_knows_costs_its_field_alone() {
+    let mut server = ApiServer::start_with_only(NODE_PROXIES).await;
+    let watch = server.asked(NODE_PROXIES).await.watch();
+    let mut newer = proxy_json(2, 2, "4");
+    newer["spec"]["config"]["mode"] = json!("teleport");
+    watch.send("ADDED", &newer);
+    watch.end_list("4");
+    let assignment = assigned(server.delivery().await).expect("an assignment");
+    assert_eq!(assignment.spec, spec(2), "the mode is the default");
+    assert_eq!(assignment.unreadable[0].field(), "config.mode");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_older_cluster_has_no_service_cidrs() {
     let mut server = ApiServer::start_with_only(SERVICE_CIDRS).await;
