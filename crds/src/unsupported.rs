@@ -30,7 +30,6 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "enableProfiling",
     "featureGates",
     "logging.flushFrequency",
-    "logging.vmodule",
     "showHiddenMetricsForVersion",
 ];
 

@@ -43,6 +43,15 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig, log: &LogOptio
         LogFormat::Text => "text",
         LogFormat::Json => "json",
     };
+    let mut logging = json!({
+        "format": format,
+        "flushFrequency": go_duration(config.logging.flush_frequency),
+        "verbosity": verbosity,
+    });
+    // kube-proxy leaves out an empty one.
+    if !config.logging.vmodule.is_empty() {
+        logging["vmodule"] = json!(config.logging.vmodule);
+    }
     json!({
         "kind": "KubeProxyConfiguration",
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -54,11 +63,7 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig, log: &LogOptio
             "qps": config.client_connection.qps,
             "burst": config.client_connection.burst,
         },
-        "logging": {
-            "format": format,
-            "flushFrequency": go_duration(config.logging.flush_frequency),
-            "verbosity": verbosity,
-        },
+        "logging": logging,
         "hostnameOverride": node,
         "bindAddress": config.bind_address,
         "healthzBindAddress": config.healthz_bind_address,
@@ -163,6 +168,7 @@ mod tests {
         LogOptions {
             filter: filter.to_owned(),
             format: LogFormat::Json,
+            modules: Vec::new(),
         }
     }
 

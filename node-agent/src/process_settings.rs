@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use crds::EffectiveConfig;
 use crds::profile::process::LogFormat as ProfileFormat;
-use runtime::{BindPolicy, CancellationToken, ListenConfig, Log, LogFormat, LogOptions, chain};
+use runtime::{
+    BindPolicy, CancellationToken, ListenConfig, Log, LogFormat, LogOptions, ModuleVerbosity, chain,
+};
 use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -98,9 +100,15 @@ pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: Ca
         };
         places.follow(&applied_config, serving_state);
         let options = log_options(&applied_config, &initial_log);
-        let LogOptions { filter, format } = options.clone();
+        let LogOptions {
+            filter,
+            format,
+            modules,
+        } = options.clone();
+        let vmodule: Vec<String> = modules.iter().map(ToString::to_string).collect();
+        let vmodule = vmodule.join(",");
         match log.set(options) {
-            Ok(true) => info!(filter, ?format, "changed the log level and format"),
+            Ok(true) => info!(filter, vmodule, ?format, "changed the log level and format"),
             Ok(false) => {}
             Err(error) => warn!(error = %chain(&error), "the log level and format are unchanged"),
         }
@@ -145,6 +153,13 @@ fn log_options(applied_config: &AppliedConfig, initial: &LogOptions) -> LogOptio
             ProfileFormat::Json => LogFormat::Json,
         };
     }
+    let vmodule = logging.vmodule.iter();
+    options.modules = vmodule
+        .map(|module| ModuleVerbosity {
+            pattern: module.file_pattern.clone(),
+            verbosity: module.verbosity,
+        })
+        .collect();
     options
 }
 
@@ -253,6 +268,7 @@ mod tests {
         let initial = LogOptions {
             filter: "debug".to_owned(),
             format: LogFormat::Json,
+            modules: Vec::new(),
         };
         let chosen = |profile| log_options(&applied_config(profile), &initial);
         assert_eq!(chosen("{}"), initial);
@@ -263,6 +279,10 @@ mod tests {
         let written = chosen("{logging: {format: text}}");
         assert_eq!(written.filter, "debug");
         assert_eq!(written.format, LogFormat::Text);
+        let written = chosen("{logging: {vmodule: [{filePattern: 'sync*', verbosity: 4}]}}");
+        assert_eq!(written.filter, "debug");
+        let modules = written.modules.iter().map(ToString::to_string);
+        assert_eq!(modules.collect::<Vec<_>>(), ["sync*=4"]);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
 pub use http_server::{
     BindError, BindPolicy, ListenConfig, Peer, on_loopback_only, serve, serve_at, serve_on,
 };
-pub use logging::{Log, LogFormat, LogOptions, LoggingError};
+pub use logging::{Log, LogFormat, LogOptions, LoggingError, ModuleVerbosity};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};
 pub use signals::{Signal, Signals, SignalsError};

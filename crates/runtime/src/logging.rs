@@ -1,16 +1,22 @@
 //! What is logged, and in which format.
 
+mod modules;
+
 use std::io::{self, IsTerminal};
 
 use clap::{Args, ValueEnum};
 use thiserror::Error;
 use tokio::sync::watch;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::filter::combinator::Or;
+use tracing_subscriber::filter::{EnvFilter, FilterExt, FilterFn, ParseError};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+use modules::ByModule;
+pub use modules::ModuleVerbosity;
 
 /// The default log filter, and those of higher verbosity. At `debug`, `h2` logs a line for each
 /// frame of the connection to the API server.
@@ -41,6 +47,9 @@ pub struct LogOptions {
         global = true
     )]
     pub format: LogFormat,
+    /// Modules that log more than `filter` says. The first that names a module decides.
+    #[arg(skip)]
+    pub modules: Vec<ModuleVerbosity>,
 }
 
 /// How a log line looks.
@@ -61,7 +70,9 @@ pub struct Log {
 }
 
 /// Replaces the filter of one format.
-type FilterHandle = reload::Handle<EnvFilter, Registry>;
+type FilterHandle = reload::Handle<LineFilter, Registry>;
+/// A line is logged that the filter lets through, or that a module's own verbosity does.
+type LineFilter = Or<EnvFilter, FilterFn<ByModule>, Registry>;
 
 /// Why logging could not start or change.
 #[derive(Debug, Error)]
@@ -89,10 +100,10 @@ impl LogOptions {
     /// has most of its details at 4 and 5, and client-go prints whole messages from 8 on.
     #[must_use]
     pub fn filter_of(verbosity: u8) -> &'static str {
-        match verbosity {
-            0..=3 => AT_INFO,
-            4..=7 => AT_DEBUG,
-            8.. => AT_TRACE,
+        match level_of(verbosity) {
+            LevelFilter::TRACE => AT_TRACE,
+            LevelFilter::DEBUG => AT_DEBUG,
+            _ => AT_INFO,
         }
     }
 
@@ -109,7 +120,7 @@ impl LogOptions {
 
     /// Sends all further log lines of this process to standard error.
     pub fn apply(&self) -> Result<Log, LoggingError> {
-        let (chosen, other) = (parse(&self.filter)?, nothing());
+        let (chosen, other) = (self.line_filter()?, nothing());
         let (text, json) = match self.format {
             LogFormat::Text => (chosen, other),
             LogFormat::Json => (other, chosen),
@@ -134,11 +145,24 @@ impl LogOptions {
             json: json_handle,
         })
     }
+
+    fn line_filter(&self) -> Result<LineFilter, LoggingError> {
+        Ok(parse(&self.filter)?.or(modules::filter(&self.modules)))
+    }
+}
+
+/// The level that has as much detail as a verbosity of klog.
+fn level_of(verbosity: u8) -> LevelFilter {
+    match verbosity {
+        0..=3 => LevelFilter::INFO,
+        4..=7 => LevelFilter::DEBUG,
+        8.. => LevelFilter::TRACE,
+    }
 }
 
 /// The filter of the format that is not in use.
-fn nothing() -> EnvFilter {
-    EnvFilter::new("off")
+fn nothing() -> LineFilter {
+    EnvFilter::new("off").or(modules::filter(&[]))
 }
 
 fn parse(filter: &str) -> Result<EnvFilter, LoggingError> {
@@ -170,7 +194,7 @@ impl Log {
         };
         // In this order, so that no lines of other threads are lost in between.
         chosen
-            .reload(parse(&options.filter)?)
+            .reload(options.line_filter()?)
             .map_err(LoggingError::Ended)?;
         other.reload(nothing()).map_err(LoggingError::Ended)?;
         self.in_force.send_replace(options);
@@ -187,6 +211,7 @@ mod tests {
         LogOptions {
             filter: filter.to_owned(),
             format: LogFormat::Text,
+            modules: Vec::new(),
         }
     }
 

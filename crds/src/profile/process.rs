@@ -63,8 +63,8 @@ section! {
         /// Not supported yet: reported by condition FeaturesHonoured. The agent buffers no line.
         flush_frequency: Span = Span::seconds(5),
 
-        /// Another verbosity for single parts of the agent, at most 16. Default none.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// A higher verbosity for single modules of the agent, at most 16; the first pattern that names a module decides.
+        /// Default none.
         #[schemars(length(max = 16))]
         vmodule: Vec<ModuleVerbosity> = Vec::new(),
     }
@@ -81,11 +81,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// The verbosity of one part of the agent.
+/// The verbosity of the modules that a pattern names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleVerbosity {
-    /// The part, as it is named in log lines; `*` stands for any letters.
+    /// One or more consecutive parts of a module's path in a log line, such as `family` or `reconciler::family`: it
+    /// names these modules and those below them. `*` stands for any letters.
     #[schemars(length(min = 1, max = 128))]
     pub file_pattern: String,
     /// How much it logs, from 0 to 10.

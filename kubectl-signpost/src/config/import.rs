@@ -315,6 +315,13 @@ impl Import {
                  instead: set it before you apply the profile",
             );
         }
+        if !profile.spec.logging.complete().vmodule.is_empty() {
+            self.note(
+                "logging.vmodule",
+                "kube-proxy's patterns name files of its source, which the agent does not have; set the names of modules that \
+                 its log lines begin with",
+            );
+        }
         self.notes.extend(without_effect(&profile));
         Ok(Imported {
             profile: object,

@@ -184,6 +184,19 @@ fn what_the_agent_prints_at_configz_is_read_too() {
     );
 }
 
+#[test]
+fn patterns_of_files_are_kept_and_said_to_be_of_another_program() {
+    let vmodule = json!([{"filePattern": "proxier", "verbosity": 4}]);
+    let imported = of(json!({"mode": "nftables", "logging": {"vmodule": vmodule}}));
+    assert_eq!(imported.profile["spec"]["logging"]["vmodule"], vmodule);
+    let notes = notes(&imported);
+    let note = "logging.vmodule: kube-proxy's patterns name files of its source";
+    assert!(
+        notes.iter().any(|found| found.starts_with(note)),
+        "{notes:?}"
+    );
+}
+
 /// Values that occur in files, valid and invalid.
 fn any_value() -> impl Strategy<Value = Value> {
     let texts = [
