@@ -142,13 +142,14 @@ fn of_changes() -> [Alert; 3] {
     [
         Alert {
             name: "SignpostSyncsFail",
-            measured: r#"sum by (node, instance, ip_family) (increase(signpost_syncs_total{outcome="failed"}[5m]))"#.to_owned(),
+            // Not a rate: with a syncPeriod of hours, failures are hours apart.
+            measured: "max by (node, instance, ip_family) (signpost_failed_syncs)".to_owned(),
             // Of a family that this agent has programmed before. A family that the kernel lacks is tried
             // again and again; if the node needs it, the node is not Ready.
             when: " > 0 and on (node, instance, ip_family) kubeproxy_sync_proxy_rules_last_timestamp_seconds",
             lasts: "10m",
             severity: Severity::Critical,
-            summary: "Syncs of {{ $labels.ip_family }} on {{ $labels.node }} keep failing: changes do not reach the kernel.",
+            summary: "Syncs of {{ $labels.ip_family }} on {{ $labels.node }} keep failing, {{ $value }} since the last that succeeded: changes do not reach the kernel.",
         },
         Alert {
             name: "SignpostChangesWait",
@@ -214,7 +215,8 @@ fn of_operator() -> [Alert; 4] {
         Alert {
             name: "SignpostRolloutStuck",
             measured: "max by (profile) (time() - signpost_profile_rollout_since_timestamp_seconds)".to_owned(),
-            when: r#" > 3600 and on (profile) signpost_profile_rollout_phase{phase=~"RollingOut|RollingBack"} unless on (profile) max by (profile) (changes(signpost_profile_nodes{state="updated"}[30m])) > 0"#,
+            // With a long rollout.minReady, of a day at most, waves and steps within them are as far apart.
+            when: r#" > 3600 and on (profile) signpost_profile_rollout_phase{phase=~"RollingOut|RollingBack"} unless on (profile) max by (profile) (changes(signpost_profile_nodes{state="updated"}[30m])) > 0 unless on (profile) (max by (profile) (signpost_profile_min_ready_seconds) > 1200 and on (profile) max by (profile) (changes(signpost_profile_nodes{state="updated"}[25h])) > 0)"#,
             lasts: "5m",
             severity: Severity::Warning,
             summary: "The rollout of profile {{ $labels.profile }} makes no progress: its phase or wave has lasted {{ $value | humanizeDuration }}.",

@@ -82,6 +82,7 @@ pub(crate) struct AgentMetrics {
     kernel_agrees: Labelled<OfFamily, Gauge>,
     phases: Labelled<OfPhase, Histogram, fn() -> Histogram>,
     syncs: Labelled<OfOutcome, Counter>,
+    failed_syncs: Labelled<OfFamily, Gauge>,
     elements_written: Labelled<OfFamily, Counter>,
     drift: Labelled<OfFamily, Counter>,
     drift_repair: Labelled<OfFamily, Histogram, fn() -> Histogram>,
@@ -106,6 +107,7 @@ impl AgentMetrics {
             kernel_agrees: Labelled::default(),
             phases: Labelled::new_with_constructor(phase_histogram as fn() -> Histogram),
             syncs: Labelled::default(),
+            failed_syncs: Labelled::default(),
             elements_written: Labelled::default(),
             drift: Labelled::default(),
             drift_repair: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
@@ -168,6 +170,11 @@ impl AgentMetrics {
                 registered.syncs,
             );
             registry.register(
+                "signpost_failed_syncs",
+                "Syncs that have failed since the last one that succeeded",
+                registered.failed_syncs,
+            );
+            registry.register(
                 "signpost_elements_written",
                 "Elements added to and removed from the kernel",
                 registered.elements_written,
@@ -207,6 +214,7 @@ impl AgentMetrics {
             for counter in [&self.sync_failures, &self.elements_written, &self.drift] {
                 drop(counter.get_or_create(&family));
             }
+            drop(self.failed_syncs.get_or_create(&family));
             self.iptables_failures.begin(&family);
             for outcome in OUTCOMES {
                 drop(self.syncs.get_or_create(&OfOutcome {
@@ -257,6 +265,16 @@ impl AgentMetrics {
             Extent::Partial => &self.partial_sync,
         };
         by_extent.get_or_create(&family).observe(took);
+        match sync.outcome {
+            Outcome::Unchanged | Outcome::Committed => {
+                self.failed_syncs.get_or_create(&family).set(0);
+            }
+            // More parts follow.
+            Outcome::Partial => {}
+            Outcome::Failed(_) => {
+                self.failed_syncs.get_or_create(&family).inc();
+            }
+        }
         let ended = since_epoch(sync.started + sync.took);
         match mechanism {
             _ if sync.outcome == Outcome::Partial => {}

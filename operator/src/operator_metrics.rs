@@ -27,6 +27,7 @@ pub(crate) struct OperatorMetrics {
     transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
     rollout_phases: Family<RolloutLabels, Gauge>,
     rollouts_since: Family<ProfileLabels, Gauge<f64, AtomicU64>>,
+    min_ready: Family<ProfileLabels, Gauge<f64, AtomicU64>>,
 }
 
 /// The labels of a condition of a profile with its present status.
@@ -168,6 +169,11 @@ impl OperatorMetrics {
                 "When the phase of a profile's rollout began, or the wave in progress if that is later",
                 Family::default(),
             ),
+            min_ready: metrics.register(
+                "signpost_profile_min_ready_seconds",
+                "How long a node has to stay ready with a change before others get it: rollout.minReady of a profile",
+                Family::default(),
+            ),
         };
         // `increase()` does not count the first event of a counter that starts with it.
         for action in ["report", "stamp", "silence", "remove"] {
@@ -189,7 +195,14 @@ impl OperatorMetrics {
         self.transitions.clear();
         self.rollout_phases.clear();
         self.rollouts_since.clear();
+        self.min_ready.clear();
         for profile in profiles {
+            let min_ready = profile.spec.rollout.complete().min_ready.duration();
+            let labels = ProfileLabels {
+                profile: profile.name_any(),
+            };
+            let gauge = self.min_ready.get_or_create(&labels);
+            gauge.set(min_ready.as_secs_f64());
             let status = profile.status.as_ref();
             if let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) {
                 self.follow(profile.name_any(), rollout);
@@ -341,6 +354,7 @@ mod tests {
             "signpost_profile_nodes{profile=\"default\",state=\"silent\"} 3",
             "signpost_profile_rollout_phase{profile=\"default\",phase=\"Halted\"} 1",
             "signpost_profile_rollout_since_timestamp_seconds{profile=\"default\"} 60.0",
+            "signpost_profile_min_ready_seconds{profile=\"default\"} 60.0",
             "signpost_operator_syncs_total 2",
             "signpost_operator_sync_duration_seconds_bucket{le=\"0.025\"} 2",
             "signpost_operator_last_sync_timestamp_seconds 7.5",

@@ -175,7 +175,11 @@ pub(crate) const CAUSES: &[Cause] = &[
             drop(owner);
             Ok(())
         },
-        moves: &["kubeproxy_sync_proxy_rules_nftables_sync_failures_total"],
+        // The next attempt is at the periodic check.
+        moves: &[
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+            "signpost_failed_syncs",
+        ],
     },
     Cause {
         what: "a policy is Local and the endpoints are elsewhere",
