@@ -34,6 +34,10 @@ pub struct Access {
     /// The context of the kubeconfig file; its current one by default.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
+    /// The namespace of Services and Pods that are named; that of the context by default. For config import, that of the
+    /// cluster's ConfigMap; kube-system by default.
+    #[arg(long, short, global = true, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// When to use colours. With auto, NO_COLOR, if set and not empty, means never.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
@@ -82,12 +86,25 @@ pub enum Command {
     /// Write one archive for a problem report: objects, Events, logs, and the state of the agents of chosen nodes. Secrets,
     /// ConfigMaps, environment variables and tokens are left out. Exits with 3 if a part could not be read.
     Sysdump(SysdumpOptions),
+    /// Print the versions of this program, and of the operators and agents in the cluster. Exits with 3 if they do not go together.
+    Version(VersionOptions),
     /// Print a script that completes commands and flags in a shell.
     ///
     /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost. For kubectl
     /// signpost, write the output of kubectl-signpost completion kubectl to kubectl_complete-signpost in a folder of PATH, and make it
     /// executable.
     Completion(CompletionOptions),
+}
+
+/// Whose version, and how it is printed.
+#[derive(Debug, Args)]
+pub struct VersionOptions {
+    /// Print the version of this program only, without a cluster.
+    #[arg(long)]
+    pub client: bool,
+    /// The format: text, json or yaml.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub output: Format,
 }
 
 /// For which shell.
@@ -216,9 +233,6 @@ pub struct ExplainOptions {
     /// node:30080/tcp.
     #[arg(value_name = "SUBJECT")]
     pub about: String,
-    /// The namespace of the Service; that of the context by default.
-    #[arg(long, short, value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
     /// The node whose agent is asked; the first by name by default.
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
@@ -239,8 +253,8 @@ pub struct TraceOptions {
     /// The destination: svc/NAME:PORT, pod/NAME:PORT, node/NAME:PORT or ADDRESS:PORT[/PROTOCOL].
     #[arg(value_name = "TO")]
     pub to: String,
-    /// The namespace of Pods and Services; that of the context by default.
-    #[arg(long, short, value_name = "NAMESPACE")]
+    /// The namespace of Pods and Services; that of [`Access`] by default.
+    #[arg(skip)]
     pub namespace: Option<String>,
     /// The node whose rules the packet is followed through; by default the one of a destination node/NAME:PORT, otherwise that
     /// of the sender.
@@ -310,9 +324,6 @@ pub struct ImportOptions {
     /// /configz. Without it, the cluster's ConfigMap is read.
     #[arg(long, short, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The namespace of the cluster's ConfigMap.
-    #[arg(long, short, value_name = "NAMESPACE", default_value = "kube-system")]
-    pub namespace: String,
     /// The name of the cluster's ConfigMap.
     #[arg(long, value_name = "NAME", default_value = "kube-proxy")]
     pub config_map: String,
@@ -409,6 +420,29 @@ mod tests {
         let long = "a".repeat(254);
         for name in ["Bad_Name", "-a", "a-", "a..b", "", "a/b", &long] {
             import(name).expect_err(name);
+        }
+    }
+
+    #[test]
+    fn t246_cluster_and_namespace_are_named_before_or_after_the_command() {
+        for words in [
+            "-n shop --context c --kubeconfig f explain svc/web",
+            "explain -n shop svc/web --context c --kubeconfig f",
+            "-n shop --context c --kubeconfig f status",
+            "rollout --context c undo default -n shop --kubeconfig f",
+            "--namespace=shop config --kubeconfig f import --context=c",
+        ] {
+            let words = format!("kubectl-signpost {words}");
+            let parsed = Arguments::try_parse_from(words.split(' ')).expect(&words);
+            let Access {
+                kubeconfig,
+                context,
+                namespace,
+                ..
+            } = parsed.access;
+            assert_eq!(kubeconfig, Some(PathBuf::from("f")), "{words}");
+            assert_eq!(context.as_deref(), Some("c"), "{words}");
+            assert_eq!(namespace.as_deref(), Some("shop"), "{words}");
         }
     }
 

@@ -65,7 +65,8 @@ impl Cluster {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         let server = config.cluster_url.to_string();
-        let default_namespace = config.default_namespace.clone();
+        let given = access.namespace.clone();
+        let default_namespace = given.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config);
         let client = client.map_err(|source| ClusterError::Client {
             server: server.clone(),
@@ -93,7 +94,8 @@ impl Cluster {
         &self.server
     }
 
-    /// Returns the namespace of the kubeconfig context, or `default` if it names none.
+    /// Returns the namespace of the command line or of the kubeconfig context, or `default` if neither
+    /// names one.
     pub(crate) fn default_namespace(&self) -> &str {
         &self.default_namespace
     }

@@ -26,6 +26,9 @@ use crate::{print, program_name};
 
 pub(crate) use import::{Loss, Note};
 
+/// The namespace of kube-proxy's ConfigMap.
+const OF_KUBE_PROXY: &str = "kube-system";
+
 /// Runs one of the subcommands.
 pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<Ending> {
     match step {
@@ -40,7 +43,8 @@ async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Endi
         Some(path) => (path.display().to_string(), read_documents(path)?),
         None => {
             let cluster = Cluster::open(access).await?;
-            let (namespace, name) = (&options.namespace, &options.config_map);
+            let namespace = access.namespace.as_deref().unwrap_or(OF_KUBE_PROXY);
+            let name = &options.config_map;
             let map: ConfigMap = cluster.read_in(namespace, name).await?;
             let place = format!("ConfigMap {namespace}/{name}");
             (place, vec![serde_json::to_value(map)?])

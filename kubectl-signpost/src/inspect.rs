@@ -146,11 +146,7 @@ async fn ask(
 
 /// Returns the subject of `explain` in the agent's syntax.
 fn question(cluster: &Cluster, options: &ExplainOptions) -> Result<String, Problem> {
-    let namespace = options.namespace.as_deref();
-    about(
-        &options.about,
-        namespace.unwrap_or(cluster.default_namespace()),
-    )
+    about(&options.about, cluster.default_namespace())
 }
 
 /// Queries all agents for the differences between their kernels and the desired state.

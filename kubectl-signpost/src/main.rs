@@ -25,6 +25,7 @@ mod status;
 mod sysdump;
 mod table;
 mod trouble;
+mod version;
 
 use std::env;
 use std::io::{self, ErrorKind, Write};
@@ -97,6 +98,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
         Command::Migrate(step) => migrate::run(&access, &step, paint).await,
         Command::Dashboard(options) => dashboard::run(&access, &options).await,
         Command::Sysdump(options) => sysdump::run(&access, &options).await,
+        Command::Version(options) => version::run(&access, &options).await,
         Command::Completion(options) => {
             print(&completion::script(options.completer))?;
             Ok(Ending::Success)

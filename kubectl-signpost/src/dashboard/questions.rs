@@ -85,7 +85,6 @@ async fn explain(
     let _turn = agents.turn.acquire().await.context("the page has ended")?;
     let options = ExplainOptions {
         about: word(&question.about)?,
-        namespace: None,
         node: None,
         all_nodes: true,
         output: AgentOutput::Text,

@@ -127,6 +127,7 @@ pub(crate) fn programmed(generation: &Value, spec: &Value, (degraded, why): (&st
     };
     json!({
         "observedGeneration": generation,
+        "agentVersion": env!("CARGO_PKG_VERSION"),
         "appliedHash": spec["configHash"],
         "mode": "nftables",
         "syncLatency": {

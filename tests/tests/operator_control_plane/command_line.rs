@@ -196,6 +196,15 @@ pub(crate) fn t144_errors_of_the_command_line_say_what_to_do_next(
         text.contains("next: `kubectl config get-contexts`"),
         "{text}"
     );
+    // Wherever the flag is.
+    for arguments in [
+        ["-n", "shop", "trace", "pod/a", "10.96.0.1:443"],
+        ["trace", "-n", "shop", "pod/a", "10.96.0.1:443"],
+        ["trace", "pod/a", "10.96.0.1:443", "--namespace", "shop"],
+    ] {
+        let text = failing(&arguments)?;
+        assert!(text.contains("Pod shop/a"), "{arguments:?}: {text}");
+    }
     let output = cli.run(&["no-such"])?;
     assert_eq!(output.status.code(), Some(2));
 
@@ -218,7 +227,7 @@ pub(crate) fn t144_errors_of_the_command_line_say_what_to_do_next(
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
         cluster.control_plane.apply(&service.to_string())?;
     }
-    let commands: [&[&str]; 25] = [
+    let commands: [&[&str]; 26] = [
         &["explain", "svc/nothing"],
         &["explain", "svc/nothing", "--node", "no-such"],
         &["explain", "svc/nothing", "--all-nodes"],
@@ -240,7 +249,8 @@ pub(crate) fn t144_errors_of_the_command_line_say_what_to_do_next(
         &["config", "diff", "--file", &missing],
         &["config", "import", "--file", &garbled],
         &["config", "import", "--file", &other],
-        &["config", "import", "--namespace", "no-such"],
+        &["--namespace", "no-such", "config", "import"],
+        &["version", "--context=no-such"],
         &["migrate", "takeover", "--node", "no-such"],
         &["sysdump", "--file", &other],
         &["dashboard", &port],
@@ -289,6 +299,17 @@ pub(crate) fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster(
     assert!(text.contains("not applied yet\nmode: iptables\n"), "{text}");
     cluster.report_ready("n1")?;
     cli.expect(0, &["config", "effective", "n1"])?;
+    let text = cli.expect(0, &["version"])?;
+    let version = env!("CARGO_PKG_VERSION");
+    for line in [
+        format!("kubectl-signpost   {version}"),
+        // It runs as a process of this test, and not in a Pod.
+        "operator           none found".to_owned(),
+        format!("agent              {version} on 1 node"),
+        "agent              unknown on 2 nodes".to_owned(),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
     cli.expect(0, &["config", "diff", "default"])?;
 
     let folder = tempfile::tempdir()?;
