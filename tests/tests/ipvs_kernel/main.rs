@@ -3,6 +3,8 @@
 //!
 //! If the kernel has no IPVS, every test counts as skipped; `kernel_rig` runs them on Linux 6.1.
 
+mod interrupted_takeover;
+
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -33,7 +35,7 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     let looking_loads = looking_loads_something()?;
     let missing = find_ipvs()?;
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 10] = [
         ("what_is_committed_is_what_the_kernel_lists", committed),
         ("t100_virtual_servers_of_others_stay_as_they_are", others),
         (
@@ -55,6 +57,10 @@ fn main() -> Result<()> {
             draining,
         ),
         ("timeouts_are_those_of_the_network_namespace", timeouts),
+        (
+            "t255_a_takeover_from_mode_ipvs_that_was_cut_short_is_completed",
+            interrupted_takeover::is_completed,
+        ),
     ];
     let mut trials: Vec<_> = tests
         .map(|(name, test)| {
