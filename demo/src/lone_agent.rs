@@ -120,6 +120,20 @@ fn below_read_only_sysctls(node: &Namespace, mounted: Option<&Path>) -> Command 
     command
 }
 
+/// Returns the sum of a metric in what `/metrics` answers. Not 0 without a series: a test that expects
+/// 0 of a metric whose name has changed would pass.
+fn sum(metrics: &str, name: &str) -> Result<f64> {
+    let series = metrics
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter(|(series, _)| *series == name || series.split('{').next() == Some(name));
+    let values: Result<Vec<f64>, _> = series.map(|(_, value)| value.parse()).collect();
+    let values = values.with_context(|| format!("{name} is no number"))?;
+    ensure!(!values.is_empty(), "the agent has no series {name}");
+    Ok(values.iter().sum())
+}
+
 // === impl LoneAgent ===
 
 impl LoneAgent {
@@ -218,15 +232,9 @@ impl LoneAgent {
     }
 
     /// Returns the sum of a metric over all of its labels, or the value of one series
-    /// (`name{label="value"}`); 0 if it does not exist.
+    /// (`name{label="value"}`). Fails if there is none.
     pub fn metric(&self, name: &str) -> Result<f64> {
-        let text = self.get("/metrics")?;
-        let values = text
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .filter_map(|line| line.rsplit_once(' '))
-            .filter(|(series, _)| *series == name || series.split('{').next() == Some(name));
-        values.map(|(_, value)| Ok(value.parse::<f64>()?)).sum()
+        sum(&self.get("/metrics")?, name)
     }
 
     /// Returns the reported status of the node; `None` before the first report.
@@ -285,5 +293,22 @@ impl Drop for LoneAgent {
         // An error means that the agent has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t249_a_metric_that_is_not_there_is_no_zero() -> Result<()> {
+        let metrics = "# TYPE a counter\na_total{b=\"1\"} 2\na_total{b=\"2\"} 3\nnone 0\n";
+        ensure!(sum(metrics, "a_total")? == 5.0);
+        ensure!(sum(metrics, "a_total{b=\"2\"}")? == 3.0);
+        ensure!(sum(metrics, "none")? == 0.0);
+        for absent in ["a", "a_total{b=\"3\"}", "total"] {
+            ensure!(sum(metrics, absent).is_err(), "{absent}");
+        }
+        Ok(())
     }
 }

@@ -251,5 +251,21 @@ spec:
         notes.contains("kube-proxy runs in this cluster too"),
         "{notes}"
     );
+    ensure!(notes.contains("patch proxyprofile default "), "{notes}");
+    ensure!(
+        notes.contains("  kubectl signpost status --wait"),
+        "{notes}"
+    );
+    // Without a profile of the chart, its notes wait for none and name none.
+    let notes = stage.install(&["--dry-run=server", "--set=profile.create=false"])?;
+    for (line, is_there) in [
+        ("profile.create is off", true),
+        ("  kubectl signpost check\n", true),
+        ("patch proxyprofile PROFILE ", true),
+        ("kubectl wait", false),
+        ("status --wait", false),
+    ] {
+        ensure!(notes.contains(line) == is_there, "{line}: {notes}");
+    }
     Ok(())
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dashboards::alert::{alerts, render_rules};
 use libtest_mimic::{Arguments, Trial};
+use serde_json::json;
 use tempfile::TempDir;
 use tests::cluster::shop::{Readiness, WEB};
 use tests::cluster::{Cluster, DEADLINE};
@@ -47,6 +48,10 @@ fn main() -> Result<()> {
         ),
         trial("only_times_are_shortened", shortened::only_times_change),
         trial(
+            "t250_the_panel_of_connections_has_those_of_each_mode",
+            connections_of_each_mode,
+        ),
+        trial(
             "t153_t224_t225_every_expression_has_data_and_each_alert_fires_and_clears",
             live,
         ),
@@ -74,6 +79,39 @@ fn rules() -> Result<()> {
     fs::write(folder.path().join("tests.yaml"), tests)?;
     promtool(folder.path(), &["test", "rules", "tests.yaml"])?;
     Ok(())
+}
+
+/// Nodes of the live test are in mode nftables, and this panel has another metric in mode ipvs.
+/// `t178_connections_outlive_their_endpoint_and_service` finds that metric at an agent in that mode.
+fn connections_of_each_mode() -> Result<()> {
+    const PANEL: &str = "New connections to Services";
+    let dashboards = dashboards::dashboards();
+    let mut expressions = dashboards
+        .iter()
+        .flat_map(|dashboard| dashboard.expressions());
+    let (_, expression) = expressions
+        .find(|(panel, _)| *panel == PANEL)
+        .context(PANEL)?;
+    let expression = expression
+        .replace("$__rate_interval", "5m")
+        .replace("$node", "node-1");
+    let series = |series: &str| json!({"series": series, "values": "0+60x10"});
+    let test = json!({
+        "interval": "1m",
+        "input_series": [
+            series(r#"signpost_ipvs_new_connections_total{node="node-1"}"#),
+            series(r#"signpost_new_connections_total{node="node-1",ip_family="IPv4"}"#),
+            series(r#"signpost_new_connections_total{node="node-2",ip_family="IPv6"}"#),
+        ],
+        "promql_expr_test": [{"expr": expression, "eval_time": "10m", "exp_samples": [
+            {"labels": r#"{ip_family="IPv4"}"#, "value": 1},
+            {"labels": r#"{ip_family="both, by IPVS"}"#, "value": 1},
+        ]}],
+    });
+    let folder = TempDir::new()?;
+    let tests = json!({"rule_files": [], "evaluation_interval": "1m", "tests": [test]});
+    fs::write(folder.path().join("tests.yaml"), tests.to_string())?;
+    promtool(folder.path(), &["test", "rules", "tests.yaml"]).map(drop)
 }
 
 fn live() -> Result<()> {
