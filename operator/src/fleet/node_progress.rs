@@ -301,9 +301,9 @@ impl Member<'_> {
     }
 
     /// Whether the agent reports that no new connection went through the rules of the current
-    /// generation yet.
+    /// generation yet, and will try one.
     pub(crate) fn awaits_connection(&self) -> bool {
-        self.says_now(API_SERVICE_REACHABLE, "Unknown").is_some()
+        !self.is_handed_back() && self.says_now(API_SERVICE_REACHABLE, "Unknown").is_some()
     }
 
     /// Returns a condition if it has this status for the current generation.
