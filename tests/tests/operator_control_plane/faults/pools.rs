@@ -132,6 +132,14 @@ pub(crate) const RETURNING: Pool = Pool {
     ..IN_WAVES
 };
 
+/// The user has paused the rollout before the canary reported.
+pub(crate) const PAUSED: Pool = Pool {
+    name: "paused",
+    min_ready: Duration::ZERO,
+    is_in_phase: |pool, record| pool.has_reported(1, record) && !pool.has_changed(2, record),
+    ..IN_WAVES
+};
+
 /// The rollout has ended.
 pub(crate) const SETTLED: Pool = Pool {
     name: "settled",
@@ -154,7 +162,7 @@ pub(crate) const FAILING: Pool = Pool {
 
 /// One pool for each phase of a rollout.
 pub(crate) const POOLS: &[Pool] = &[
-    UNREPORTED, PROVING, STAMPING, BETWEEN, RETURNING, SETTLED, FAILING,
+    UNREPORTED, PROVING, STAMPING, BETWEEN, RETURNING, PAUSED, SETTLED, FAILING,
 ];
 
 // === impl Pool ===
@@ -204,6 +212,13 @@ impl Pool {
                 "progressDeadline": seconds(self.progress_deadline),
             },
         })
+    }
+
+    /// Returns the spec of its profile that pauses its rollout.
+    pub(crate) fn paused(&self) -> Value {
+        let mut profile = self.profile(SECOND);
+        profile["paused"] = true.into();
+        profile
     }
 
     /// Returns the spec of its profile that aborts the rollout of the configuration `hash`.

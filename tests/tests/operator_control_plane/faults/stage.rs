@@ -10,7 +10,8 @@ use thiserror::Error;
 
 use super::agents::Agents;
 use super::pools::{
-    BETWEEN, End, FAILING, FIRST, PROVING, Pool, RETURNING, SECOND, SETTLED, STAMPING, UNREPORTED,
+    BETWEEN, End, FAILING, FIRST, PAUSED, PROVING, Pool, RETURNING, SECOND, SETTLED, STAMPING,
+    UNREPORTED,
 };
 use super::record::Record;
 use crate::cluster::Cluster;
@@ -77,16 +78,22 @@ impl<'c> Stage<'c> {
     /// in the phase of its name.
     pub(crate) fn reach_every_phase(&self) -> Result<()> {
         let agents = &self.agents;
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &FAILING] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &FAILING] {
             agents.hold(pool.nodes());
         }
         agents.hold(BETWEEN.nodes().skip(1));
         for pool in self.pools.iter().filter(|pool| pool.name != FAILING.name) {
             self.edit(pool, SECOND)?;
         }
-        for pool in [&UNREPORTED, &PROVING, &STAMPING] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED] {
             self.wait_for_canary(pool)?;
         }
+        self.cluster.put_profile(PAUSED.name, PAUSED.paused())?;
+        self.wait_for_phase(&PAUSED, "Paused")?;
+        agents.release(PAUSED.nodes());
+        agents.wait_for("a report of the canary in a pause", |record| {
+            record.has_reported(&PAUSED.node(1))
+        })?;
         agents.wait_for("reports on an unproven change", |record| {
             let mut nodes = RETURNING.nodes().take(3);
             nodes.all(|node| record.has(&node, SECOND) && record.has_reported(&node))
@@ -183,6 +190,9 @@ impl<'c> Stage<'c> {
     /// names `undone` the user has returned to the first configuration.
     pub(crate) fn expect_ends(&self, undone: &[&str]) -> Result<()> {
         self.release();
+        if self.pools.iter().any(|pool| pool.name == PAUSED.name) {
+            self.edit(&PAUSED, SECOND)?;
+        }
         for pool in self.pools {
             let end = match pool.end {
                 End::Settled => "Settled",
