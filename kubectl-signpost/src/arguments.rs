@@ -1,6 +1,7 @@
 //! The command line.
 
 mod migrate;
+mod program;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::Span;
 
 pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
+pub use program::{Completer, CompletionOptions, ManOptions, VersionOptions};
 
 /// Shows the state of Signpost's profiles and nodes, and controls rollouts, with the permissions of your kubeconfig.
 ///
@@ -94,42 +96,10 @@ pub enum Command {
     /// signpost, write the output of kubectl-signpost completion kubectl to kubectl_complete-signpost in a folder of PATH, and make it
     /// executable.
     Completion(CompletionOptions),
-}
-
-/// Whose version, and how it is printed.
-#[derive(Debug, Args)]
-pub struct VersionOptions {
-    /// Print the version of this program only, without a cluster.
-    #[arg(long)]
-    pub client: bool,
-    /// The format: text, json or yaml.
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub output: Format,
-}
-
-/// For which shell.
-#[derive(Debug, Args)]
-pub struct CompletionOptions {
-    /// The shell that is to complete them, or kubectl.
-    #[arg(value_name = "SHELL")]
-    pub completer: Completer,
-}
-
-/// What completes the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Completer {
-    /// GNU Bash.
-    Bash,
-    /// Elvish.
-    Elvish,
-    /// fish.
-    Fish,
-    /// PowerShell.
-    Powershell,
-    /// Z shell.
-    Zsh,
-    /// kubectl, for its own completion in any shell.
-    Kubectl,
+    /// Write manual pages of this program and of each of its commands into a folder.
+    ///
+    /// kubectl-signpost man ~/.local/share/man/man1, and then man kubectl-signpost-rollout-undo.
+    Man(ManOptions),
 }
 
 /// What is checked.

@@ -16,6 +16,7 @@ mod config;
 mod dashboard;
 mod ending;
 mod inspect;
+mod manual;
 mod migrate;
 mod nodes;
 mod output;
@@ -103,6 +104,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
             print(&completion::script(options.completer))?;
             Ok(Ending::Success)
         }
+        Command::Man(options) => manual::write(&options),
     }
 }
 
