@@ -1,12 +1,12 @@
 //! Connections whose endpoint or Service goes.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
-use dataplane::Family;
+use dataplane::{Family, Protocol};
 use netlink::ipvs::{IpvsSocket, Weight};
 use serde_json::json;
 use testkit::address_plan as addresses;
@@ -32,8 +32,19 @@ pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
     stage.expect_answers(&SERVING)?;
     let start = || Connections::start(&stage.ways()?, &[Kind::Kept], EVERY);
     let [first, second, third] = [start()?, start()?, start()?];
+    let mut flows = Vec::new();
+    for way in stage.ways_by(Protocol::Udp)? {
+        let flow = flow_to(&way, "web-6").with_context(|| way.to_string())?;
+        flows.push((way, flow));
+    }
     stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
     stage.expect_answers(&SERVING[..1])?;
+    // Failure story T257: it has no connection, and its endpoint may be gone for ever.
+    for (way, flow) in &flows {
+        wait_for(&format!("another endpoint: {way}"), PROMPTLY, || {
+            Ok(answer_to(flow)?.starts_with("web-5").then_some(()))
+        })?;
+    }
     first.finish_unharmed().context("the endpoint has left")?;
     if mode == Mode::Ipvs {
         expect_draining(&stage)?;
@@ -64,6 +75,29 @@ pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
     stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
     stage.expect_answers(&SERVING)?;
     third.finish_unharmed().context("the Service was deleted")
+}
+
+/// Opens a socket whose datagrams reach this endpoint.
+fn flow_to(way: &Way, endpoint: &str) -> Result<UdpSocket> {
+    let any = match Family::of(way.destination.ip()) {
+        Family::Ipv4 => SocketAddr::from(([0; 4], 0)),
+        Family::Ipv6 => SocketAddr::from(([0; 16], 0)),
+    };
+    wait_for("a flow to the endpoint", PROMPTLY, || {
+        let socket = way.inside.enter(|| UdpSocket::bind(any))??;
+        socket.connect(way.destination)?;
+        socket.set_read_timeout(Some(FAILS_WITHIN))?;
+        Ok(answer_to(&socket)?.starts_with(endpoint).then_some(socket))
+    })
+}
+
+/// Returns the answer to a datagram, or nothing.
+fn answer_to(socket: &UdpSocket) -> Result<String> {
+    let mut answer = [0; 256];
+    // The error about an earlier datagram may come first.
+    let received = socket.send(b"?").and_then(|_| socket.recv(&mut answer));
+    let length = received.unwrap_or(0);
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
 
 /// Expects `explain` to show the endpoint that has left with its connections, and no difference: it
