@@ -129,8 +129,9 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     between.disperse()
 }
 
-/// From kube-proxy's mode ipvs to Signpost's, as a profile asks for. Without kube-proxy, there is no
-/// way back: the check asked the tables of other modes, and found nothing to lose.
+/// From kube-proxy's mode ipvs to Signpost's, as a profile asks for, and back (failure story T254).
+/// Without kube-proxy, there is no way back: the check asked the tables of other modes, and found
+/// nothing to lose.
 pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
     stage.start_kube_proxy(Mode::Ipvs)?;
@@ -163,11 +164,35 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
         "Signpost serves in another mode"
     );
     before.disperse()?;
-    after.disperse()?;
     profile.handover = Handover::Manual;
     let hash = stage.configure_by(&profile)?;
     stage.wait_for_applied(&hash)?;
-    stage.wait_for_condition(FOREIGN_PROXY_DETECTED, |found| found.message.is_empty())?;
+
+    stage.start_kube_proxy(Mode::Ipvs)?;
+    // Refused until the last virtual server is there.
+    let handed_back = stage.wait_for("the handback", |stage| {
+        let printed = stage.run(&["handback"])?;
+        Ok(printed.succeeded.then_some(printed))
+    })?;
+    let stays = "stay with Signpost's virtual servers";
+    ensure!(handed_back.text.contains(stays), "{}", handed_back.text);
+    expect(handed_back, true, "kube-proxy answers at")?;
+    stage.wait_for_condition(READY, is_handed_back)?;
+    let served = list_everything(stage)?;
+    ensure!(!served.contains("table ip signpost-ipvs {"), "{served}");
+    ensure!(served.contains("table ip signpost-ipvs-ending {"));
+    let back = Crowd::gather_for(stage.topology(), EVERY)?;
+    after.disperse()?;
+    back.disperse()?;
+
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    wait_for("everything of kube-proxy to go", FORGOTTEN_WITHIN, || {
+        let found = stage.agent()?.condition(FOREIGN_PROXY_DETECTED)?;
+        Ok(found
+            .is_some_and(|found| found.message.is_empty())
+            .then_some(()))
+    })?;
     expect(
         stage.run(&["handback"])?,
         false,
