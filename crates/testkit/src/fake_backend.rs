@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
+    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery, Remains,
     Rendered, UnsupportedField,
 };
 use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
@@ -27,6 +27,9 @@ struct State {
     operations: usize,
     observations: usize,
     cut_after: Option<usize>,
+    /// How many withdrawals connections outlive.
+    outlived: usize,
+    withdrawals: usize,
 }
 
 /// Programs one family of a [`FakeKernel`]. Supports everything except session affinity: frontends
@@ -103,6 +106,16 @@ impl FakeKernel {
     /// error does not reveal how many were applied.
     pub fn cut_after(&self, operations: usize) {
         self.state().cut_after = Some(operations);
+    }
+
+    /// Makes connections outlive this many withdrawals.
+    pub fn outlive(&self, withdrawals: usize) {
+        self.state().outlived = withdrawals;
+    }
+
+    /// The number of withdrawals.
+    pub fn withdrawals(&self) -> usize {
+        self.state().withdrawals
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -227,6 +240,16 @@ impl Backend for FakeBackend {
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let rules = self.kernel.rules(self.family);
         self.commit(rules.diff(&FakeRules::default()))
+    }
+
+    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+        let _receipt = self.commit_removal()?;
+        let mut state = self.kernel.state();
+        state.withdrawals += 1;
+        Ok(match state.withdrawals <= state.outlived {
+            true => Remains::Connections,
+            false => Remains::Nothing,
+        })
     }
 
     fn suspects(&self, change: &FakeChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {

@@ -77,3 +77,23 @@ fn a_removal_that_fails_is_reported_and_tried_again() {
     assert_eq!(failing, [true, true, true, false]);
     assert_eq!(kernel.rules(Family::Ipv4), FakeRules::default());
 }
+
+/// What connections need goes when they have ended, without a command, and nothing is looked at
+/// after that.
+#[test]
+fn what_connections_need_is_looked_at_until_nothing_is_left() {
+    let story = Story::new()
+        .wants(0, web([8080]))
+        .at(1000, Command::Settings(WITHDRAWN));
+    let kernel = story.kernel.clone();
+    kernel.outlive(2);
+    let reports = story.until(600_000);
+    assert_eq!(kernel.withdrawals(), 3);
+    let withdrawn = reports.iter().filter(|r| r.activity == Activity::Withdrawn);
+    assert!(withdrawn.clone().count() >= 3);
+    assert!(
+        withdrawn
+            .flat_map(|r| &r.families)
+            .all(|f| f.failing.is_none())
+    );
+}
