@@ -203,7 +203,7 @@ impl Kernel {
                     kernel.expect_named("drift_kernel", "ipvs", 1)
                 }),
                 self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
-                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 5)
+                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 6)
                 }),
                 self.trial("has_every_scheduler_of_ipvs", |kernel| {
                     kernel.expect_named("schedulers_kernel", "ipvs/", 16)

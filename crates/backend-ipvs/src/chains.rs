@@ -112,6 +112,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             RETURN,
             vec![
                 affinity::by_group(SetName::ReturnChains),
+                leave_restricted(family),
                 keep_destination(family),
             ],
         ),
@@ -122,6 +123,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             RETURN,
             vec![
                 affinity::by_group(SetName::ReturnChains),
+                leave_restricted(family),
                 keep_destination(family),
             ],
         ),
@@ -378,6 +380,15 @@ fn return_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Return));
     rule(expressions)
+}
+
+/// Leaves frontends with source ranges to the DNAT of other programs. kube-proxy in mode iptables
+/// drops packets to such addresses at input which it has not redirected, and both serve during a
+/// takeover.
+fn leave_restricted(family: Family) -> Rule {
+    let mut restricted = lookup(family, SetName::Restrictions);
+    restricted.push(Expression::Immediate(Verdict::Return));
+    rule(restricted)
 }
 
 /// Translates the destination of packets for IPVS to itself: the kernel then skips the DNAT of

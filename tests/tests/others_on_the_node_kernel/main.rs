@@ -4,6 +4,7 @@ mod affinity;
 mod exhausted_affinity;
 mod host_port;
 mod local_cluster_ip;
+mod source_ranges;
 mod stage;
 
 use anyhow::Result;
@@ -67,7 +68,7 @@ fn in_mode<B: Backend + Send + 'static>(
     build: impl Fn(&Script) -> Result<RealKernel<B>> + Clone + Send + 'static,
     host_ports: &[Written],
 ) -> Vec<Trial> {
-    let (strangers, cache) = (build.clone(), build.clone());
+    let (strangers, cache, ranges) = (build.clone(), build.clone(), build.clone());
     let mut trials = vec![
         trial(
             &format!("{mode}/a_process_on_every_address_does_not_answer_on_a_cluster_ip"),
@@ -76,6 +77,10 @@ fn in_mode<B: Backend + Send + 'static>(
         trial(
             &format!("{mode}/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering"),
             || a_cache_answers(cache),
+        ),
+        trial(
+            &format!("{mode}/t276_clients_in_source_ranges_connect_beside_kube_proxy"),
+            || source_ranges::clients_may_connect_beside_kube_proxy(ranges),
         ),
     ];
     for &written in host_ports {
