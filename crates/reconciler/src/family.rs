@@ -281,7 +281,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// some. A failure in one does not prevent the others from being tried. Whether this succeeds or
     /// fails, the next sync reads the rules back. A failure also appears in `status`.
     pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
-        let receipts = self.empty(Domain::commit_removal, clock)?;
+        let receipts = self.empty(Domain::commit_removal, Result::is_err, clock)?;
         Ok(Receipt {
             transactions: receipts.iter().map(|receipt| receipt.transactions).sum(),
         })
@@ -289,16 +289,21 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// The same for a node that another proxy serves, which established connections outlive.
     pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, CommitError> {
-        let remains = self.empty(Domain::commit_withdrawal, clock)?;
+        let is_left = |one: &Result<_, _>| !matches!(one, Ok(Remains::Nothing));
+        let remains = self.empty(Domain::commit_withdrawal, is_left, clock)?;
         Ok(remains.into_iter().max().unwrap_or(Remains::Nothing))
     }
 
+    /// Calls `remove` for the modes. One that cannot be used and of which something `is_left` stays
+    /// outgoing, so that the next call tries it again.
     fn empty<T>(
         &mut self,
         remove: impl Fn(&mut Domain<B>) -> Result<T, CommitError>,
+        is_left: impl Fn(&Result<T, CommitError>) -> bool,
         clock: &dyn Clock,
     ) -> Result<Vec<T>, CommitError> {
         let mut removed = Ok(Vec::new());
+        let mut outgoing = BTreeSet::new();
         for member in &mut self.members {
             let mechanism = member.mechanism;
             let has_rules =
@@ -307,6 +312,9 @@ impl<B: Backend> FamilyReconciler<B> {
                 continue;
             }
             let one = remove(&mut member.domain);
+            if self.unusable.contains(mechanism) && is_left(&one) {
+                outgoing.insert(mechanism);
+            }
             member.domain.release();
             member.following = Following::Follows;
             removed = match (removed, one) {
@@ -318,7 +326,7 @@ impl<B: Backend> FamilyReconciler<B> {
             };
         }
         self.active = None;
-        self.outgoing.clear();
+        self.outgoing = outgoing;
         self.abandoned.clear();
         match &removed {
             Ok(_) => {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use backend::{Backend, Recovery};
+use backend::{Backend, Recovery, Remains};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{

@@ -332,6 +332,33 @@ fn a_removal_reaches_rules_that_were_given_up_while_they_served() {
     assert_eq!(world.holding(), []);
 }
 
+/// Failure story T273. The removal of such a mode failed once, and no later one tried it again: its rules led
+/// to endpoints of the past for as long as the agent ran, beside the proxy that the node was handed back to.
+#[test]
+fn t273_a_withdrawal_that_failed_in_a_mode_that_was_given_up_is_repeated_there() {
+    static FAILS: AtomicBool = AtomicBool::new(false);
+    let mut world = World::new(|mode, call| match call {
+        Call::Commit { .. } | Call::Removal
+            if mode == IPTABLES && FAILS.load(Ordering::Relaxed) =>
+        {
+            CallOutcome::Refuse(Recovery::Halt)
+        }
+        _ => CallOutcome::Pass,
+    });
+    world.finish(&in_mode(IPTABLES, &[8080; 9]));
+    FAILS.store(true, Ordering::Relaxed);
+    world.sync(&in_mode(NFTABLES, &[8081; 9]), Reason::Changed);
+    for _ in 0..2 {
+        let withdrawn = world.family.commit_withdrawal(&world.clock);
+        let _ = withdrawn.expect_err("rules are left");
+        assert_eq!(world.holding(), [IPTABLES]);
+    }
+    FAILS.store(false, Ordering::Relaxed);
+    let withdrawn = world.family.commit_withdrawal(&world.clock);
+    assert_eq!(withdrawn.expect("it works now"), Remains::Nothing);
+    assert_eq!(world.holding(), []);
+}
+
 /// Rules of a mode that is not in use, written by another program or left by an earlier agent, are
 /// drift, and go.
 #[test]
