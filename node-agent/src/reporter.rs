@@ -27,7 +27,7 @@ use crate::conntrack;
 use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
-use earlier::Earlier;
+use earlier::{Earlier, stands_in};
 pub(crate) use earlier::{START, is_starting};
 use last::{Last, Written};
 
@@ -203,6 +203,7 @@ pub(crate) async fn report(
     let mut last = Last::Never;
     let mut earlier = Earlier::Unread;
     let mut left_out = BTreeSet::new();
+    let mut stood_in = false;
     loop {
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
@@ -246,13 +247,20 @@ pub(crate) async fn report(
             },
             (Destination::Api(_) | Destination::File(_), _) => {
                 let carried_on = earlier.carry_on(&current);
-                write(&destination, &node, &board, &carried_on, renewed_since).await
+                stood_in = stands_in(&carried_on, &current);
+                // Without it, an agent that ends before it is ready would never count as silent.
+                let is_promised =
+                    matches!(destination, Destination::Api(_)) && is_starting(&current);
+                let heartbeat =
+                    (is_promised || renewed_since.is_some()).then_some(Heartbeat::Lease);
+                write(&destination, &node, &board, &carried_on, heartbeat).await
             }
         };
         let at = Deadline::now();
         last = match outcome {
             Ok(answer) => {
                 let fields = answer.left_out;
+                let is_provisional = stood_in || !fields.is_empty();
                 if !fields.is_empty() && fields != left_out {
                     warn!(
                         ?fields,
@@ -266,6 +274,7 @@ pub(crate) async fn report(
                     renewed_since,
                     at,
                     idle: jittered(IDLE),
+                    is_provisional,
                     differs_since: None,
                     source_differs_since: None,
                 })
@@ -307,11 +316,11 @@ async fn write(
     node: &str,
     board: &Board,
     status: &NodeProxyStatus,
-    renewed_since: Option<Deadline>,
+    heartbeat: Option<Heartbeat>,
 ) -> Result<Answer, WriteError> {
     let status = NodeProxyStatus {
         conntrack: conntrack::observe_fill(),
-        heartbeat: renewed_since.map(|_| Heartbeat::Lease),
+        heartbeat,
         ..status.clone()
     };
     match destination {

@@ -122,6 +122,14 @@ impl Earlier {
     }
 }
 
+/// Whether `carried_on` has conditions by the earlier report that `current` does not have.
+pub(super) fn stands_in(carried_on: &NodeProxyStatus, current: &NodeProxyStatus) -> bool {
+    carried_on.conditions.iter().any(|carried| {
+        let now = find(&current.conditions, &carried.type_);
+        now.is_none_or(|now| now.status != carried.status)
+    })
+}
+
 fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }

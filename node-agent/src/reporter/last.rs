@@ -34,6 +34,9 @@ pub(super) struct Written {
     pub(super) renewed_since: Option<Deadline>,
     pub(super) at: Deadline,
     pub(super) idle: Duration,
+    /// Whether it says something by the earlier report, or lacks a field that the definition did not
+    /// have: it is written again, in the hope of a better one.
+    pub(super) is_provisional: bool,
     /// When the status was first seen to differ.
     pub(super) differs_since: Option<Deadline>,
     /// When it was first seen to differ by the source.
@@ -99,7 +102,8 @@ impl Written {
             // The watch may deliver this agent's own write later than the answer to it.
             let is_changed = *in_api != self.in_api;
             let is_heartbeat = renewed_since.is_none();
-            return (is_changed || is_heartbeat).then(|| self.at + self.idle);
+            let is_due = is_changed || is_heartbeat || self.is_provisional;
+            return is_due.then(|| self.at + self.idle);
         }
         let seen = *self.differs_since.get_or_insert(now);
         // The jitter of the idle time determines this node's place in the range.

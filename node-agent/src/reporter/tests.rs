@@ -14,6 +14,7 @@ use kube::client::Body;
 use runtime::Health;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::mpsc;
 use tower::service_fn;
 
 #[test]
@@ -82,6 +83,7 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
             status: Arc::clone(&before),
             renewed_since: None,
             at: written,
+            is_provisional: false,
             idle: IDLE.mul_f64(1.1),
             differs_since: None,
             source_differs_since: None,
@@ -417,6 +419,78 @@ async fn t263_a_report_stands_in_for_a_new_agent_however_long_nothing_has_change
     days_old.heartbeat = Some(Heartbeat::Lease);
     let with_lease = Earlier::of(days_old, Some(boot), now);
     assert!(with_lease.stands_until(&starting).is_some());
+}
+
+/// The statuses that a reporter writes, as they come, where the API has `before`.
+fn start_recorded(
+    before: &NodeProxyStatus,
+) -> (Arc<Board>, mpsc::UnboundedReceiver<NodeProxyStatus>) {
+    let mut object = json!(NodeProxy::new("node-1", crds::NodeProxySpec::default()));
+    object["status"] = json!(before);
+    let (written, writes) = mpsc::unbounded_channel();
+    let server = service_fn(move |request: Request<Body>| {
+        let (mut object, written) = (object.clone(), written.clone());
+        async move {
+            if request.method() == http::Method::PATCH {
+                let body = request.into_body().collect_bytes().await?;
+                let patch: Value = serde_json::from_slice(&body).expect("JSON");
+                object["status"] = patch["status"].clone();
+                let status = serde_json::from_value(patch["status"].clone());
+                written
+                    .send(status.expect("a status"))
+                    .expect("the test listens");
+            }
+            Ok::<_, kube::Error>(Response::new(Body::from(object.to_string().into_bytes())))
+        }
+    });
+    let (board, ..) = start_reporter(Client::new(server, "default"));
+    (board, writes)
+}
+
+/// Failure story T274. What the earlier report stood in for was written once, and at rest never again: a
+/// condition that the agent does not have stayed in the API for as long as nothing else changed.
+#[tokio::test(start_paused = true)]
+async fn t274_what_an_earlier_report_stood_in_for_is_corrected_at_rest() {
+    let mut before = ready_before(Duration::from_secs(9));
+    before.heartbeat = Some(Heartbeat::Lease);
+    let split = condition::Finding::new(
+        condition::IPTABLES_SPLIT,
+        Status::True,
+        condition::reason::CONNECTED,
+        String::new(),
+    );
+    condition::set_condition(&mut before.conditions, split, Timestamp::UNIX_EPOCH);
+    let (board, mut writes) = start_recorded(&before);
+    board.post_heartbeat(Some(Deadline::now()));
+    board.post_status(Arc::new(ready("True", "Programmed", 5000)));
+    let has_it = |status: &NodeProxyStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|it| it.type_ == condition::IPTABLES_SPLIT)
+    };
+    let watched = |status: &NodeProxyStatus| board.status_in_api().send_replace(json!(status));
+    let first = writes.recv().await.expect("it is written");
+    watched(&first);
+    assert!(has_it(&first), "it stands in");
+    let within = tokio::time::timeout(Duration::from_secs(400), writes.recv()).await;
+    let second = within.expect("it is corrected").expect("it is written");
+    watched(&second);
+    assert!(!has_it(&second), "{second:?}");
+    let third = tokio::time::timeout(Duration::from_secs(3600), writes.recv()).await;
+    assert!(third.is_err(), "it is at rest: {third:?}");
+}
+
+/// Failure story T275. An agent that never got beyond its start, and had no report to stand in, promised no
+/// Lease and had no time of a sync: the operator could not see that it had ended.
+#[tokio::test(start_paused = true)]
+async fn t275_an_agent_that_starts_promises_its_lease() {
+    let (board, mut writes) = start_recorded(&NodeProxyStatus::default());
+    board.post_status(Arc::new(ready("False", "Starting", 5000)));
+    let first = writes.recv().await.expect("it is written");
+    assert_eq!(first.heartbeat, Some(Heartbeat::Lease));
+    // No renewal has succeeded.
+    board.post_status(Arc::new(ready("True", "Programmed", 5001)));
+    let second = writes.recv().await.expect("it is written");
+    assert_eq!(second.heartbeat, None);
 }
 
 /// The kernel of a node that was rebooted has no rules.
