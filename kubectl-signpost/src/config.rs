@@ -19,7 +19,7 @@ use serde_saphyr::UserMessageFormatter;
 
 use crate::advice::problem;
 use crate::arguments::{Access, ConfigStep, DiffOptions, EffectiveOptions, ImportOptions};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Read};
 use crate::ending::Ending;
 use crate::output::serialize;
 use crate::{print, program_name};
@@ -82,9 +82,9 @@ async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Resul
     let cluster = Cluster::open(access).await?;
     let proxy: NodeProxy = cluster.read_one(&options.node).await?;
     let node: Node = cluster.read_one(&options.node).await?;
-    let profiles = cluster.read_all::<ProxyProfile>().await?;
+    let profiles = whole(cluster.read_all::<ProxyProfile>().await?)?;
     let facts = facts_of(&node, Some(&proxy));
-    let resolution = Ranking::of(&profiles.objects).resolve(&facts);
+    let resolution = Ranking::of(&profiles).resolve(&facts);
     let applied = proxy.status.as_ref();
     let applied = applied.and_then(|status| status.applied_hash.as_ref());
     let is_applied = applied == Some(&proxy.spec.config_hash);
@@ -118,7 +118,7 @@ async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Resul
 
 async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    let mut profiles = cluster.read_all::<ProxyProfile>().await?.objects;
+    let mut profiles = whole(cluster.read_all::<ProxyProfile>().await?)?;
     let name = match &options.file {
         None => options.profile.clone().unwrap_or_default(),
         Some(path) => {
@@ -142,7 +142,7 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
         profile.spec.paused = false;
     }
     let nodes = cluster.read_nodes().await?;
-    let proxies = cluster.read_all::<NodeProxy>().await?.objects;
+    let proxies = whole(cluster.read_all::<NodeProxy>().await?)?;
     let facts = nodes.iter().map(|node| {
         let proxy = proxies.iter().find(|p| p.name_any() == node.name_any());
         facts_of(node, proxy)
@@ -154,6 +154,20 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
         true => Ending::Success,
         false => Ending::ProblemFound,
     })
+}
+
+/// Returns the objects, of which a comparison must not take a field that this version cannot read for
+/// one with the default value.
+fn whole<T>(read: Read<T>) -> anyhow::Result<Vec<T>> {
+    match read.unreadable.first() {
+        None => Ok(read.objects),
+        Some(it) => {
+            let what = format!("{} has values of another version: {}", it.object, it.reason);
+            let next =
+                "use the version of this program that `kubectl signpost version` has for operators";
+            Err(problem(what, next).into())
+        }
+    }
 }
 
 /// Replaces the profile of the same name or adds a new one. A replaced profile keeps its rank among

@@ -74,7 +74,15 @@ pub(crate) async fn run(access: &Access, options: &VersionOptions) -> anyhow::Re
 impl InCluster {
     fn of(operators: &[Pod], proxies: &[NodeProxy]) -> InCluster {
         let mut found = InCluster::default();
-        for pod in operators {
+        let ended = |pod: &Pod| {
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
+            matches!(phase, Some("Failed" | "Succeeded"))
+        };
+        // Pods that were evicted stay in the API, with the image that they had.
+        for pod in operators.iter().filter(|pod| !ended(pod)) {
             let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
             let mut images = containers
                 .filter(|container| container.name == CONTAINER)
@@ -218,6 +226,14 @@ mod tests {
             proxy
         });
         proxies.collect()
+    }
+
+    #[test]
+    fn pods_that_have_ended_have_no_version() {
+        let mut pods = operators(&["operator:0.1.0", "operator:0.3.0"]);
+        pods[0].status = serde_json::from_value(json!({"phase": "Failed"})).expect("a status");
+        let found = InCluster::of(&pods, &agents(&["0.3.0"]));
+        assert_eq!(Versions::of("0.3.0", Some(found)).ending(), Ending::Success);
     }
 
     fn versions(client: &str, images: &[&str], of_agents: &[&str]) -> Versions {

@@ -160,9 +160,10 @@ impl Plan {
         })
     }
 
-    /// Success if no node has an obstacle.
+    /// Success if no node has an obstacle, and all could be read.
     pub(super) fn ending(&self) -> Ending {
-        match self.nodes.iter().all(|node| node.obstacles.is_empty()) {
+        let is_free = self.nodes.iter().all(|node| node.obstacles.is_empty());
+        match is_free && self.unreadable.is_empty() {
             true => Ending::Success,
             false => Ending::ProblemFound,
         }
