@@ -138,7 +138,7 @@ fn outliving(connections: u64) -> Option<Point> {
             "mode ipvs: {connections} established connections stay with Signpost's virtual servers, because the \
              kernel cannot move them to rules of kube-proxy. The agent removes what they need when the last one has \
              ended: let it run until the kernel has no table signpost-ipvs-ending. signpost-agent cleanup would end \
-             them"
+             them, and so would a start of kube-proxy in mode nftables, which removes all virtual servers"
         ))
     })
 }
