@@ -48,7 +48,7 @@ const SOURCE_SPREAD: Duration = Duration::from_secs(30);
 /// The same range for the first latency after a start.
 const FIRST_LATENCY: Duration = Duration::from_secs(5);
 /// The time between two writes if nothing has changed: without a Lease they show that this agent is
-/// alive, and they restore what another client has written.
+/// alive, and they restore what another client has written, or complete a provisional status.
 const IDLE: Duration = Duration::from_secs(300);
 /// The shortest time between two composed statuses: a node may commit a hundred changes a second,
 /// and no reader needs its status as often. A file is written each time, which costs no other
@@ -189,8 +189,8 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
 }
 
 /// Writes the status to `destination` when it changes. What does not change is written again only to
-/// a file, by an agent that renews no Lease, and over another client's write. In the API, the
-/// status carries on the report of the agent that ran before.
+/// a file, by an agent that renews no Lease, over another client's write, and over a provisional
+/// status. In the API, the status carries on the report of the agent that ran before.
 pub(crate) async fn report(
     destination: Destination,
     node: String,
