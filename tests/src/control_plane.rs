@@ -23,6 +23,7 @@ mod credentials;
 mod folder;
 mod host;
 mod kubectl;
+mod objects;
 mod operator_manifests;
 mod port;
 mod programs;
@@ -39,6 +40,7 @@ pub use client::client;
 pub use contents::Contents;
 pub use credentials::{ADMINISTRATOR, KUBE_PROXY, ServiceAccount, User};
 pub use host::FOLDER_ON_HOST;
+pub use objects::Objects;
 pub use operator_manifests::OPERATOR_MANIFESTS;
 
 use credentials::{Kubeconfig, Token};

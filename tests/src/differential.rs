@@ -55,7 +55,7 @@ pub use writer::NodeFate;
 use crate::binaries;
 use crate::cluster::Program;
 use crate::control_link::API_SERVER;
-use crate::control_plane::{ADMINISTRATOR, ControlPlane, KUBE_PROXY, Options, User};
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, KUBE_PROXY, Objects, Options, User};
 use crate::deadline::{patience, wait_for};
 use crate::network::{Namespace, Network};
 use comparison::look;
@@ -64,6 +64,12 @@ use manifests::Canary;
 use world::{CLIENTS, Effort, World};
 use writer::Writer;
 
+/// What agents report in.
+const NODE_PROXIES: Objects<'_> = Objects {
+    api_version: "signpost.dev/v1alpha1",
+    kind: "NodeProxy",
+    namespace: None,
+};
 /// How long both may take to program a round. They take a second or two.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// The number of concurrent cases: most of their time is waiting.
@@ -143,9 +149,10 @@ impl BothProxies {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
         let definition = fs::read_to_string(&file)
             .with_context(|| format!("failed to read {}", file.display()))?;
-        self.control_plane.apply_as_manager(&definition, &[])?;
+        self.control_plane
+            .apply_as_manager(&[serde_saphyr::from_str(&definition)?])?;
         wait_for("NodeProxies to be served", SETTLES_WITHIN, || {
-            Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
+            Ok(self.control_plane.serves(NODE_PROXIES)?.then_some(()))
         })?;
         self.writer().apply_setting(NodeFate::Stays)
     }
@@ -160,7 +167,7 @@ impl BothProxies {
         self.ground.prepare(configuration.mode, self.files.path())?;
         let (_, iptables) = self.ground.setting()?;
         self.writer()
-            .apply_objects(&[configuration.of_signpost()?], &[])?;
+            .apply_objects(&[configuration.of_signpost()?])?;
         let [by_kube_proxy, by_signpost] = &self.ground.worlds;
 
         let file = self.files.path().join("kube-proxy.yaml");
@@ -214,8 +221,7 @@ impl BothProxies {
         });
         let mut last = Value::Null;
         let reported = wait_for("the agent to report its mode", SETTLES_WITHIN, || {
-            let arguments = ["get", "nodeproxy", addresses::NODE, "--output=json"];
-            let object: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
+            let object = self.control_plane.read(NODE_PROXIES, addresses::NODE)?;
             let status = &object["status"];
             last = json!({"mode": status["mode"], "variant": status["iptables"]["variant"]});
             Ok((last == expected).then_some(()))
@@ -242,16 +248,8 @@ impl BothProxies {
 
     /// Moves the node to another zone and back, now that kube-proxy is watching.
     fn repeat_zone(&self) -> Result<()> {
-        let label = |zone: &str| format!("topology.kubernetes.io/zone={zone}");
         for zone in ["elsewhere", manifests::zone_of(1)] {
-            let arguments = [
-                "label",
-                "node",
-                addresses::NODE,
-                "--overwrite",
-                &label(zone),
-            ];
-            self.control_plane.kubectl(&arguments)?;
+            self.writer().apply_node(NodeFate::Stays, zone)?;
         }
         Ok(())
     }

@@ -30,17 +30,6 @@ impl ControlPlane {
         run(command, Some(yaml))
     }
 
-    /// Applies the objects in this YAML as their only field manager, so that omitted fields are
-    /// removed. `more` are further flags. kubectl does not fetch schemas, which takes it a minute on
-    /// an emulated machine: the API server refuses unknown fields in any case.
-    pub fn apply_as_manager(&self, yaml: &str, more: &[&str]) -> Result<()> {
-        let mut command = self.kubectl_command(&self.kubeconfig(ADMINISTRATOR)?);
-        command.args(["apply", "--server-side", "--force-conflicts"]);
-        command.args(["--validate=false", "--filename=-"]);
-        command.args(more);
-        run(command, Some(yaml)).map(drop)
-    }
-
     /// Writes the status of an object in place of its owner, with a JSON merge patch:
     /// `patch_status("node/a", "default", "{status: …}")`. The namespace is ignored for
     /// cluster-scoped objects.

@@ -156,16 +156,24 @@ impl Setting {
     /// of a start.
     fn ask(&self, address: SocketAddrV4, path: &str) -> Result<()> {
         let kubeconfig = self.folder.kubeconfig(ADMINISTRATOR);
-        let ask = || {
+        self.block_on(async || client::ask(&kubeconfig, address, path).await)
+    }
+
+    /// Runs `request` to its end in the network of the control plane.
+    pub(super) fn block_on<T: Send>(
+        &self,
+        request: impl AsyncFnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        let run = || {
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(client::ask(&kubeconfig, address, path))
+            runtime.block_on(request())
         };
         match &self.options.network {
             // On a thread without a runtime, which that of the caller may have.
             None => {
-                thread::scope(|scope| scope.spawn(ask).join()).unwrap_or_else(|p| resume_unwind(p))
+                thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|p| resume_unwind(p))
             }
-            Some(namespace) => namespace.enter(ask)?,
+            Some(namespace) => namespace.enter(run)?,
         }
     }
 }

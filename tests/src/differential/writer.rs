@@ -9,7 +9,7 @@ use super::manifests::{
     Canary, NAMESPACE, names_of_slices, service_object, slice_objects, status_object, zone_of,
 };
 use super::population::{Kind, Population, Service};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, Objects};
 
 /// What the cluster autoscaler plans for node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,17 @@ pub enum NodeFate {
     /// It will be deleted: load balancers must stop sending to it.
     Leaves,
 }
+
+const SERVICES: Objects<'_> = Objects {
+    api_version: "v1",
+    kind: "Service",
+    namespace: Some(NAMESPACE),
+};
+const SLICES: Objects<'_> = Objects {
+    api_version: "discovery.k8s.io/v1",
+    kind: "EndpointSlice",
+    namespace: Some(NAMESPACE),
+};
 
 /// Writes objects to one API server.
 #[derive(Debug)]
@@ -31,34 +42,42 @@ pub(super) struct Writer<'a> {
 impl Writer<'_> {
     /// Writes the objects of every round: the namespace, and node 1 as its kubelet would write it.
     pub(super) fn apply_setting(&self, fate: NodeFate) -> Result<()> {
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE},
+        });
+        self.apply_objects(&[namespace])?;
+        self.apply_node(fate, zone_of(1))?;
+        let address = |family| addresses::node_address(1, family);
+        let own =
+            Family::ALL.map(|family| json!({"type": "InternalIP", "address": address(family)}));
+        self.control_plane.merge_status(&[json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": addresses::NODE},
+            "status": {"addresses": own},
+        })])
+    }
+
+    /// Writes node 1, in this zone.
+    pub(super) fn apply_node(&self, fate: NodeFate, zone: &str) -> Result<()> {
         let taints = match fate {
             NodeFate::Stays => json!([]),
             NodeFate::Leaves => {
                 json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}])
             }
         };
-        let node = json!({
+        self.apply_objects(&[json!({
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
                 "name": addresses::NODE,
-                "labels": {"topology.kubernetes.io/zone": zone_of(1)},
+                "labels": {"topology.kubernetes.io/zone": zone},
             },
             "spec": {
                 "podCIDRs": Family::ALL.map(|family| addresses::pod_cidr(1, family)),
                 "taints": taints,
             },
-        });
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE},
-        });
-        self.apply_objects(&[namespace, node], &[])?;
-        let address = |family| addresses::node_address(1, family);
-        let own =
-            Family::ALL.map(|family| json!({"type": "InternalIP", "address": address(family)}));
-        let status = json!({"status": {"addresses": own}}).to_string();
-        let node = format!("node/{}", addresses::NODE);
-        self.control_plane.patch_status(&node, "default", &status)
+        })])
     }
 
     /// Makes `population` the only test objects in the API server, and then writes the canary.
@@ -67,40 +86,28 @@ impl Writer<'_> {
         let services = &population.services;
         let mut objects: Vec<Value> = services.iter().map(service_object).collect();
         objects.extend(services.iter().flat_map(slice_objects));
-        self.apply_objects(&objects, &[])?;
+        self.apply_objects(&objects)?;
         let balanced = services.iter().filter(|s| s.kind == Kind::LoadBalancer);
         let statuses: Vec<Value> = balanced.map(status_object).collect();
-        self.apply_objects(&statuses, &["--subresource=status"])?;
-        self.apply_objects(&canary.objects(), &[])
+        self.control_plane.merge_status(&statuses)?;
+        self.apply_objects(&canary.objects())
     }
 
     /// Deletes all Services and EndpointSlices of the test.
     pub(super) fn clear(&self) -> Result<()> {
-        let namespace = format!("--namespace={NAMESPACE}");
-        let everything = ["delete", "services,endpointslices", "--all", &namespace];
-        self.control_plane.kubectl(&everything).map(drop)
+        let mut all = [SERVICES, SLICES].into_iter();
+        all.try_for_each(|objects| self.control_plane.delete_selected(objects, ""))
     }
 
     /// Applies `objects` as their only field manager, so that omitted fields are removed.
-    pub(super) fn apply_objects(&self, objects: &[Value], more: &[&str]) -> Result<()> {
-        if objects.is_empty() {
-            return Ok(());
-        }
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.control_plane.apply_as_manager(&list.to_string(), more)
+    pub(super) fn apply_objects(&self, objects: &[Value]) -> Result<()> {
+        self.control_plane.apply_as_manager(objects)
     }
 
     fn delete(&self, services: &[Service]) -> Result<()> {
-        let slices = services.iter().flat_map(names_of_slices);
-        let slices = slices.map(|name| format!("endpointslice/{name}"));
-        let services = services.iter().map(|s| format!("service/{}", s.name()));
-        let names: Vec<String> = services.chain(slices).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let namespace = format!("--namespace={NAMESPACE}");
-        let mut arguments = vec!["delete", "--ignore-not-found", &namespace];
-        arguments.extend(names.iter().map(String::as_str));
-        self.control_plane.kubectl(&arguments).map(drop)
+        let slices: Vec<String> = services.iter().flat_map(names_of_slices).collect();
+        let services: Vec<String> = services.iter().map(Service::name).collect();
+        self.control_plane.delete(SERVICES, &services)?;
+        self.control_plane.delete(SLICES, &slices)
     }
 }
