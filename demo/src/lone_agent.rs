@@ -10,7 +10,7 @@ use address_plan as addresses;
 use anyhow::{Context, Result, bail, ensure};
 use crds::{NodeProxy, NodeProxyStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use crate::binaries;
 use crate::deadline::wait_for;
@@ -267,10 +267,19 @@ impl LoneAgent {
         // The drop does the rest.
     }
 
-    fn ensure_runs(&self) -> Result<()> {
+    /// Whether it has not ended.
+    pub fn is_running(&self) -> Result<bool> {
+        Ok(self.observe_end()?.is_none())
+    }
+
+    fn observe_end(&self) -> Result<Option<WaitIdStatus>> {
         // Check without reaping, so that the process ID remains the agent's.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match waitid(WaitId::Pid(Pid::from_child(&self.child)), options)? {
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), options)?)
+    }
+
+    fn ensure_runs(&self) -> Result<()> {
+        match self.observe_end()? {
             None => Ok(()),
             Some(ended) => bail!(
                 "the agent has ended, with status {:?} or by signal {:?}",

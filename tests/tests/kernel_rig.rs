@@ -196,6 +196,10 @@ impl Kernel {
                     "refuses_no_connection_at_a_step_of_a_switch_to_mode_ipvs",
                     |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs", 2),
                 ),
+                self.trial(
+                    "completes_a_switch_of_mode_ipvs_that_was_killed",
+                    |kernel| kernel.expect_named("mode_kernel", "::middle_of_nftables_and_ipvs", 1),
+                ),
                 self.trial("explains_virtual_servers", |kernel| {
                     kernel.expect_named("explain_kernel", "ipvs", 1)
                 }),

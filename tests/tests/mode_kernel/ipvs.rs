@@ -27,6 +27,7 @@ use tests::trial::trial;
 use xtables::Variant;
 
 use crate::departures::{ask, connect};
+use crate::every_write::{self, After};
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 use crate::{departures, handback, icmp_and_fragments, shared_endpoint};
@@ -39,7 +40,7 @@ const EVERY: Duration = Duration::from_millis(200);
 const FEW: u8 = 20;
 /// Far more than the two minutes for which IPVS remembers a closed connection, on a machine that is
 /// not emulated.
-const ENDS_WITHIN: Duration = Duration::from_secs(150);
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(150);
 /// The variant of iptables used by other programs. It makes no difference here.
 const OTHERS: Variant = Variant::NfTables;
 /// When the agent is killed after a change of the mode, in milliseconds.
@@ -49,8 +50,37 @@ const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
 type Test = fn() -> Result<()>;
 
-/// Returns all tests. Those that this kernel does not support are marked as skipped.
-pub(crate) fn trials() -> Result<Vec<Trial>> {
+/// The switches after whose writes the agent is killed.
+const KILLED_AFTER_WRITES: [(&str, [Mode; 2], Variant, After); 4] = [
+    (
+        "middle_of_nftables_and_ipvs",
+        [Mode::Nftables, Mode::Ipvs],
+        Variant::NfTables,
+        After::Middle,
+    ),
+    (
+        "all_of_nftables_and_ipvs",
+        [Mode::Nftables, Mode::Ipvs],
+        Variant::NfTables,
+        After::Every,
+    ),
+    (
+        "some_of_iptables_nft_and_ipvs",
+        [Mode::Iptables, Mode::Ipvs],
+        Variant::NfTables,
+        After::Three,
+    ),
+    (
+        "some_of_iptables_legacy_and_ipvs",
+        [Mode::Iptables, Mode::Ipvs],
+        Variant::Legacy,
+        After::Three,
+    ),
+];
+
+/// Returns all tests. Those that this kernel does not support are marked as skipped, and those of
+/// [`KILLED_AFTER_WRITES`] if there is an obstacle.
+pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
     let with: [(&str, Test); 14] = [
         (
@@ -109,14 +139,20 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
             handback::outlived_by_connections,
         ),
     ];
-    let without: (&str, Test) = (
-        "t128_where_the_kernel_has_no_ipvs_nftables_goes_on_and_the_module_is_named",
-        kernel_without_ipvs,
-    );
     let mut trials: Vec<Trial> = with
         .into_iter()
         .map(|(name, test)| trial(name, test).with_ignored_flag(missing.is_some()))
         .collect();
+    for (name, modes, variant, at) in KILLED_AFTER_WRITES {
+        let name = format!("t285_a_switch_that_is_killed_after_any_write_is_completed::{name}");
+        let is_skipped = missing.is_some() || obstacle.is_some();
+        let test = move || every_write::is_completed(modes, variant, at);
+        trials.push(trial(&name, test).with_ignored_flag(is_skipped));
+    }
+    let without: (&str, Test) = (
+        "t128_where_the_kernel_has_no_ipvs_nftables_goes_on_and_the_module_is_named",
+        kernel_without_ipvs,
+    );
     trials.push(trial(without.0, without.1).with_ignored_flag(missing.is_none()));
     if let Some(why) = missing {
         println!("SKIPPED: every test of mode ipvs: {why}");
@@ -125,7 +161,7 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
 }
 
 /// Returns a socket for the virtual servers of the node.
-fn servers(stage: &Stage) -> Result<IpvsSocket> {
+pub(crate) fn servers(stage: &Stage) -> Result<IpvsSocket> {
     Ok(stage
         .node()?
         .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??)

@@ -1,6 +1,7 @@
 //! The real agent in mode iptables and during switches between modes, with continuous traffic.
 
 mod departures;
+mod every_write;
 mod handback;
 mod icmp_and_fragments;
 mod interruptions;
@@ -18,6 +19,8 @@ use libtest_mimic::{Arguments, Trial};
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
+
+use every_write::After;
 
 type Test = fn(Variant) -> Result<()>;
 type LoneTest = fn() -> Result<()>;
@@ -116,7 +119,18 @@ fn main() -> Result<()> {
         let test = move || interruptions::killed_again_and_again((mode, variant));
         trials.push(trial(&format!("{name}::{mode}::{variant}"), test));
     }
-    trials.extend(ipvs::trials()?);
+    let obstacle = every_write::obstacle();
+    if let Some(obstacle) = &obstacle {
+        println!("SKIPPED: agents that are killed after every write of a switch: {obstacle}");
+    }
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let name = "t285_a_switch_that_is_killed_after_any_write_is_completed";
+        let modes = [Mode::Nftables, Mode::Iptables];
+        let test = move || every_write::is_completed(modes, variant, After::Every);
+        let trial = trial(&format!("{name}::nftables_and_iptables_{variant}"), test);
+        trials.push(trial.with_ignored_flag(obstacle.is_some()));
+    }
+    trials.extend(ipvs::trials(obstacle.as_deref())?);
     let others = others.map(|(name, test)| trial(name, test));
     trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();

@@ -63,6 +63,19 @@ pub(crate) enum Place {
     IpvsEnding,
 }
 
+// === impl Place ===
+
+impl Place {
+    /// The only one in `mode`, where other programs use `variant`.
+    pub(crate) fn of(mode: Mode, variant: Variant) -> Place {
+        match mode {
+            Mode::Nftables => Place::Nftables,
+            Mode::Iptables => Place::Iptables(variant),
+            Mode::Ipvs => Place::Ipvs,
+        }
+    }
+}
+
 // === impl Stage ===
 
 impl Stage {
@@ -150,6 +163,11 @@ impl Stage {
         self.agent.take().context("an agent was started")?.kill()
     }
 
+    /// Returns a file beside those of the agent.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// Returns the agent's lock.
     pub(crate) fn lock(&self) -> Result<PathBuf> {
         Ok(self.workplace()?.xtables_lock())
@@ -181,15 +199,19 @@ impl Stage {
     /// Waits until the agent reports that it is ready in this mode.
     pub(crate) fn expect_mode(&self, mode: Mode) -> Result<()> {
         let agent = self.agent()?;
-        agent.wait_for(&format!("mode {mode}"), |agent| {
-            let status = agent.status()?.unwrap_or_default();
-            let is_settled = status
-                .conditions
-                .iter()
-                .any(|condition| condition.type_ == "Progressing" && condition.reason == "Settled");
-            Ok((status.mode == Some(mode) && is_settled).then_some(()))
+        agent.wait_for(&format!("mode {mode}"), |_| {
+            Ok(self.is_settled(mode)?.then_some(()))
         })?;
         agent.wait_until_ready()
+    }
+
+    /// Whether the agent reports that it is done in this mode.
+    pub(crate) fn is_settled(&self, mode: Mode) -> Result<bool> {
+        let status = self.agent()?.status()?.unwrap_or_default();
+        let mut conditions = status.conditions.iter();
+        let is_settled = conditions
+            .any(|condition| condition.type_ == "Progressing" && condition.reason == "Settled");
+        Ok(status.mode == Some(mode) && is_settled)
     }
 
     /// Waits for a condition with this status, and returns it.
