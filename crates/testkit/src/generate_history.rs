@@ -1,13 +1,13 @@
 //! Generates successive desired states of one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataplane::{Config, Dataplane, Endpoints, Service, ServiceKey, compile};
+use dataplane::{Config, Dataplane, Endpoints, Packet, Service, ServiceKey, compile};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::{Cluster, clusters};
+use crate::{Cluster, clusters, packets};
 
 /// A change of the desired state.
 #[derive(Debug, Clone)]
@@ -59,6 +59,35 @@ pub fn histories(most: usize) -> impl Strategy<Value = Vec<Dataplane>> {
             history.push(dataplane.clone());
         }
         history
+    })
+}
+
+/// Generates two states of one node with one configuration, and up to `count` packets that matter in
+/// each. About half of the Services stay; the others are changed or removed, or come.
+pub fn changes(count: usize) -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
+    let both = (clusters(), steps()).prop_map(|(before, step)| {
+        let (mut services, theirs) = (by_key(&before), by_key(&step.cluster));
+        let names: BTreeSet<ServiceKey> = services.keys().chain(theirs.keys()).cloned().collect();
+        for (service, _) in names
+            .iter()
+            .zip(step.changed)
+            .filter(|(_, changed)| *changed)
+        {
+            match theirs.get(service) {
+                Some(other) => drop(services.insert(service.clone(), other.clone())),
+                None => drop(services.remove(service)),
+            }
+        }
+        let after = Cluster {
+            services: services.into_values().collect(),
+            ..before.clone()
+        };
+        (before, after)
+    });
+    both.prop_flat_map(move |(before, after)| {
+        let of = |cluster| vec(packets(cluster), 1..=count);
+        let packets = (of(&before), of(&after)).prop_map(|(some, others)| [some, others].concat());
+        (Just(before), Just(after), packets)
     })
 }
 

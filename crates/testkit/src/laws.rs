@@ -10,6 +10,7 @@ mod isolation;
 mod passage;
 mod purity;
 mod simulated;
+mod unrelated;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -23,6 +24,7 @@ pub use isolation::honest_verdicts_do_not_depend_on_tenants;
 pub use passage::never_misleads;
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 pub use simulated::Simulated;
+pub use unrelated::{Concerned, unrelated_services_notice_nothing};
 
 /// A backend as the subject of laws.
 pub trait Subject {

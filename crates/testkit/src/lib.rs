@@ -49,7 +49,7 @@ pub use fake_backend::{FakeBackend, FakeKernel};
 pub use fake_rules::{FakeBase, FakeChange, FakeOperation, FakeRules};
 pub use faulty_backend::{Call, CallOutcome, Faulty};
 pub use generate_cluster::{Cluster, clusters};
-pub use generate_history::histories;
+pub use generate_history::{changes, histories};
 pub use generate_packet::{packets, questions};
 pub use generate_tenant::{clusters_with_tenants, questions_beside_tenants};
 pub use in_memory_backend::{InMemoryBackend, Replay};

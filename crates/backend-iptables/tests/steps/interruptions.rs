@@ -5,7 +5,7 @@ use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules};
 use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
-use testkit::{cases, mk_endpoints, mk_service, port};
+use testkit::{cases, changes, mk_endpoints, mk_service, port};
 
 use super::shared_addresses::services_at_shared_addresses;
 use super::stories::state;
@@ -108,6 +108,19 @@ proptest! {
         let serving = held(&backend, &backend.render(&before, &Rendered::default()));
         expect_arrival(&backend, serving.clone(), &after);
         expect_good_recoveries(&backend, serving, [&before, &after], &packets);
+    }
+
+    /// Failure story T286: about half of the Services stay, and notice nothing.
+    #[test]
+    fn t286_a_change_that_is_cut_short_harms_no_other_service_and_misleads_no_packet(
+        (before, after, packets) in changes(4),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let backend = backend(family);
+            let serving = held(&backend, &backend.render(&before, &Rendered::default()));
+            expect_good_recoveries(&backend, serving, [&before, &after], &packets);
+        }
     }
 
     #[test]

@@ -117,6 +117,7 @@ fn expect_good_steps(
         for (packet, before, after) in &ends {
             let between = verdict(&held, packet);
             laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
+            laws::unrelated_services_notice_nothing(dataplanes, packet, &between);
         }
     }
     assert_eq!(held, *desired);

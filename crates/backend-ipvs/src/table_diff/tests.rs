@@ -1,7 +1,7 @@
 use backend::Rendered;
 use dataplane::Dataplane;
 use proptest::prelude::*;
-use testkit::{cases, histories, laws, questions};
+use testkit::{cases, changes, histories, laws, questions};
 
 use super::*;
 use crate::diff::diff as diff_rules;
@@ -66,6 +66,45 @@ proptest! {
                         let simulated = simulate(&held, after.node(), packet);
                         laws::never_misleads([before, after], packet, &simulated);
                     }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(40)))]
+
+    /// Failure story T286: an agent changes some Services, is killed after any step, and the next one
+    /// goes on from what it finds.
+    #[test]
+    fn t286_a_change_that_is_cut_short_harms_no_other_service_and_misleads_no_packet(
+        (before, after, packets) in changes(6),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let serving = render(family, &before, &Rendered::default(), &|_, _| false);
+            let from = Rendered { dataplane: before.clone(), rules: serving };
+            let desired = render(family, &after, &from, &|_, _| false);
+            let packets = packets.iter().filter(|packet| Family::of(packet.destination) == family);
+            let verdict = |held: &Rules, packet| simulate(held, after.node(), packet);
+            let of_packets: Vec<_> = packets
+                .map(|packet| (packet, verdict(&from.rules, packet), verdict(&desired, packet)))
+                .collect();
+            let expect_good = |held: &Rules| {
+                let ends = [&before, &after];
+                for (packet, had, has) in &of_packets {
+                    let between = verdict(held, packet);
+                    laws::unrelated_services_notice_nothing(ends, packet, &between);
+                    laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
+                }
+            };
+            for cut_short in prefixes(family, from.rules.clone(), &desired) {
+                expect_good(&cut_short);
+                let found = Rendered { dataplane: Dataplane::default(), rules: cut_short };
+                let desired = render(family, &after, &found, &|_, _| false);
+                for held in prefixes(family, found.rules, &desired) {
+                    expect_good(&held);
                 }
             }
         }

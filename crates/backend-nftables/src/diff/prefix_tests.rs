@@ -9,7 +9,7 @@ use dataplane::{Config, Dataplane, Node, Origin, Packet, Protocol, Service, Verd
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
-    cases, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, port, questions,
+    cases, changes, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, port, questions,
 };
 
 use crate::{Nftables, simulate};
@@ -233,6 +233,40 @@ proptest! {
                 let rules = render(family, after, &observed);
                 for held in prefixes(family, &observed.rules, &rules) {
                     never_misleads(&held, [before, after], &packets);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(60)))]
+
+    /// Failure story T286: an agent changes some Services, is killed after any transaction, and the
+    /// next one goes on from what it finds.
+    #[test]
+    fn t286_a_change_that_is_cut_short_harms_no_other_service_and_misleads_no_packet(
+        (before, after, packets) in changes(6),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let packets = of_family(family, &packets);
+            let rules = render(family, &before, &Rendered::default());
+            let from = Rendered { dataplane: before.clone(), rules };
+            let desired = render(family, &after, &from);
+            let expect_good = |held: &Table| {
+                for packet in &packets {
+                    let between = simulate(held, after.node(), packet);
+                    laws::unrelated_services_notice_nothing([&before, &after], packet, &between);
+                    laws::never_misleads([&before, &after], packet, &between);
+                }
+            };
+            for cut_short in prefixes(family, &from.rules, &desired) {
+                expect_good(&cut_short);
+                let found = Rendered { dataplane: Dataplane::default(), rules: cut_short };
+                let desired = render(family, &after, &found);
+                for held in prefixes(family, &found.rules, &desired) {
+                    expect_good(&held);
                 }
             }
         }
