@@ -77,7 +77,7 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
         WaitId::Pid(process),
         WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT,
     )?;
-    node.nft(&["delete", "table", "ip", "signpost"])?;
+    node.nft(&["delete", "table", "ip", stage.table()])?;
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
     let client = UdpClient::open(stage.client()?, destination)?;
     ensure!(client.ask()?.is_none(), "a server answers without rules");

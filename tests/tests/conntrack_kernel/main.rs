@@ -10,7 +10,9 @@ mod table;
 mod tenant;
 
 use anyhow::Result;
-use libtest_mimic::Arguments;
+use crds::profile::mechanism::Mode;
+use libtest_mimic::{Arguments, Trial};
+use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 
@@ -74,9 +76,58 @@ fn main() -> Result<()> {
             settings::netfilter_mounted,
         ),
     ];
-    let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
+    // In mode ipvs, the kernel itself moves flows whose endpoint has left.
+    let with_ipvs: [(&str, Test); 9] = [
+        (
+            "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died::ipvs",
+            stale::dead_endpoint,
+        ),
+        (
+            "t40_a_client_that_was_there_before_the_endpoints_is_answered::ipvs",
+            stale::endpoints_come,
+        ),
+        (
+            "t42_a_restart_with_nothing_changed_moves_no_flow::ipvs",
+            stale::restart,
+        ),
+        (
+            "t43_what_died_while_the_agent_was_dead_is_removed_at_its_start::ipvs",
+            stale::dead_agent,
+        ),
+        (
+            "t44_a_connection_that_was_never_answered_moves_and_one_that_was_stays::ipvs",
+            stale::unanswered_connection,
+        ),
+        (
+            "t39_a_client_of_an_endpoint_that_came_and_went_between_two_passes_is_answered::ipvs",
+            interlude::change_taken_back,
+        ),
+        (
+            "t30_t40_a_client_that_came_while_the_table_was_gone_is_answered::ipvs",
+            interlude::deleted_table,
+        ),
+        (
+            "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow::ipvs",
+            tenant::claims_addresses,
+        ),
+        (
+            "a_service_that_is_removed_leaves_no_flow::ipvs",
+            stale::removed_service,
+        ),
+    ];
+    let lacks_ipvs = find_ipvs(&["rr"])?;
+    if let Some(why) = &lacks_ipvs {
+        println!("SKIPPED: mode ipvs: {why}");
+    }
+    let trials =
+        tests.map(|(name, test)| trial(name, move || test(&Stage::build(Mode::Nftables)?)));
+    let with_ipvs = with_ipvs.map(|(name, test)| {
+        let trial = trial(name, move || test(&Stage::build(Mode::Ipvs)?));
+        trial.with_ignored_flag(lacks_ipvs.is_some())
+    });
+    let trials: Vec<Trial> = trials.into_iter().chain(with_ipvs).collect();
     let mut arguments = Arguments::from_args();
     // The tests measure figures and wait for silence.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials.into()).exit();
+    libtest_mimic::run(&arguments, trials).exit();
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::conntrack::{Answers, Filter, Flow, FlowSocket, Protocol};
 use serde_json::{Value, json};
@@ -40,12 +41,13 @@ pub(crate) struct Stage {
     servers: Vec<Server>,
     topology: Topology,
     folder: TempDir,
+    mode: Mode,
 }
 
 // === impl Stage ===
 
 impl Stage {
-    pub(crate) fn build() -> Result<Stage> {
+    pub(crate) fn build(mode: Mode) -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
                 number: NODE,
@@ -64,8 +66,13 @@ impl Stage {
             servers,
             topology,
             folder: tempfile::tempdir()?,
+            mode,
         };
         fs::create_dir(stage.manifests())?;
+        // The others see the defaults of an agent without a profile.
+        if mode != Mode::default() {
+            stage.apply_profile(&json!({}))?;
+        }
         stage.apply("node", &node())?;
         Ok(stage)
     }
@@ -89,6 +96,19 @@ impl Stage {
             Ok((ipv4? > 0.0 && ipv6? > 0.0).then_some(()))
         })?;
         Ok(agent)
+    }
+
+    /// Returns the mode of the agent.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns the name of Signpost's tables.
+    pub(crate) fn table(&self) -> &'static str {
+        match self.mode {
+            Mode::Ipvs => "signpost-ipvs",
+            Mode::Nftables | Mode::Iptables => "signpost",
+        }
     }
 
     /// Returns the namespace of the agent.
@@ -207,7 +227,8 @@ impl Stage {
             "profile",
             &json!({
                 "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
-                "metadata": {"name": "default"}, "spec": {"conntrack": conntrack},
+                "metadata": {"name": "default"},
+                "spec": {"mode": self.mode, "conntrack": conntrack},
             }),
         )
     }
