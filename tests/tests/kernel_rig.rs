@@ -204,7 +204,7 @@ impl Kernel {
                     kernel.expect_named("explain_kernel", "ipvs", 1)
                 }),
                 self.trial("repairs_virtual_servers", |kernel| {
-                    kernel.expect_named("drift_kernel", "ipvs", 1)
+                    kernel.expect_named("drift_kernel", "ipvs/t32", 1)
                 }),
                 self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
                     kernel.expect_named("others_on_the_node_kernel", "ipvs/", 6)

@@ -153,9 +153,19 @@ fn main() -> Result<()> {
         }
     }
     let missing = find_ipvs(&["rr"])?;
-    let name = "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check";
-    let of_ipvs = trial(name, agent::damage_in_mode_ipvs_is_repaired);
-    trials.push(of_ipvs.with_ignored_flag(missing.is_some()));
+    let of_ipvs: [(&str, Test); 2] = [
+        (
+            "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check",
+            agent::damage_in_mode_ipvs_is_repaired,
+        ),
+        (
+            "ipvs/t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
+            || second_agent::it_waits_and_takes_over(Place::Ipvs),
+        ),
+    ];
+    for (name, test) in of_ipvs {
+        trials.push(trial(name, test).with_ignored_flag(missing.is_some()));
+    }
     if let Some(why) = missing {
         println!("SKIPPED: mode ipvs: {why}");
     }

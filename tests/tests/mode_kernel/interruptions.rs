@@ -79,12 +79,22 @@ pub(crate) fn restarted_among_the_restless() -> Result<()> {
 /// Failure story T98: each agent finds an incomplete change of its predecessor, and has other
 /// changes to make.
 pub(crate) fn killed_again_and_again((mode, variant): (Mode, Variant)) -> Result<()> {
-    let mut stage = Stage::start(variant, mode)?;
-    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    let stage = Stage::build(variant)?.serve(mode)?;
+    kill_again_and_again(stage, mode, manifests::OTHERS, EVERY)
+}
+
+/// The same with this many Services besides `shop/web`, and this interval between connections.
+pub(crate) fn kill_again_and_again(
+    mut stage: Stage,
+    mode: Mode,
+    others: u8,
+    every: Duration,
+) -> Result<()> {
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], every)?;
     let some = [&SERVING[..1], &SERVING].into_iter().cycle();
     for (moment, pods) in AFTER_START.into_iter().zip(some) {
         stage.kill_agent()?;
-        for (name, manifest) in manifests::other_endpoints(manifests::OTHERS, pods) {
+        for (name, manifest) in manifests::other_endpoints(others, pods) {
             stage.apply(&name, &manifest)?;
         }
         stage.start_agent()?;

@@ -30,7 +30,7 @@ use crate::departures::{ask, connect};
 use crate::every_write::{self, After};
 use crate::manifests::{self, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
-use crate::{departures, handback, icmp_and_fragments, shared_endpoint};
+use crate::{departures, handback, icmp_and_fragments, interruptions, shared_endpoint};
 
 /// The interval between two connections of one client. Three hundred connections a second leave no
 /// processor time for the agent on an emulated machine.
@@ -82,7 +82,7 @@ const KILLED_AFTER_WRITES: [(&str, [Mode; 2], Variant, After); 4] = [
 /// [`KILLED_AFTER_WRITES`] if there is an obstacle.
 pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
-    let with: [(&str, Test); 14] = [
+    let with: [(&str, Test); 15] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
             || around(Variant::Legacy),
@@ -94,6 +94,13 @@ pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
         (
             "t121_a_switch_to_mode_ipvs_that_was_cut_short_is_completed",
             killed_while_switching,
+        ),
+        (
+            "t98_agents_that_are_killed_again_and_again_lose_no_connection::of_mode_ipvs",
+            || {
+                let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+                interruptions::kill_again_and_again(stage, Mode::Ipvs, FEW, EVERY)
+            },
         ),
         (
             "t122_after_a_cleanup_nothing_of_mode_ipvs_is_left_and_other_virtual_servers_stay",
