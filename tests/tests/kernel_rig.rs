@@ -23,7 +23,7 @@ use tests::trial::trial;
 /// Far more than needed on two idle processors: other tests run concurrently.
 const OF_SELECTION: Duration = Duration::from_secs(1800);
 /// The same for whole targets.
-const OF_ALL: Duration = Duration::from_secs(3600);
+const OF_ALL: Duration = Duration::from_secs(7200);
 /// Long enough for the machine to boot, but not for the command.
 const TOO_SHORT: Duration = Duration::from_secs(15);
 
