@@ -6,11 +6,12 @@
 
 pub(crate) mod affinity;
 mod marks;
+mod replies;
 
 use dataplane::{Config, Family, Masquerade, Node, Protocol};
 use netlink::nf_tables::{
-    ADDRESS_TYPE_LOCAL, ChainKind, CtKey, DataType, Expression, FibField, HookPoint, MetaKey,
-    NatKind, Operator, Register, RejectKind, Rule, Verdict,
+    ADDRESS_TYPE_LOCAL, ChainKind, DataType, Expression, FibField, HookPoint, MetaKey, NatKind,
+    Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
     ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
@@ -22,6 +23,7 @@ use nftables_model::{
 };
 
 use self::marks::{label, labelled, set_mark};
+use self::replies::{ORIGINAL, RESTORE_SOURCE, direction, replies, restore_source};
 use crate::layout::{
     ANY_MASK, DONE, MARKED, MARKED_MASK, MASQUERADE_LABEL, STEERED, SetName, TAKEN_LABEL,
 };
@@ -175,6 +177,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             refuse_untaken(),
         ),
         filter("unmark", HookPoint::Postrouting, BEFORE_SRCNAT, unmark()),
+        regular(RESTORE_SOURCE, restore_source(family)),
         base(
             "nat-postrouting",
             ChainKind::Nat,
@@ -227,7 +230,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
 
 /// Renders the chains that remain while connections of IPVS end after another mode has taken over.
 /// They send no new connection anywhere.
-pub(crate) fn ending() -> Vec<ChainWithRules> {
+pub(crate) fn ending(family: Family) -> Vec<ChainWithRules> {
     let filter =
         |name, point, priority, rules| base(name, ChainKind::Filter, point, priority, rules);
     let [reset, reject] = untaken();
@@ -255,14 +258,15 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
             REFUSE_UNTAKEN,
             HookPoint::Input,
             AFTER_IPVS,
-            vec![reset, reject],
+            vec![reset, reject, replies()],
         ),
         filter(
             "unmark",
             HookPoint::Postrouting,
             BEFORE_SRCNAT,
-            take_marks_off().into(),
+            [replies()].into_iter().chain(take_marks_off()).collect(),
         ),
+        regular(RESTORE_SOURCE, restore_source(family)),
         // Without any chain of type nat, the kernel translates the addresses of no connection, and
         // those that were masqueraded would end.
         base(
@@ -440,14 +444,7 @@ fn set_done() -> Rule {
 /// are dispatched after this, so that a client whose endpoint is gone gets another one.
 fn steer() -> Rule {
     let mut expressions = labelled(TAKEN_LABEL);
-    expressions.extend([
-        Expression::Ct {
-            key: CtKey::Direction,
-            direction: None,
-            to: Register(0),
-        },
-        compare(Operator::Equal, &[0]),
-    ]);
+    expressions.extend(direction(ORIGINAL));
     expressions.extend(set_mark(STEERED));
     rule(expressions)
 }
@@ -457,7 +454,7 @@ fn steer() -> Rule {
 fn refuse_untaken() -> Vec<Rule> {
     let [reset, reject] = untaken();
     let learn = verdict(Verdict::Jump(name(LEARN)));
-    vec![counted(reset), counted(reject), learn]
+    vec![counted(reset), counted(reject), learn, replies()]
 }
 
 fn untaken() -> [Rule; 2] {
@@ -490,7 +487,10 @@ fn untaken() -> [Rule; 2] {
 /// comes back through the loopback device, and is marked accordingly.
 fn unmark() -> Vec<Rule> {
     let learn = verdict(Verdict::Jump(name(LEARN)));
-    [learn].into_iter().chain(take_marks_off()).collect()
+    [learn, replies()]
+        .into_iter()
+        .chain(take_marks_off())
+        .collect()
 }
 
 fn take_marks_off() -> [Rule; 2] {

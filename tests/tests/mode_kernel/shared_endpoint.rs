@@ -1,9 +1,11 @@
-//! Two Services that share an endpoint, and a client that uses one port for both.
+//! Services and addresses of one Service that share an endpoint, and a client that uses one port for
+//! all of them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use socket2::{Domain, Socket, Type};
@@ -11,36 +13,78 @@ use testkit::address_plan as addresses;
 use tests::deadline::patience;
 use xtables::Variant;
 
-use crate::manifests::endpoints;
-use crate::stage::{ASKING, PROMPTLY, SERVING, Stage};
+use crate::manifests::{NODE_PORT, endpoints};
+use crate::stage::{ASKING, SERVING, Stage};
 
 /// The client's port.
 const PORT: u16 = 4_711;
+/// Far longer than an answer takes.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Failure story T181: two connections from one address and port to two Services become two
-/// connections from one address and port to one endpoint. The newer one has to work, and the older
-/// one has to go on: nf_nat gives the newer one another source port. IPVS does not, and there the
-/// older one ends.
+/// Failure story T181: connections from one address and port to several Services become connections
+/// from one address and port to one endpoint. All of them have to go on, whichever is the older:
+/// nf_nat gives each newer one another source port. IPVS identifies replies by the endpoint and the
+/// client alone, and would send those of an older one from the address and port of a newer one.
 pub(crate) fn serves_both(mode: Mode, variant: Variant) -> Result<()> {
     let stage = Stage::build_with(variant, 1)?.serve(mode)?;
     stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
     stage.apply("other-0-endpoints", &endpoints("other-0", &SERVING[..1]))?;
     stage.expect_answers(&SERVING[..1])?;
     for family in Family::ALL {
-        let source = addresses::pod_address(1, ASKING, family);
-        let pod = stage.topology.pod(1, ASKING)?;
-        pod.enter(|| {
-            let [older, newer] = [10, 20].map(|number| {
-                let destination = SocketAddr::new(addresses::cluster_ip(number, family), 80);
-                connect(source, destination).with_context(|| destination.to_string())
-            });
-            let (mut older, mut newer) = (older?, newer?);
-            ask(&mut newer).context("the newer connection")?;
-            if mode != Mode::Ipvs {
-                ask(&mut older).context("the older connection")?;
-            }
-            ask(&mut newer).context("the newer connection, again")
-        })??;
+        let web = SocketAddr::new(addresses::cluster_ip(10, family), 80);
+        let other = SocketAddr::new(addresses::cluster_ip(20, family), 80);
+        let node_port = SocketAddr::new(addresses::node_address(1, family), NODE_PORT);
+        let clients = [
+            (
+                stage.topology.pod(1, ASKING)?,
+                addresses::pod_address(1, ASKING, family),
+            ),
+            (stage.node()?, addresses::node_address(1, family)),
+        ];
+        for (inside, source) in clients {
+            inside
+                .enter(|| over_tcp(source, &[web, other, node_port]))?
+                .with_context(|| format!("TCP from {source}"))?;
+            inside
+                .enter(|| over_udp(source, &[web, node_port]))?
+                .with_context(|| format!("UDP from {source}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a connection to each destination, and then makes requests over all of them.
+fn over_tcp(source: IpAddr, destinations: &[SocketAddr]) -> Result<()> {
+    let mut streams = Vec::new();
+    for destination in destinations {
+        let stream = connect(source, *destination)
+            .with_context(|| format!("failed to connect to {destination}"))?;
+        streams.push((destination, stream));
+    }
+    for _ in 0..2 {
+        for (destination, stream) in &mut streams {
+            ask(stream).with_context(|| format!("the connection to {destination}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends datagrams to all destinations from one socket. Each answer has to come from where its
+/// question went.
+fn over_udp(source: IpAddr, destinations: &[SocketAddr]) -> Result<()> {
+    let socket = UdpSocket::bind(SocketAddr::new(source, PORT))?;
+    socket.set_read_timeout(Some(patience(ANSWERS_WITHIN)))?;
+    for _ in 0..2 {
+        for destination in destinations {
+            socket.send_to(b"?", destination)?;
+            let (_, from) = socket
+                .recv_from(&mut [0; 64])
+                .with_context(|| format!("no answer from {destination}"))?;
+            ensure!(
+                from == *destination,
+                "{from} answered a question to {destination}"
+            );
+        }
     }
     Ok(())
 }
@@ -52,7 +96,7 @@ fn connect(source: IpAddr, destination: SocketAddr) -> Result<BufReader<TcpStrea
     socket.bind(&SocketAddr::new(source, PORT).into())?;
     socket.connect(&destination.into())?;
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(patience(PROMPTLY)))?;
+    stream.set_read_timeout(Some(patience(ANSWERS_WITHIN)))?;
     let mut stream = BufReader::new(stream);
     stream.read_line(&mut String::new())?;
     Ok(stream)

@@ -187,7 +187,7 @@ fn replacement(family: Family) -> Transaction {
         Operation::DeleteTable,
         Operation::AddTable,
     ];
-    let chains = chains::ending();
+    let chains = chains::ending(family);
     let added = chains
         .iter()
         .map(|chain| Operation::AddChain(chain.chain.clone()));

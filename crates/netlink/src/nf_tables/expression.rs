@@ -23,6 +23,18 @@ pub enum Expression {
         /// The destination.
         to: Register,
     },
+    /// Writes bytes of the packet. The kernel updates the checksums of IPv4, TCP and UDP, but not
+    /// that of SCTP.
+    SetPayload {
+        /// The header that contains them.
+        base: PayloadBase,
+        /// The offset of the first byte.
+        offset: u32,
+        /// The number of bytes.
+        length: u32,
+        /// The source.
+        from: Register,
+    },
     /// Loads metadata of the packet.
     Meta {
         /// The metadata.
@@ -199,7 +211,7 @@ pub struct Module {
     pub payload: Vec<u8>,
 }
 
-/// The header that a payload expression reads.
+/// The header that a payload expression reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadBase {
     /// IP.

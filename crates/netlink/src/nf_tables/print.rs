@@ -213,16 +213,17 @@ impl Registers {
                 length,
                 to,
             } => {
-                let text = match (base, offset, length) {
-                    (PayloadBase::Network, 12, 4) => "ip saddr".to_owned(),
-                    (PayloadBase::Network, 16, 4) => "ip daddr".to_owned(),
-                    (PayloadBase::Network, 8, 16) => "ip6 saddr".to_owned(),
-                    (PayloadBase::Network, 24, 16) => "ip6 daddr".to_owned(),
-                    (PayloadBase::Transport, 2, 2) => "th dport".to_owned(),
-                    (PayloadBase::Network, ..) => raw("nh", *offset, *length),
-                    (PayloadBase::Transport, ..) => raw("th", *offset, *length),
-                };
+                let text = payload(*base, *offset, *length);
                 self.load(*to, usize::try_from(*length).unwrap_or(0), text)
+            }
+            Expression::SetPayload {
+                base,
+                offset,
+                length,
+                from,
+            } => {
+                let field = payload(*base, *offset, *length);
+                Some(format!("{field} set {}", self.key(*from)))
             }
             Expression::Meta { key, to } => {
                 let (length, text) = match key {
@@ -383,6 +384,20 @@ impl Registers {
             Expression::Match(module) => Some(format!("xt match {}", module.name)),
             Expression::Target(module) => Some(format!("xt target {}", module.name)),
         }
+    }
+}
+
+/// The name of a field of the packet.
+fn payload(base: PayloadBase, offset: u32, length: u32) -> String {
+    match (base, offset, length) {
+        (PayloadBase::Network, 12, 4) => "ip saddr".to_owned(),
+        (PayloadBase::Network, 16, 4) => "ip daddr".to_owned(),
+        (PayloadBase::Network, 8, 16) => "ip6 saddr".to_owned(),
+        (PayloadBase::Network, 24, 16) => "ip6 daddr".to_owned(),
+        (PayloadBase::Transport, 0, 2) => "th sport".to_owned(),
+        (PayloadBase::Transport, 2, 2) => "th dport".to_owned(),
+        (PayloadBase::Network, ..) => raw("nh", offset, length),
+        (PayloadBase::Transport, ..) => raw("th", offset, length),
     }
 }
 

@@ -27,7 +27,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 }
 
 fn expressions() -> impl Strategy<Value = Expression> {
-    let bases = select(vec![PayloadBase::Network, PayloadBase::Transport]);
+    let bases = || select(vec![PayloadBase::Network, PayloadBase::Transport]);
     let keys = || {
         select(vec![
             MetaKey::Mark,
@@ -45,12 +45,20 @@ fn expressions() -> impl Strategy<Value = Expression> {
     let fields = select(vec![FibField::Source, FibField::Destination]);
     let families = select(vec![Family::Ipv4, Family::Ipv6]);
     prop_oneof![
-        (bases, 0u32..40, 1u32..17, registers()).prop_map(|(base, offset, length, to)| {
+        (bases(), 0u32..40, 1u32..17, registers()).prop_map(|(base, offset, length, to)| {
             Expression::Payload {
                 base,
                 offset,
                 length,
                 to,
+            }
+        }),
+        (bases(), 0u32..40, 1u32..17, registers()).prop_map(|(base, offset, length, from)| {
+            Expression::SetPayload {
+                base,
+                offset,
+                length,
+                from,
             }
         }),
         (keys(), registers()).prop_map(|(key, to)| Expression::Meta { key, to }),

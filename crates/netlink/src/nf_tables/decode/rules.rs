@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Result, decode_verdict, missing, unknown};
 use crate::nf_tables::encode::{
-    RULE_COMMENT, ct_number, meta_number, port_unreachable, settable_ct_number,
+    L4_CHECKSUM, RULE_COMMENT, ct_number, meta_number, port_unreachable, settable_ct_number,
 };
 use crate::nf_tables::{
     CtKey, Direction, Expression, Family, FibField, MapUpdate, MetaKey, Module, NatKind,
@@ -82,16 +82,29 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
     let data = element.nested(2).unwrap_or_else(|| Attributes::parse(&[]));
     let number = |kind| data.u32(kind).ok_or(missing("expression", "number"));
     match name {
-        "payload" => Ok(Expression::Payload {
-            base: match number(2)? {
+        "payload" => {
+            let base = match number(2)? {
                 1 => PayloadBase::Network,
                 2 => PayloadBase::Transport,
                 _ => return Err(unknown("payload", "base")),
-            },
-            offset: number(3)?,
-            length: number(4)?,
-            to: register(&data, 1)?,
-        }),
+            };
+            let (offset, length) = (number(3)?, number(4)?);
+            match data.get(5) {
+                Some(_) if data.u32(8) == Some(L4_CHECKSUM) => Ok(Expression::SetPayload {
+                    base,
+                    offset,
+                    length,
+                    from: register(&data, 5)?,
+                }),
+                Some(_) => Err(unknown("payload", "checksum")),
+                None => Ok(Expression::Payload {
+                    base,
+                    offset,
+                    length,
+                    to: register(&data, 1)?,
+                }),
+            }
+        }
         "meta" => {
             let code = number(2)?;
             let key = [

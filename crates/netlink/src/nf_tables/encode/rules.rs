@@ -84,7 +84,7 @@ impl Expression {
     /// The kernel's name of the expression.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Expression::Payload { .. } => "payload",
+            Expression::Payload { .. } | Expression::SetPayload { .. } => "payload",
             Expression::Meta { .. } | Expression::SetMeta { .. } => "meta",
             Expression::Ct { .. } | Expression::SetCt { .. } => "ct",
             Expression::Compare { .. } => "cmp",
@@ -117,15 +117,26 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             to,
         } => {
             writer.u32(1, register(*to));
-            writer.u32(
-                2,
-                match base {
-                    PayloadBase::Network => 1,
-                    PayloadBase::Transport => 2,
-                },
-            );
+            writer.u32(2, base_number(*base));
             writer.u32(3, *offset);
             writer.u32(4, *length);
+        }
+        Expression::SetPayload {
+            base,
+            offset,
+            length,
+            from,
+        } => {
+            writer.u32(2, base_number(*base));
+            writer.u32(3, *offset);
+            writer.u32(4, *length);
+            writer.u32(5, register(*from));
+            if family == Family::Ipv4 && *base == PayloadBase::Network {
+                // NFT_PAYLOAD_CSUM_INET, and the offset of `check` in `struct iphdr`.
+                writer.u32(6, 1);
+                writer.u32(7, 10);
+            }
+            writer.u32(8, L4_CHECKSUM);
         }
         Expression::Meta { key, to } => {
             writer.u32(1, register(*to));
@@ -307,6 +318,19 @@ fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
     let open = writer.nest(kind);
     writer.bytes(1, value);
     writer.close(open);
+}
+
+/// `NFT_PAYLOAD_L4CSUM_PSEUDOHDR`. The kernel adds the difference to the checksum of TCP or UDP,
+/// unless a datagram has none, whether the bytes are of the pseudo header or of the header itself
+/// (`nft_payload_l4csum_update`).
+pub(crate) const L4_CHECKSUM: u32 = 1;
+
+/// `enum nft_payload_bases`.
+fn base_number(base: PayloadBase) -> u32 {
+    match base {
+        PayloadBase::Network => 1,
+        PayloadBase::Transport => 2,
+    }
 }
 
 /// The code of "port unreachable" in ICMP and ICMPv6.
