@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::{Family, Protocol};
-use tests::deadline::wait_for;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::IpMtu;
+use tests::deadline::{patience, wait_for};
 use tests::network::Way;
 use xtables::Variant;
 
@@ -81,15 +83,16 @@ pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
     }
     // A process of the node sees the MTU of its own link, without ICMP. In mode ipvs the kernel
     // cannot send the error over IPv4 about an address that is on no device of the node, as that of a
-    // cluster IP: it would be the error's source (`__icmp_send`, `ip_route_output_key_hash_rcu`).
-    let learns = |way: &&Way| {
+    // cluster IP: it would be the error's source (decision 0073).
+    for way in ways.iter().filter(|way| way.from != "the node") {
         let is_ipv4 = Family::of(way.destination.ip()) == Family::Ipv4;
         let is_on_node = way.destination.port() == NODE_PORT;
-        way.from != "the node" && !(mode == Mode::Ipvs && is_ipv4 && !is_on_node)
-    };
-    for way in ways.iter().filter(learns) {
+        let ask = match mode == Mode::Ipvs && is_ipv4 && !is_on_node {
+            true => stay_unaware,
+            false => learn_size,
+        };
         way.inside
-            .enter(|| learn_size(way.destination, TOO_WIDE))?
+            .enter(|| ask(way.destination, TOO_WIDE))?
             .with_context(|| format!("packet too big: {way}"))?;
     }
     stage.apply("web-endpoints", &endpoints_at("web", &SERVING, CLOSED))?;
@@ -136,6 +139,26 @@ fn learn_size(destination: SocketAddr, too_wide: usize) -> Result<()> {
     wait_for("an answer once the size is known", PROMPTLY, || {
         Ok(ask()?.then_some(()))
     })
+}
+
+/// Sends datagrams that are too large for a link, and a small one after each. Only the small ones are
+/// answered, and as the node handles one datagram after the other, an error would have arrived before
+/// their answers.
+fn stay_unaware(destination: SocketAddr, too_wide: usize) -> Result<()> {
+    let socket = client_of(destination)?;
+    socket.set_read_timeout(Some(patience(PROMPTLY)))?;
+    let before = getsockopt(&socket, IpMtu)?;
+    for _ in 0..2 {
+        socket.send(&vec![b'x'; too_wide])?;
+        socket.send(b"?")?;
+        socket.recv(&mut [0; 64]).context("a small datagram")?;
+    }
+    let after = getsockopt(&socket, IpMtu)?;
+    ensure!(after == before, "the client has learned {after}");
+    socket.set_nonblocking(true)?;
+    let more = socket.recv(&mut [0; 64]);
+    ensure!(more.is_err(), "a datagram of {too_wide} bytes has passed");
+    Ok(())
 }
 
 /// Sends datagrams until the endpoint's kernel has answered that nothing listens there.
