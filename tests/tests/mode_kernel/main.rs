@@ -9,6 +9,7 @@ mod ipvs;
 mod leftovers;
 mod manifests;
 mod obstacles;
+mod sctp;
 mod shared_endpoint;
 mod stage;
 mod switches;
@@ -131,6 +132,7 @@ fn main() -> Result<()> {
         trials.push(trial.with_ignored_flag(obstacle.is_some()));
     }
     trials.extend(ipvs::trials(obstacle.as_deref())?);
+    trials.extend(sctp::trials()?);
     let others = others.map(|(name, test)| trial(name, test));
     trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();
