@@ -295,7 +295,7 @@ impl Backend for Ipvs {
             self.drain_all(&mut connection, change.drain_limit())?;
         }
         if change.ends() {
-            self.commit_ending(&mut connection)?;
+            let _remains = self.commit_ending(&mut connection)?;
             return Ok(Receipt { transactions: 3 });
         }
         self.holding = match returns {
@@ -357,11 +357,7 @@ impl Backend for Ipvs {
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
-        self.commit_ending(&mut connection)?;
-        Ok(match self.holding {
-            Holding::Nothing => Remains::Nothing,
-            Holding::Something | Holding::Ending | Holding::Both => Remains::Connections,
-        })
+        self.commit_ending(&mut connection)
     }
 
     fn limitations(&self, programmed: &Dataplane) -> Vec<String> {

@@ -25,6 +25,7 @@ mod trace;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
@@ -138,8 +139,8 @@ pub trait Backend {
 pub enum Remains {
     /// Nothing.
     Nothing,
-    /// What established connections need. It serves no Service.
-    Connections,
+    /// What established connections need, with their number. It serves no Service.
+    Connections(NonZeroU64),
 }
 
 /// A change from some rules to others, as a value. Printed in one canonical form.

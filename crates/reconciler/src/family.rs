@@ -64,6 +64,8 @@ pub struct FamilyReconciler<B: Backend> {
     drift_by_program: Arc<[DriftByProgram]>,
     count: u64,
     syncs: RecentSyncs,
+    /// What the last withdrawal has left, if no sync followed.
+    remains: Remains,
     /// How long the last check of the kernel took.
     check_took: Duration,
 }
@@ -122,6 +124,7 @@ impl<B: Backend> FamilyReconciler<B> {
             drift_by_program: Arc::default(),
             count: 0,
             syncs: RecentSyncs::default(),
+            remains: Remains::Nothing,
             check_took: Duration::ZERO,
         }
     }
@@ -270,6 +273,7 @@ impl<B: Backend> FamilyReconciler<B> {
         clock: &dyn Clock,
     ) -> Arc<FamilySync> {
         let mut progress = Progress::new(reason, clock);
+        self.remains = Remains::Nothing;
         if reason.checks_kernel() {
             self.try_again(clock.now());
         }
@@ -291,7 +295,8 @@ impl<B: Backend> FamilyReconciler<B> {
     pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, CommitError> {
         let is_left = |one: &Result<_, _>| !matches!(one, Ok(Remains::Nothing));
         let remains = self.empty(Domain::commit_withdrawal, is_left, clock)?;
-        Ok(remains.into_iter().max().unwrap_or(Remains::Nothing))
+        self.remains = remains.into_iter().max().unwrap_or(Remains::Nothing);
+        Ok(self.remains)
     }
 
     /// Calls `remove` for the modes. One that cannot be used and of which something `is_left` stays
@@ -357,6 +362,7 @@ impl<B: Backend> FamilyReconciler<B> {
             unsupported_fields: Arc::clone(chosen.unsupported_fields()),
             programmed: self.programmed.clone(),
             syncs: self.syncs.clone(),
+            remains: self.remains,
         }
     }
 

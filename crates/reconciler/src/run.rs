@@ -266,7 +266,7 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         let removed = self.reconciler.commit_withdrawal(self.clock);
         let next = match removed {
             Ok(Remains::Nothing) => None,
-            Ok(Remains::Connections) => Some((self.schedule.sync_period(), 0)),
+            Ok(Remains::Connections(_)) => Some((self.schedule.sync_period(), 0)),
             Err(_) => {
                 let delay = self.schedule.retry_delay(failures);
                 Some((delay, failures.saturating_add(1)))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use backend::{Recovery, UnsupportedField};
+use backend::{Recovery, Remains, UnsupportedField};
 use dataplane::{Dataplane, Family};
 
 use crate::{DriftByProgram, Quarantined, RecentSyncs, RepairedDrift};
@@ -44,6 +44,8 @@ pub struct FamilyStatus {
     pub programmed: Option<Dataplane>,
     /// The last syncs.
     pub syncs: RecentSyncs,
+    /// What the last withdrawal has left in the kernel, if no sync followed.
+    pub remains: Remains,
 }
 
 /// A run of failed syncs.

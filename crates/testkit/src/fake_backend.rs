@@ -1,6 +1,7 @@
 //! A backend over a simulated kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -247,7 +248,7 @@ impl Backend for FakeBackend {
         let mut state = self.kernel.state();
         state.withdrawals += 1;
         Ok(match state.withdrawals <= state.outlived {
-            true => Remains::Connections,
+            true => Remains::Connections(NonZeroU64::MIN),
             false => Remains::Nothing,
         })
     }

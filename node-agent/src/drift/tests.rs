@@ -35,6 +35,7 @@ fn report(drifts: u64, program: &str) -> Report {
             unsupported_fields: Arc::default(),
             programmed: None,
             syncs: RecentSyncs::default(),
+            remains: backend::Remains::Nothing,
         }],
         contest: None,
         finished: Vec::new(),

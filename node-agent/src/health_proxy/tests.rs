@@ -167,6 +167,7 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
         unsupported_fields: Arc::new([]),
         programmed: None,
         syncs: RecentSyncs::default(),
+        remains: backend::Remains::Nothing,
     }
 }
 

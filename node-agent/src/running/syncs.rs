@@ -1,6 +1,7 @@
 //! The reconciler thread, and the consumers of its reports.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,7 @@ pub(super) fn reconcile(
         },
         permission: Permission::Active,
     };
+    let mut remaining = 0;
     reconciler::run(
         &mut reconciler,
         settings,
@@ -96,6 +98,8 @@ pub(super) fn reconcile(
                 log_sync(sync, failing.map_or(0, |failing| failing.syncs));
                 followed.metrics.finished(sync, mode.unwrap_or_default());
             }
+            let before = mem::replace(&mut remaining, report.remaining_connections());
+            log_remaining(before, remaining);
             for latency in &report.latencies {
                 followed.metrics.arrived(latency);
             }
@@ -118,6 +122,19 @@ fn state(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> Fa
     FamilyState {
         held: RulesByMechanism::observed(family),
         mode: MechanismState::of(family, figures),
+    }
+}
+
+/// Logs that connections outlive a withdrawal, and that the last of them has ended. A restarted
+/// agent logs it once more.
+fn log_remaining(before: u64, remaining: u64) {
+    match (before, remaining) {
+        (0, 1..) => info!(
+            connections = remaining,
+            "handed back: connections of mode ipvs go on until they end"
+        ),
+        (1.., 0) => info!("no connection of mode ipvs is left"),
+        _ => {}
     }
 }
 

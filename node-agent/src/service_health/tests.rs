@@ -213,6 +213,7 @@ impl Rig {
             unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),
             syncs: RecentSyncs::default(),
+            remains: backend::Remains::Nothing,
         };
         let sync = |family| {
             Arc::new(FamilySync {

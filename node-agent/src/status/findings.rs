@@ -338,13 +338,21 @@ fn handed_back(facts: &Facts<'_>) -> String {
         let error = failure_message(family);
         return format!("handed back, but Signpost's rules are still in the kernel: {error}");
     }
-    match is_unserved(facts.scan) {
+    let served = match is_unserved(facts.scan) {
         true => {
             "handed back, and there are no rules of another proxy: no proxy serves this node's Services"
         }
         false => "handed back to another proxy: Signpost serves no Service here",
+    };
+    match facts.report.map_or(0, Report::remaining_connections) {
+        0 => served.to_owned(),
+        1 => format!(
+            "{served}; 1 connection of mode ipvs goes on until it ends, and needs the agent"
+        ),
+        count => format!(
+            "{served}; {count} connections of mode ipvs go on until they end, and need the agent"
+        ),
     }
-    .to_owned()
 }
 
 /// Returns whether no other proxy has rules on the node.

@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use backend::Recovery;
+use backend::{Recovery, Remains};
 use crds::condition::{Status, status_of};
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
@@ -71,6 +71,7 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
         syncs: RecentSyncs::default(),
+        remains: backend::Remains::Nothing,
     }
 }
 

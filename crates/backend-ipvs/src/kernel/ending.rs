@@ -5,9 +5,10 @@
 //! IPVS. Virtual servers and the routing rule stay as long. None of them counts as rules of the
 //! mode, since they serve no Service. They are removed when IPVS has no connection left.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use backend::{CommitError, Effect, ObserveError, Recovery};
+use backend::{CommitError, Effect, ObserveError, Recovery, Remains};
 use dataplane::Family;
 use netlink::ipvs::{self, Operation as ServerOperation};
 use netlink::nf_tables::{Operation, Transaction};
@@ -21,15 +22,6 @@ use crate::allocation::number_of;
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
 
-/// Whether connections of IPVS remain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// At least one remains.
-    Awaited,
-    /// None remains.
-    Done,
-}
-
 impl Ipvs {
     /// Reads whether the table for connections that outlive the mode exists.
     pub(super) fn observe_ending(&self, connection: &mut Connection) -> Result<bool, ObserveError> {
@@ -41,7 +33,10 @@ impl Ipvs {
     /// Replaces the table by the one for remaining connections, and removes that too if there are
     /// none. Only then are they counted: as long as the table classifies, there may be another one.
     /// Without a table, nothing classifies, and there is nothing to replace.
-    pub(super) fn commit_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+    pub(super) fn commit_ending(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Result<Remains, CommitError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, TABLE);
         let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
@@ -68,8 +63,11 @@ impl Ipvs {
     }
 
     /// Removes what connections need that outlive the mode: when none remains, or at once if the
-    /// mode is in use again.
-    pub(super) fn finish_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+    /// mode is in use again. Returns what they still need.
+    pub(super) fn finish_ending(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Result<Remains, CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
         };
@@ -81,15 +79,16 @@ impl Ipvs {
             }
             Holding::Ending => {
                 let found = connection.observe_connections(self.family);
-                let (ending, last) = found.map_err(unread)?;
+                let (remains, last) = found.map_err(unread)?;
                 self.last_observed = last;
-                if ending == Ending::Done {
+                if remains == Remains::Nothing {
                     self.commit_end(connection)?;
                     self.holding = Holding::Nothing;
                 }
+                return Ok(remains);
             }
         }
-        Ok(())
+        Ok(Remains::Nothing)
     }
 
     /// Removes it unconditionally. Writes nothing if nothing exists.
@@ -155,27 +154,26 @@ impl Ipvs {
 }
 
 impl Connection {
-    /// Whether IPVS has connections to any of Signpost's virtual servers, including closing ones, and
+    /// The connections that IPVS has to any of Signpost's virtual servers, including closing ones, and
     /// the last number of these.
     fn observe_connections(
         &mut self,
         family: Family,
-    ) -> Result<(Ending, u32), netlink::QueryError> {
+    ) -> Result<(Remains, u32), netlink::QueryError> {
         let own = self.servers.observe_virtual_servers()?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
         let keys: Vec<ipvs::VirtualServerKey> = keys.collect();
         let numbers = keys.iter().filter_map(|key| number_of(key.mark.value()));
         let last = numbers.max().unwrap_or(0);
         let behind = self.servers.observe_destinations_of(keys)?;
-        let mut counts = behind
+        let counts = behind
             .iter()
             .flat_map(|(_, destinations)| destinations.values());
-        let is_used = counts.any(|(_, connections)| connections.active + connections.inactive > 0);
-        let ending = match is_used {
-            true => Ending::Awaited,
-            false => Ending::Done,
-        };
-        Ok((ending, last))
+        let counts = counts.map(|(_, connections)| {
+            u64::from(connections.active) + u64::from(connections.inactive)
+        });
+        let count = NonZeroU64::new(counts.sum());
+        Ok((count.map_or(Remains::Nothing, Remains::Connections), last))
     }
 }
 

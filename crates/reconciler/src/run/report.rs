@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use backend::Backend;
+use backend::{Backend, Remains};
 
 use crate::{FamilyReconciler, FamilyStatus, FamilySync, Latency, Reason, RepairBackoff};
 
@@ -42,6 +42,17 @@ pub struct Report {
     /// The latencies of the changes that these syncs programmed. Changes that waited for a family
     /// to be programmed for the first time are left out.
     pub latencies: Vec<Latency>,
+}
+
+impl Report {
+    /// The number of connections that need what a withdrawal has left.
+    pub fn remaining_connections(&self) -> u64 {
+        let counts = self.families.iter().map(|family| match family.remains {
+            Remains::Nothing => 0,
+            Remains::Connections(count) => count.get(),
+        });
+        counts.sum()
+    }
 }
 
 /// What the loop does while no sync runs.

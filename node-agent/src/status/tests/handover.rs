@@ -1,5 +1,7 @@
 //! Which proxy serves the node, and which one the profile asks for.
 
+use std::num::NonZeroU64;
+
 use super::*;
 
 /// A node whose profile asks for `handover`.
@@ -113,6 +115,33 @@ fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done()
     assert_eq!(done.applied_hash, Some(view.hash.clone()));
     assert_eq!(reported(&done, condition::PROGRESSING).1, "Settled");
     assert_eq!(reported(&done, condition::DEGRADED).0, "False");
+}
+
+/// Failure story T277: connections outlive a handback from mode ipvs, and nothing in the status of the
+/// node says so.
+#[test]
+fn t277_connections_that_outlive_a_handback_are_counted_in_the_status() {
+    let view = view();
+    let mut report = withdrawn(&view);
+    let message = |report: &Report| {
+        let facts = Facts {
+            serving_state: ServingState::HandedBack,
+            ..facts(&view, Some(report))
+        };
+        let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
+        reported(&status, condition::READY).2
+    };
+    let nothing = message(&report);
+    assert!(!nothing.contains("connection"), "{nothing}");
+    for family in &mut report.families {
+        family.remains = Remains::Connections(NonZeroU64::MIN.saturating_add(2));
+    }
+    let six = message(&report);
+    assert!(six.starts_with(&nothing), "{six}");
+    assert!(
+        six.contains("6 connections of mode ipvs go on until they end"),
+        "{six}"
+    );
 }
 
 #[test]
