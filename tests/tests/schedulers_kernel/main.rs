@@ -4,6 +4,7 @@
 mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,7 +25,9 @@ use tests::trial::trial;
 use xtables::Variant;
 
 /// The host numbers of the outside clients.
-const CLIENTS: std::ops::RangeInclusive<u8> = 2..=41;
+const CLIENTS: RangeInclusive<u8> = 2..=41;
+/// Those of tests that start more than one node.
+const FEW_CLIENTS: RangeInclusive<u8> = 2..=13;
 /// The number of connections of a client.
 const TIMES: u32 = 3;
 
@@ -60,8 +63,15 @@ fn main() -> Result<()> {
     for scheduler in ["sourceHash", "maglev"] {
         let name =
             format!("ipvs/t67_t106_clients_are_placed_alike_whatever_came_before::{scheduler}");
-        let trial = trial(&name, move || clients_of_ipvs(scheduler));
-        of_ipvs.push(trial.with_ignored_flag(missing.is_some()));
+        let trial_of_all = trial(&name, move || clients_of_ipvs(scheduler));
+        of_ipvs.push(trial_of_all.with_ignored_flag(missing.is_some()));
+        for affinity in [SessionAffinity::None, SessionAffinity::ClientIp] {
+            let name = format!(
+                "t279_new_nodes_of_mode_ipvs_place_clients_alike::{scheduler}::{affinity:?}"
+            );
+            let trial = trial(&name, move || new_nodes(scheduler, affinity));
+            of_ipvs.push(trial.with_ignored_flag(missing.is_some()));
+        }
     }
     for promise in promise::OF_IPVS {
         let scheduler = promise.scheduler;
@@ -82,13 +92,42 @@ fn main() -> Result<()> {
     conclusion.exit();
 }
 
+/// How the Services choose endpoints.
+#[derive(Debug, Clone, Copy)]
+struct Policy<'a> {
+    scheduler: &'a str,
+    affinity: SessionAffinity,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum SessionAffinity {
+    None,
+    ClientIp,
+}
+
+// === impl Policy ===
+
+impl<'a> From<&'a str> for Policy<'a> {
+    fn from(scheduler: &'a str) -> Policy<'a> {
+        Policy {
+            scheduler,
+            affinity: SessionAffinity::None,
+        }
+    }
+}
+
 fn build_ipvs(script: &Script) -> Result<RealKernel<Ipvs>> {
     let open = || backend_ipvs::open(Path::new("/proc/sys"));
     RealKernel::build(script, open, ipvs_form())
 }
 
 /// Returns two Services of both families and protocols with the same number of endpoints.
-fn sections(scheduler: &str) -> String {
+fn sections(policy: Policy<'_>) -> String {
+    let scheduler = policy.scheduler;
+    let affinity = match policy.affinity {
+        SessionAffinity::None => "None",
+        SessionAffinity::ClientIp => "ClientIP",
+    };
     let mut text = String::new();
     for (name, last) in [("a", 10), ("b", 11)] {
         text += &format!(
@@ -99,6 +138,7 @@ spec:
   clusterIP: 10.96.0.{last}
   clusterIPs: [10.96.0.{last}, \"fd00:10:96::{last}\"]
   ipFamilies: [IPv4, IPv6]
+  sessionAffinity: {affinity}
   ports: [{{name: tcp, port: 80, protocol: TCP}}, {{name: udp, port: 80, protocol: UDP}}]
 "
         );
@@ -129,9 +169,18 @@ endpoints: [{}]
 }
 
 /// Returns a script of `steps` that includes every client.
-fn script(steps: &str, scheduler: &str) -> Result<Script> {
+fn script<'a>(steps: &str, policy: impl Into<Policy<'a>>) -> Result<Script> {
+    script_with(CLIENTS, steps, policy)
+}
+
+/// The same with these clients.
+fn script_with<'a>(
+    clients: RangeInclusive<u8>,
+    steps: &str,
+    policy: impl Into<Policy<'a>>,
+) -> Result<Script> {
     let mut text = format!("{steps}\n");
-    for client in CLIENTS {
+    for client in clients {
         // Only declares the client; the test checks its connections itself.
         let [ipv4, ipv6] = Family::ALL.map(|family| address_plan::outside_client(client, family));
         text += &format!(
@@ -140,11 +189,15 @@ packet outside {ipv6} -> [fd00:10:96::99]:80/tcp = untouched
 "
         );
     }
-    Ok(Script::parse(&(text + &sections(scheduler)))?)
+    Ok(Script::parse(&(text + &sections(policy.into())))?)
 }
 
-fn tell<B: Backend + Send>(kernel: &mut RealKernel<B>, steps: &str, scheduler: &str) -> Result<()> {
-    let script = Script::parse(&format!("{steps}\n{}", sections(scheduler)))?;
+fn tell<'a, B: Backend + Send>(
+    kernel: &mut RealKernel<B>,
+    steps: &str,
+    policy: impl Into<Policy<'a>>,
+) -> Result<()> {
+    let script = Script::parse(&format!("{steps}\n{}", sections(policy.into())))?;
     let mut goldens = Goldens::new(Path::new("schedulers.txt"), Update::Never);
     let failures = run(&script, kernel, &mut goldens)?;
     ensure!(failures.is_empty(), "{failures:#?}");
@@ -266,8 +319,8 @@ fn clients(scheduler: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// The clients of shop/a by family and number, each with its endpoint.
-type Placed = BTreeMap<(Family, u8), Target>;
+/// The clients of shop/a by family, protocol and number, each with its endpoint.
+type Placed = BTreeMap<(Family, Protocol, u8), Target>;
 
 /// Failure stories T67 and T106 in mode ipvs, whose hash tables depend on the order in which
 /// endpoints were added. A node that has seen an endpoint leave and come back places every client
@@ -277,11 +330,12 @@ fn clients_of_ipvs(scheduler: &'static str) -> Result<()> {
     let all = "apply a a-all b b-all";
     let mut kernel = build_ipvs(&script(all, scheduler)?)?;
     tell(&mut kernel, all, scheduler)?;
-    let fresh = place(&mut kernel)?;
+    let tcp = [Protocol::Tcp];
+    let fresh = place(&mut kernel, CLIENTS, &tcp)?;
     tell(&mut kernel, "apply a a-fewer b b-all", scheduler)?;
-    let fewer = place(&mut kernel)?;
+    let fewer = place(&mut kernel, CLIENTS, &tcp)?;
     tell(&mut kernel, all, scheduler)?;
-    let again = place(&mut kernel)?;
+    let again = place(&mut kernel, CLIENTS, &tcp)?;
     ensure!(again == fresh, "{again:?} and not {fresh:?}");
     let endpoints: BTreeSet<&Target> = fresh.values().collect();
     ensure!(
@@ -302,17 +356,55 @@ fn clients_of_ipvs(scheduler: &'static str) -> Result<()> {
     Ok(())
 }
 
+/// Failure story T279: the law of hashes was tested for TCP without affinity alone. Two nodes that have
+/// not seen an endpoint leave place every client alike, whatever other Services they knew before, over TCP
+/// and UDP, in both families, with and without session affinity.
+fn new_nodes(scheduler: &'static str, affinity: SessionAffinity) -> Result<()> {
+    let policy = Policy {
+        scheduler,
+        affinity,
+    };
+    let all = "apply a a-all b b-all";
+    let mut nodes = Vec::new();
+    for before in [None, Some("apply b b-all")] {
+        let mut kernel = build_ipvs(&script_with(FEW_CLIENTS, all, policy)?)?;
+        for steps in before.into_iter().chain([all]) {
+            tell(&mut kernel, steps, policy)?;
+        }
+        let protocols = [Protocol::Tcp, Protocol::Udp];
+        nodes.push(place(&mut kernel, FEW_CLIENTS, &protocols)?);
+    }
+    ensure!(nodes[0] == nodes[1], "{nodes:?}");
+    let mut endpoints: BTreeMap<(Family, Protocol), BTreeSet<&Target>> = BTreeMap::new();
+    for ((family, protocol, _), target) in &nodes[0] {
+        endpoints
+            .entry((*family, *protocol))
+            .or_default()
+            .insert(target);
+    }
+    let is_spread = endpoints.values().all(|targets| targets.len() > 1);
+    ensure!(is_spread, "of four: {endpoints:?}");
+    Ok(())
+}
+
 /// Lets every client connect several times. Each must reach one endpoint.
-fn place(kernel: &mut RealKernel<Ipvs>) -> Result<Placed> {
+fn place(
+    kernel: &mut RealKernel<Ipvs>,
+    clients: RangeInclusive<u8>,
+    protocols: &[Protocol],
+) -> Result<Placed> {
     let mut placed = Placed::new();
+    let each = protocols
+        .iter()
+        .flat_map(|protocol| clients.clone().map(move |client| (*protocol, client)));
     for family in Family::ALL {
-        for client in CLIENTS {
-            let packet = packet(family, Protocol::Tcp, client, 10);
+        for (protocol, client) in each.clone() {
+            let packet = packet(family, protocol, client, 10);
             let targets: BTreeSet<Target> = connect(kernel, &packet, TIMES)?.into_iter().collect();
             let [target] = targets.iter().collect::<Vec<_>>()[..] else {
                 anyhow::bail!("{packet}: {targets:?}");
             };
-            placed.insert((family, client), *target);
+            placed.insert((family, protocol, client), *target);
         }
     }
     Ok(placed)
