@@ -9,6 +9,7 @@
 //!   the operator and for an agent without an operator.
 //! - Find out what to do about a condition: [`condition::reason`].
 //! - Find out on which nodes a DaemonSet runs its Pods: [`placement::Placement`].
+//! - Find out what starts kube-proxy on a node again: [`starter::Starters`].
 //!
 //! ```text
 //!  ProxyProfile.spec --check--> FieldError
@@ -51,6 +52,7 @@ pub mod resolve;
 mod rule;
 mod section;
 pub mod span;
+pub mod starter;
 pub mod unsupported;
 
 pub use check::{FieldError, check as check_spec, parse as parse_profile};

@@ -198,8 +198,10 @@ pub struct ProxyProfileSpec {
     /// node decide, such as kubectl signpost migrate. Takeover: Signpost alone; the agent removes kube-proxy's rules once
     /// its own are programmed. Handback: kube-proxy alone; the agent removes its own rules once kube-proxy's are complete
     /// and kube-proxy answers. A change goes from node to node as any other, and is applied where it is carried out. A
-    /// node that refuses, such as one where kube-proxy still runs, says why in condition Degraded. Going back to Manual
-    /// leaves each node with the proxy that serves it.
+    /// node that refuses, such as one where kube-proxy still runs, says why in condition Degraded. While something would
+    /// start kube-proxy on a node again, such as DaemonSet kube-system/kube-proxy that selects it, the node is not
+    /// asked to take over, and status.rollout.waitingFor says so. Going back to Manual leaves each node with the proxy
+    /// that serves it.
     #[serde(skip_serializing_if = "Handover::is_manual")]
     pub handover: Handover,
 

@@ -11,6 +11,7 @@ mod handover;
 mod plan;
 mod text;
 
+use crds::starter::{KUBE_PROXY, NAMESPACE};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -25,11 +26,6 @@ use crate::pod_network::PodNetwork;
 use crate::{print, program_name};
 use handover::Direction;
 use plan::{Evidence, NetworkEvidence, Plan, ServicePorts};
-
-/// The namespace of kube-proxy's Pods in every distribution that has them.
-const NAMESPACE: &str = "kube-system";
-/// The name of the DaemonSet, and of its ConfigMap.
-const KUBE_PROXY: &str = "kube-proxy";
 
 /// Runs one of the subcommands.
 pub(crate) async fn run(

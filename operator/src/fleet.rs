@@ -27,6 +27,7 @@ mod node_findings;
 mod node_progress;
 mod observations;
 mod outage;
+mod preflight;
 mod proven;
 mod reported;
 mod returns;
@@ -62,6 +63,7 @@ use crate::{
         member::{DesiredNodeProxy, Member},
         node_progress::after,
         observations::Observations,
+        preflight::Preflight,
         rollout_progress::{Flow, RolloutProgress, Target},
         rollup::Rollup,
         unwritten_verdicts::UnwrittenVerdicts,
@@ -69,6 +71,7 @@ use crate::{
     },
     placement::Placement,
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord, Record},
+    starter::KubeProxyStarter,
 };
 
 /// The observed state of the fleet.
@@ -78,6 +81,8 @@ pub(crate) struct Fleet {
     nodes: ObjectCache<NodeRecord>,
     proxies: ObjectCache<NodeProxyRecord>,
     placements: ObjectCache<Placement>,
+    /// What is known of the DaemonSet of kube-proxy; absent before the operator has asked for it.
+    starter: Option<KubeProxyStarter>,
     courses: BTreeMap<String, RolloutProgress>,
     observations: Observations,
     heartbeats: Heartbeats,
@@ -109,6 +114,8 @@ pub(crate) enum Event {
     Proxy(Change<NodeProxyRecord>),
     /// A change of the agents' DaemonSets.
     Placement(Change<Placement>),
+    /// What is known of the DaemonSet of kube-proxy.
+    Starter(KubeProxyStarter),
     /// The resource versions of the agents' Leases.
     Leases {
         /// The versions by node name.
@@ -223,6 +230,14 @@ impl Fleet {
             }
             Event::Node(change) => self.nodes.apply(change).0,
             Event::Placement(change) => self.placements.apply(change).0,
+            Event::Starter(starter) => {
+                let known = self.starter.replace(starter);
+                if known == self.starter {
+                    PlanImpact::Nothing
+                } else {
+                    PlanImpact::Something
+                }
+            }
             Event::Proxy(change) => {
                 self.heartbeats.receive(&change, &self.proxies);
                 let (impact, gone) = self.proxies.apply(change);
@@ -273,6 +288,7 @@ impl Fleet {
             && self.nodes.listed().is_some()
             && self.proxies.listed().is_some()
             && self.placements.listed().is_some()
+            && self.starter.is_some()
     }
 
     /// Whether a plan may differ from the last one before [`Plan::wake`].
@@ -289,6 +305,7 @@ impl Fleet {
             nodes,
             proxies,
             placements,
+            starter,
             courses,
             observations,
             heartbeats,
@@ -296,11 +313,12 @@ impl Fleet {
             unwritten,
             left_out,
         } = self;
-        let (Some(profiles), Some(nodes), Some(proxies), Some(placements)) = (
+        let (Some(profiles), Some(nodes), Some(proxies), Some(placements), Some(starter)) = (
             profiles.listed(),
             nodes.listed(),
             proxies.listed(),
             placements.listed(),
+            starter.as_ref(),
         ) else {
             return Plan::default();
         };
@@ -313,6 +331,7 @@ impl Fleet {
         });
 
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
+        let preflight = Preflight::of(starter, nodes);
         let mut conflicts = Conflicts::default();
         let mut left_out_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
@@ -324,13 +343,17 @@ impl Fleet {
                 current: proxy.and_then(|proxy| proxy.spec.clone()),
             };
             let mut resolution = ranking.resolve(&facts);
-            let member = resolution.effective.take().map(|effective| Member {
+            let mut member = resolution.effective.take().map(|effective| Member {
                 node,
                 proxy,
                 departed: departed.get(&node.name),
                 heartbeats,
                 effective,
+                hold: None,
             });
+            if let Some(member) = &mut member {
+                member.hold = preflight.hold(member);
+            }
             let exclusion = || member.as_ref()?.exclusion(placements, now);
             if let Some(why) = node.without_agent().or_else(exclusion) {
                 if let Some(winner) = resolution.winner {

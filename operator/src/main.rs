@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   ProxyProfile, Node, NodeProxy,
-//!   agents' DaemonSets and Leases                    Lease
+//!   DaemonSets, agents' Leases                       Lease
 //!        | watches                                     | lease (election decides)
 //!        v                                             v
 //!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while it holds the lease
@@ -28,6 +28,7 @@ mod operator_metrics;
 mod pace;
 mod placement;
 mod records;
+mod starter;
 mod watches;
 mod writes;
 

@@ -10,12 +10,14 @@ use std::{
 use crds::{
     node_proxy::{LEASE_PREFIX, NodeProxy},
     profile::ProxyProfile,
+    starter,
 };
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, coordination::v1::Lease},
     apimachinery::pkg::apis::meta::v1::ListMeta,
 };
+
 use kube::{
     Api, Client, Resource,
     api::ListParams,
@@ -34,6 +36,7 @@ use crate::{
     fleet::{Change, Event},
     placement::{self, Placement},
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SharedSpecs, SlimNode},
+    starter::{self as kube_proxy, KubeProxyStarter},
 };
 
 /// A stream of fleet events that never ends.
@@ -48,7 +51,7 @@ const LEASES_LIMIT: Duration = Duration::from_secs(10);
 /// part of the operator's memory.
 const LEASES_A_PAGE: u32 = 500;
 
-/// How many requests for the DaemonSets must be refused, one after another, before the operator
+/// How many requests for DaemonSets must be refused, one after another, before the operator
 /// works without them: an API server that has just started refuses until it has read the roles.
 const REFUSALS: u32 = 5;
 
@@ -80,8 +83,8 @@ enum ListError {
     Render(#[from] kube::core::request::Error),
 }
 
-/// Watches profiles, nodes, NodeProxies and, in `namespace`, the DaemonSets of agents, whose Leases
-/// it lists. Never ends: a watch that fails restarts with a new list, with increasing delays.
+/// Watches profiles, nodes, NodeProxies, the DaemonSet of kube-proxy and, in `namespace`, the
+/// DaemonSets of agents, whose Leases it lists. Never ends: a watch that fails restarts with a new list, with increasing delays.
 pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let profiles =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&()));
@@ -91,6 +94,11 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let daemon_sets = Api::<DynamicObject>::namespaced_with(
         client.clone(),
         namespace,
+        &ApiResource::erase::<DaemonSet>(&()),
+    );
+    let of_kube_proxy = Api::<DynamicObject>::namespaced_with(
+        client.clone(),
+        starter::NAMESPACE,
         &ApiResource::erase::<DaemonSet>(&()),
     );
     let mut shared = SharedSpecs::default();
@@ -106,7 +114,8 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
         placements(daemon_sets).map(Event::Placement),
         list(client.clone(), namespace.to_owned()),
     );
-    stream::select(of_fleet, of_agents).boxed()
+    let of_kube_proxy = starters(of_kube_proxy).map(Event::Starter);
+    stream::select(of_fleet, stream::select(of_agents, of_kube_proxy)).boxed()
 }
 
 /// An operator that may not read DaemonSets, such as one whose role is of an older version, works
@@ -129,9 +138,40 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Change<Placement>> 
     })
 }
 
+/// An operator that may not read this DaemonSet knows that, whatever it read before.
+fn starters(api: Api<DynamicObject>) -> impl Stream<Item = KubeProxyStarter> + Send {
+    // Its role names the object, and the API server reads the name from this selector.
+    let name = format!("metadata.name={}", starter::KUBE_PROXY);
+    let config = watcher::Config::default().fields(&name);
+    let attempts = attempts(
+        "the DaemonSet of kube-proxy",
+        api,
+        config,
+        kube_proxy::parse,
+    );
+    let mut refusals = 0;
+    attempts.filter_map(move |attempt| {
+        let known = match attempt {
+            Ok(change) => KubeProxyStarter::after(change),
+            Err(error) => {
+                refusals += u32::from(is_forbidden(&error));
+                (refusals >= REFUSALS).then_some(KubeProxyStarter::Forbidden)
+            }
+        };
+        if known
+            .as_ref()
+            .is_some_and(|known| *known != KubeProxyStarter::Forbidden)
+        {
+            refusals = 0;
+        }
+        async move { known }
+    })
+}
+
 fn is_forbidden(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.is_forbidden(),
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.is_forbidden(),
         _ => false,
     }
 }

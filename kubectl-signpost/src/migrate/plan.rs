@@ -7,9 +7,10 @@ mod starter;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crds::NodeProxy;
-use crds::condition::reason::{HANDED_BACK, LEGACY_RULES_UNREAD};
-use crds::condition::{FOREIGN_PROXY_DETECTED, READY, Status, status_of};
+use crds::condition::FOREIGN_PROXY_DETECTED;
 use crds::profile::detect_local::DetectLocalMode;
+use crds::starter::Starters;
+pub(super) use crds::starter::{Serving, is_handed_back};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -26,7 +27,7 @@ use crate::pod_network::{PodNetwork, compare};
 use host_ports::Mover;
 pub(super) use host_ports::ServicePorts;
 pub(super) use obstacle::{Obstacle, Warning};
-use starter::{Starters, kube_proxy_pods};
+use starter::kube_proxy_pods;
 
 /// The data read from the cluster.
 #[derive(Debug, Clone, Default)]
@@ -83,22 +84,6 @@ pub(super) struct NodePlan {
     pub(super) agent: Option<Agent>,
 }
 
-/// Which proxy serves a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Serving {
-    /// Signpost; the node has no kube-proxy rules.
-    Signpost,
-    /// Both: the rules of both proxies are on the node.
-    Both,
-    /// kube-proxy: the node was handed back.
-    KubeProxy,
-    /// Neither: the node was handed back and has no kube-proxy rules.
-    Neither,
-    /// The agent has not reported.
-    Unknown,
-}
-
 /// The next step to Signpost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,7 +127,11 @@ impl Plan {
             agents.map(|agent| (agent.node.as_str(), agent)).collect();
         let nodes = evidence.nodes.iter();
         let nodes: BTreeMap<String, &Node> = nodes.map(|node| (node.name_any(), node)).collect();
-        let starters = Starters::of(evidence.daemon_set.as_ref(), &evidence.nodes);
+        let daemon_set = evidence.daemon_set.as_ref().and_then(starter::daemon_set);
+        let starters = Starters::of(
+            daemon_set.as_ref(),
+            evidence.nodes.iter().map(starter::marks),
+        );
         let all = names.iter().map(|name| NodeEvidence {
             name,
             node: nodes.get(name).copied(),
@@ -201,15 +190,15 @@ impl<'a> NodeEvidence<'a> {
         let conditions = self.conditions();
         let serving = Serving::of(conditions);
         let idle = self.node.filter(|_| self.pod.is_none());
-        let next_start = idle.and_then(|node| starters.next_start(node, serving));
+        let next_start = idle.and_then(|node| starter::next_start(starters, node, serving));
         let step = match (self.pod, &next_start, serving) {
             (Some(_), _, _) | (None, Some(_), _) => Step::StopKubeProxy,
             (None, None, Serving::Signpost) => Step::None,
             (None, None, _) => Step::Takeover,
         };
         let mut obstacles = Vec::new();
-        let stop = || starters.stop(self.node);
-        obstacles.extend(self.pod.map(|pod| Obstacle::of_pod(pod, stop())));
+        let stop = || starters.stop(self.node.map(starter::marks));
+        obstacles.extend(self.pod.map(|pod| Obstacle::of_pod(pod, stop().to_owned())));
         obstacles.extend(next_start);
         obstacles.extend(self.agent.is_none().then(Obstacle::no_agent));
         if step != Step::None {
@@ -219,7 +208,7 @@ impl<'a> NodeEvidence<'a> {
             }
         }
         let doubtful = idle.filter(|_| step == Step::Takeover);
-        let doubt = doubtful.and_then(|node| starters.doubt(node));
+        let doubt = doubtful.and_then(|node| starter::doubt(starters, node));
         let found = find(conditions, FOREIGN_PROXY_DETECTED);
         NodePlan {
             name: self.name.to_owned(),
@@ -246,33 +235,6 @@ impl<'a> NodeEvidence<'a> {
             config: &self.proxy?.spec.config,
         })
     }
-}
-
-// === impl Serving ===
-
-impl Serving {
-    /// Returns which proxy serves the node according to the conditions of its NodeProxy.
-    pub(super) fn of(conditions: &[Condition]) -> Serving {
-        let unread = || {
-            let found = find(conditions, FOREIGN_PROXY_DETECTED);
-            found.is_some_and(|condition| condition.reason == LEGACY_RULES_UNREAD.name)
-        };
-        let found = status_of(conditions, FOREIGN_PROXY_DETECTED);
-        match (is_handed_back(conditions), found) {
-            (true, Status::False) => Serving::Neither,
-            (true, Status::True | Status::Unknown) => Serving::KubeProxy,
-            (false, Status::True) => Serving::Both,
-            (false, Status::False) => Serving::Signpost,
-            // A table that cannot be read remains after a takeover.
-            (false, Status::Unknown) if unread() => Serving::Signpost,
-            (false, Status::Unknown) => Serving::Unknown,
-        }
-    }
-}
-
-/// Whether the agent has removed Signpost's rules on request.
-pub(super) fn is_handed_back(conditions: &[Condition]) -> bool {
-    find(conditions, READY).is_some_and(|ready| ready.reason == HANDED_BACK.name)
 }
 
 fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {

@@ -78,6 +78,10 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
             latency.p50_microseconds, latency.p99
         );
     }
+    let waiting_for = profile.rollout.as_ref().map(|rollout| &rollout.waiting_for);
+    if let Some(what) = waiting_for.filter(|what| !what.is_empty()) {
+        let _ = writeln!(text, "  waits    for {what}");
+    }
     for trouble in &profile.troubles {
         text += &render_trouble(trouble, paint);
     }

@@ -51,7 +51,9 @@ pub(crate) fn next<'a>(
     let to_change = begun
         .iter()
         .filter_map(|&index| match node_progress[index] {
-            NodeProgress::Behind(health) => Some((health, name(index))),
+            NodeProgress::Behind(health) if members[index].hold.is_none() => {
+                Some((health, name(index)))
+            }
             _ => None,
         });
     let to_reword = order.iter().filter_map(|&index| {

@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use crds::{
-    node_proxy::NodeProxySpec,
-    profile::{ProxyProfileSpec, handover::Handover},
-    resolve,
-};
+use crds::{node_proxy::NodeProxySpec, profile::handover::Handover};
 
 use crate::fleet::{
     member::Member,
     node_progress::NodeProgress,
+    preflight,
     rollout_progress::{RolloutProgress, Target},
 };
 
@@ -40,10 +37,5 @@ pub(super) fn without_handover(
         return None;
     }
     let without = members.iter().find(|member| member.current().is_none())?;
-    let asked = ProxyProfileSpec {
-        handover: Handover::Manual,
-        ..target.asked.clone()
-    };
-    let profile = &without.effective.profile_name;
-    Some(Arc::new(resolve::stamp(profile, target.generation, &asked)))
+    Some(Arc::new(preflight::without_handover(&without.effective)))
 }

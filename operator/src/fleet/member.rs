@@ -21,6 +21,7 @@ use crate::{
         heartbeats::Heartbeats,
         node_progress::{NodeProgress, after, is_about_the_source},
         observations::Observations,
+        preflight::Hold,
     },
     placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord, Report},
@@ -39,6 +40,8 @@ pub(crate) struct Member<'a> {
     pub(crate) heartbeats: &'a Heartbeats,
     /// The spec that the profile would assign now; the current spec while the node is held.
     pub(crate) effective: Arc<NodeProxySpec>,
+    /// Why the node must not take Services over yet, if its profile asks for that.
+    pub(crate) hold: Option<Hold>,
 }
 
 /// The desired `NodeProxy` of a node.

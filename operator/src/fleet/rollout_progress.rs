@@ -313,6 +313,7 @@ impl RolloutProgress {
         };
         let desired = members.iter().zip(give).map(|(member, kept)| {
             let desired = kept.unwrap_or_else(|| take(member));
+            let desired = member.without_early_takeover(desired);
             (member.name().to_owned(), desired)
         });
         let mut progress = waves.progress(&self.hash, members, &node_progress);

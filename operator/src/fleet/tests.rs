@@ -7,6 +7,7 @@ mod handover;
 mod newcomers;
 mod news;
 mod outage;
+mod preflight;
 mod progress;
 mod properties;
 mod returns;
@@ -39,6 +40,8 @@ struct Cluster {
     proxies: BTreeMap<String, Value>,
     /// The DaemonSets of agents.
     placements: Vec<Placement>,
+    /// The DaemonSet of kube-proxy.
+    starter: KubeProxyStarter,
     now: Timestamp,
     /// How far the clock of the API server is ahead of the operator's.
     api_server_ahead: SignedDuration,
@@ -69,6 +72,7 @@ impl Cluster {
             nodes: BTreeMap::new(),
             proxies: BTreeMap::new(),
             placements: Vec::new(),
+            starter: KubeProxyStarter::Absent,
             now: Timestamp::from_second(1_800_000_000).expect("a time"),
             api_server_ahead: SignedDuration::ZERO,
             version: 1,
@@ -117,6 +121,7 @@ impl Cluster {
         let placements = self.placements.clone();
         self.fleet
             .apply(Event::Placement(Change::Listed(placements)));
+        self.fleet.apply(Event::Starter(self.starter.clone()));
     }
 
     /// Creates the DaemonSet of agents with this Pod spec, or replaces it.

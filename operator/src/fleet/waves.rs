@@ -22,6 +22,7 @@ use crate::{
         findings::first,
         member::Member,
         node_progress::{Health, NodeProgress},
+        preflight,
         rollout_progress::{Flow, Phase, RolloutProgress, Target, is_ready},
     },
     records::Role,
@@ -64,6 +65,8 @@ enum Turn {
     Failed,
     /// It will receive the configuration and show whether it works.
     Next,
+    /// The same, once nothing starts kube-proxy on it any more.
+    Held,
     /// It has the configuration but was not ready before: it may show that the configuration works,
     /// but not that it fails.
     GivenUnready,
@@ -83,6 +86,8 @@ pub(crate) struct Progress {
     given: usize,
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
+    /// What the nodes wait for that must not change yet, once the wave in progress has one of them.
+    held: Option<String>,
     /// The nodes that failed after they were changed back, each with the reason, if they stop the
     /// rollback.
     pub(crate) failed_returns: Vec<String>,
@@ -122,7 +127,7 @@ impl Waves {
         }
         places.sort_unstable();
         let up_to = |turn| places.partition_point(|(place, _)| place.turn <= turn);
-        let able = match up_to(Turn::Next) {
+        let able = match up_to(Turn::Held) {
             0 => up_to(Turn::Unready),
             able => able,
         };
@@ -219,7 +224,12 @@ impl Waves {
         } else {
             nodes(self.current)
         };
+        let is_held = |&index: &usize| members[index].is_held(&node_progress[index]);
+        let held = in_progress.iter().any(is_held);
         Progress {
+            held: held
+                .then(|| preflight::describe(members, node_progress))
+                .flatten(),
             waves: (0..self.ends.len()).map(describe).collect(),
             current: u32::try_from(self.current + 1).unwrap_or(u32::MAX),
             given: (0..members.len()).filter(|&index| has(index)).count(),
@@ -272,6 +282,7 @@ impl Place {
                     Turn::GivenUnready
                 }
             }
+            NodeProgress::Behind(Health::Ready) if member.hold.is_some() => Turn::Held,
             NodeProgress::Behind(Health::Ready) => Turn::Next,
             NodeProgress::Behind(_) => Turn::Unready,
             NodeProgress::Bare
@@ -283,7 +294,7 @@ impl Place {
             turn,
             given: member
                 .proxy
-                .filter(|_| !matches!(turn, Turn::Next | Turn::Unready))
+                .filter(|_| !matches!(turn, Turn::Next | Turn::Held | Turn::Unready))
                 .and_then(|proxy| proxy.stamped_at),
             role: member.node.role(),
             seat,
@@ -336,12 +347,23 @@ impl RolloutProgress {
             {
                 outage.clone()
             }
-            RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => format!(
-                "{} of wave {} to be available: {}",
-                nodes(progress.waiting_for.len()),
-                progress.current,
-                first(&progress.waiting_for)
-            ),
+            RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => {
+                let given = format!(
+                    "{} of wave {} to be available: {}",
+                    nodes(progress.waiting_for.len()),
+                    progress.current,
+                    first(&progress.waiting_for)
+                );
+                let all: Vec<&str> = [Some(given.as_str()), progress.held.as_deref()]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                all.join("; and for ")
+            }
+            // Nodes that move to the profile wait as those of a rollout do.
+            RolloutPhase::RollingOut | RolloutPhase::Settled | RolloutPhase::DeadlineExceeded => {
+                progress.held.clone().unwrap_or_default()
+            }
             RolloutPhase::Paused if !progress.failed.is_empty() => format!(
                 "spec.paused to become false; {} failed meanwhile, and will count then: {}",
                 nodes(progress.failed.len()),
@@ -384,7 +406,8 @@ impl RolloutProgress {
     }
 }
 
-fn nodes(count: usize) -> String {
+/// Writes how many nodes.
+pub(super) fn nodes(count: usize) -> String {
     if count == 1 {
         "1 node".to_owned()
     } else {

@@ -5,6 +5,7 @@ use super::*;
 use crate::{
     fleet::{Change, Event, Fleet},
     records::ProfileRecord,
+    starter::KubeProxyStarter,
 };
 
 fn removal(node: &str) -> Action {
@@ -99,6 +100,7 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     fleet.apply(Event::Node(Change::Listed(Vec::new())));
     fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
     fleet.apply(Event::Placement(Change::Listed(Vec::new())));
+    fleet.apply(Event::Starter(KubeProxyStarter::Absent));
     let (mut pace, start) = (Pace::default(), Instant::now());
     let mut tries = Vec::new();
     for half_second in 0..400 {

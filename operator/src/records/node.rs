@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use crds::starter::NodeMarks;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::Taint,
@@ -29,6 +30,8 @@ pub(crate) struct NodeRecord {
     pub(crate) contact: Contact,
     /// Since when it has not, by the node controller's clock.
     pub(crate) lost_at: Option<Timestamp>,
+    /// What it says about how kube-proxy is started on it.
+    pub(crate) marks: NodeMarks,
     version: Version,
 }
 
@@ -63,7 +66,7 @@ pub(crate) enum Role {
 /// The few fields of a Node that the operator uses. A whole Node lists every image on its disk.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct SlimNode {
-    /// The name, the UID and the labels.
+    /// The name, the UID, the labels and the annotations.
     #[serde(default)]
     pub(crate) metadata: ObjectMeta,
     /// The taints.
@@ -88,6 +91,17 @@ pub(crate) struct SlimNodeStatus {
     /// Its conditions.
     #[serde(default)]
     pub(crate) conditions: Vec<SlimCondition>,
+    /// The versions that its kubelet reports.
+    #[serde(default, rename = "nodeInfo")]
+    pub(crate) node_info: SlimNodeInfo,
+}
+
+/// The versions that a kubelet reports.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct SlimNodeInfo {
+    /// Its own.
+    #[serde(default, rename = "kubeletVersion")]
+    pub(crate) kubelet_version: String,
 }
 
 /// The parts of a condition that the operator reads.
@@ -156,10 +170,14 @@ impl NodeRecord {
             .iter()
             .find(|condition| condition.kind == "Ready");
         let lost = ready.filter(|ready| ready.status == "Unknown");
+        let labels = node.metadata.labels.unwrap_or_default();
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let kubelet_version = &node.status.node_info.kubelet_version;
+        let marks = NodeMarks::of(&labels, &annotations, kubelet_version);
         Self {
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default(),
-            labels: node.metadata.labels.unwrap_or_default().into(),
+            labels: labels.into(),
             taints: node.spec.taints,
             reach: match ready {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,
@@ -170,6 +188,7 @@ impl NodeRecord {
                 None => Contact::Kept,
             },
             lost_at: lost.and_then(|lost| Some(lost.changed_at.as_ref()?.0)),
+            marks,
             version,
         }
     }

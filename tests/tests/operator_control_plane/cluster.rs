@@ -92,6 +92,35 @@ impl Cluster {
         )
     }
 
+    /// Waits until `node` is asked to take Services over.
+    pub(crate) fn wait_for_takeover(&self, node: &str) -> Result<()> {
+        wait_for(
+            &format!("{node} to be asked to take over"),
+            DEADLINE,
+            || {
+                let proxy = self.get("nodeproxy", node)?;
+                Ok(proxy.filter(|proxy| proxy["spec"]["config"]["handover"] == "Takeover"))
+            },
+        )
+        .map(drop)
+    }
+
+    /// Waits until the rollout of profile `default` waits for something that is described like this.
+    pub(crate) fn wait_until_it_waits_for(&self, expected: &str) -> Result<()> {
+        let mut seen = Value::Null;
+        let found = wait_for(
+            &format!("the rollout to wait for {expected:?}"),
+            DEADLINE,
+            || {
+                let profile = self.get("proxyprofile", "default")?;
+                seen = profile.context("the profile is there")?["status"]["rollout"].take();
+                let text = seen["waitingFor"].as_str().unwrap_or_default();
+                Ok(text.contains(expected).then_some(()))
+            },
+        );
+        found.with_context(|| format!("its last rollout: {seen:#}"))
+    }
+
     /// Returns the status of a profile once it has this condition, given as `True/Reason`.
     pub(crate) fn wait_for_condition(
         &self,

@@ -157,7 +157,7 @@ pub(crate) fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_sto
     expect_words(&text, &["Signpost alone serves 3 nodes"])
 }
 
-/// Failure stories T197 and T198: what stops a takeover, or changes with it, is named before it.
+/// Failure stories T197, T198 and T293: what stops a takeover, or changes with it, is named before it.
 pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_ports_have_against_it(
     cluster: &mut Cluster,
 ) -> Result<()> {
@@ -218,5 +218,49 @@ pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_
     expect_words(
         &text,
         &["left out", "n1: DaemonSet", "n2: detectLocal.mode"],
-    )
+    )?;
+    waits_for_the_daemon_set(cluster, &cli)
+}
+
+/// Failure story T293: the profile's field asks no node that DaemonSet kube-proxy selects, which is
+/// n1 here, and goes on once it is deleted.
+fn waits_for_the_daemon_set(cluster: &Cluster, cli: &CommandLine) -> Result<()> {
+    for node in NODES {
+        cluster.report_ready(node)?;
+    }
+    cluster.put_profile("default", json!({"handover": "Takeover"}))?;
+    for node in ["n2", "n3"] {
+        cluster.wait_for_takeover(node)?;
+        cluster.report_ready(node)?;
+    }
+    let what =
+        "kube-proxy to stay stopped: 1 node: DaemonSet kube-system/kube-proxy selects the node";
+    cluster.wait_until_it_waits_for(what)?;
+    let text = cli.expect(3, &["status"])?;
+    expect_words(
+        &text,
+        &[
+            &format!("  waits    for {what}"),
+            "(next: kubectl -n kube-system patch",
+            " on n1\n",
+        ],
+    )?;
+    let proxy = cluster.get("nodeproxy", "n1")?.context("it has one")?;
+    ensure!(proxy["spec"]["config"]["handover"].is_null(), "{proxy:#}");
+
+    let delete = [
+        "delete",
+        "daemonset",
+        "kube-proxy",
+        "--namespace=kube-system",
+    ];
+    cluster.control_plane.kubectl(&delete)?;
+    cluster.wait_for_takeover("n1")?;
+    cluster.report_ready("n1")?;
+    let settled = cluster.wait_for_condition("default", "Progressing", "False/Settled")?;
+    ensure!(
+        settled["status"]["rollout"]["waitingFor"].is_null(),
+        "{settled:#}"
+    );
+    Ok(())
 }

@@ -157,11 +157,17 @@ pub(crate) fn t186_an_operator_that_may_not_read_daemon_sets_works_without_them(
         "--type=json",
         &patch,
     ])?;
-    let _operator = Operator::start(cluster, "operator-1")?;
-    cluster.put_profile("default", json!({}))?;
-    cluster
-        .wait_for_stamp("n1", "default", "nftables")
-        .map(drop)
+    let delete = [
+        "delete",
+        "rolebinding",
+        "signpost-operator-kube-proxy",
+        "--namespace=kube-system",
+    ];
+    cluster.control_plane.kubectl(&delete)?;
+    let _operator = Operator::start_with_ready_nodes(cluster)?;
+    // Failure story T294.
+    cluster.put_profile("default", json!({"handover": "Takeover"}))?;
+    cluster.wait_until_it_waits_for("the operator may not read DaemonSet kube-system/kube-proxy")
 }
 
 pub(crate) fn t5_of_two_profiles_one_decides_and_both_say_so(cluster: &mut Cluster) -> Result<()> {

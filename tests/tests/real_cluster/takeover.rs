@@ -58,14 +58,17 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
     expect_answers(stage, false)?;
 
-    // The profile alone moves the nodes, without a command on any node. The first node refuses
-    // while kube-proxy runs, and the others do not change.
+    // The profile alone moves the nodes, without a command on any node. No node is asked while the
+    // DaemonSet of kube-proxy selects it.
     set_handover(stage, "Takeover")?;
-    let reported = wait_for("the first node to refuse", DEADLINE, || {
-        let degraded = nodes_with(stage, "Degraded", "True", "HandoverRefused")?;
-        Ok((!degraded.is_empty()).then_some(degraded))
+    wait_for("the rollout to wait for kube-proxy", DEADLINE, || {
+        let output = "--output=jsonpath={.items[*].status.rollout.waitingFor}";
+        let text = stage.kubectl(&["get", "proxyprofiles", output])?;
+        let waits = text.contains("DaemonSet kube-system/kube-proxy selects the node");
+        Ok(waits.then_some(()))
     })?;
-    ensure!(reported.len() == 1, "{reported:?} refuse");
+    let refused = nodes_with(stage, "Degraded", "True", "HandoverRefused")?;
+    ensure!(refused.is_empty(), "{refused:?} were asked");
     expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
     stop_kube_proxy(stage)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;

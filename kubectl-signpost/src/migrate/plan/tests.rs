@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use crds::effective::hash::ConfigHash;
+use crds::starter::{STOP_KUBE_PROXY, STOP_STATIC_POD};
 use crds::{EffectiveConfig, NodeProxySpec, NodeProxyStatus};
 use serde_json::{Value, json};
 
-use super::starter::{STOP_KUBE_PROXY, STOP_STATIC_POD};
 use super::*;
 use crate::arguments::Format;
 use crate::migrate::KUBE_PROXY;

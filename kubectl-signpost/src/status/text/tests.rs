@@ -120,6 +120,22 @@ fn what_nodes_report_besides_their_health_is_named() {
     );
 }
 
+/// Failure story T293.
+#[test]
+fn what_a_rollout_waits_for_is_named() {
+    let report = report(vec![profile("default", |profile| {
+        let rollout = serde_json::json!({
+            "configHash": "1", "generation": 3, "phase": "RollingOut", "since": "2026-01-01T00:00:00Z",
+            "wave": 1, "waitingFor": "1 node of wave 1 to be available: n1",
+        });
+        let rollout = serde_json::from_value(rollout).expect("a rollout");
+        profile.status.get_or_insert_default().rollout = Some(rollout);
+    })]);
+    let text = render(&report, Paint::Plain);
+    let line = "\n  waits    for 1 node of wave 1 to be available: n1\n";
+    assert!(text.contains(line), "{text}");
+}
+
 #[test]
 fn t140_every_fault_is_named_with_what_to_do_next() {
     let report = report(vec![profile("default", |_| ()), unhealthy()]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 
 /// Returns the nodes whose configuration has this `handover`.
-fn nodes_with(cluster: &Cluster, handover: &str) -> Vec<String> {
+pub(super) fn nodes_with(cluster: &Cluster, handover: &str) -> Vec<String> {
     let nodes = cluster.proxies.iter();
     let with = nodes.filter(|(_, proxy)| proxy["spec"]["config"]["handover"] == handover);
     with.map(|(name, _)| name.clone()).collect()
@@ -96,7 +96,7 @@ fn t171_a_node_that_was_handed_back_by_a_command_is_done_only_once_it_has_taken_
 
 /// Creates nodes that have no configuration yet, n01, n02, …, and a profile that moves them. The agents
 /// report when the test says so.
-fn install(cluster: &mut Cluster, count: usize, profile: Value) -> Vec<String> {
+pub(super) fn install(cluster: &mut Cluster, count: usize, profile: Value) -> Vec<String> {
     let nodes: Vec<String> = (1..=count).map(|number| format!("n{number:02}")).collect();
     for node in &nodes {
         cluster.add_node(node, json!({}));

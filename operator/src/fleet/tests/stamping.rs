@@ -44,6 +44,8 @@ fn nothing_is_written_before_every_watch_has_listed() {
         "no DaemonSet is known either"
     );
     fleet.apply(Event::Placement(Change::Listed(Vec::new())));
+    assert!(!fleet.is_complete(), "nor is that of kube-proxy");
+    fleet.apply(Event::Starter(KubeProxyStarter::Absent));
     assert_eq!(fleet.plan(cluster.now).actions.len(), 3, "now it does");
 }
 

@@ -1,6 +1,7 @@
+use crds::starter::{ADD_ON, K3S, RKE2, STOP_STATIC_POD};
 use serde_json::{Value, json};
 
-use super::super::tests::daemon_set;
+use super::super::tests;
 use super::*;
 
 /// A node of k3s, RKE2 or another distribution, with the arguments of its process.
@@ -20,13 +21,14 @@ fn node(version: &str, labels: Value, arguments: Option<(&str, &str)>) -> Node {
 
 /// What certainly starts kube-proxy on the first node, or else what may, and what to do.
 fn found(nodes: &[Node], daemon_set: Option<&DaemonSet>) -> [Option<String>; 3] {
-    let starters = Starters::of(daemon_set, nodes);
-    let certain = starters.next_start(&nodes[0], Serving::Both);
-    let doubt = starters.doubt(&nodes[0]);
+    let daemon_set = daemon_set.and_then(super::daemon_set);
+    let starters = Starters::of(daemon_set.as_ref(), nodes.iter().map(marks));
+    let certain = next_start(&starters, &nodes[0], Serving::Both);
+    let doubt = doubt(&starters, &nodes[0]);
     [
         certain.map(|certain| certain.what),
         doubt.map(|doubt| doubt.what),
-        Some(starters.stop(Some(&nodes[0]))),
+        Some(starters.stop(Some(marks(&nodes[0]))).to_owned()),
     ]
 }
 
@@ -89,14 +91,14 @@ fn t198_k3s_and_rke2_run_kube_proxy_unless_their_servers_disable_it() {
             assert!(stop.is_some_and(|stop| stop.starts_with("`disable-kube-proxy: true` in ")));
         }
         let nodes = [agent, of(r#"["server"]"#)];
-        let starters = Starters::of(None, &nodes);
-        assert_eq!(starters.next_start(&nodes[0], Serving::Signpost), None);
+        let starters = Starters::of(None, nodes.iter().map(marks));
+        assert_eq!(next_start(&starters, &nodes[0], Serving::Signpost), None);
     }
 }
 
 #[test]
 fn t198_add_ons_that_restore_the_daemon_set_are_named() {
-    let stopped = daemon_set(&json!({"signpost.dev/kube-proxy": "wanted"}));
+    let stopped = tests::daemon_set(&json!({"signpost.dev/kube-proxy": "wanted"}));
     let mut reconciled = stopped.clone();
     let (label, value) = ADD_ON;
     reconciled
@@ -176,7 +178,7 @@ fn t198_add_ons_that_restore_the_daemon_set_are_named() {
 
 #[test]
 fn a_daemon_set_that_is_being_deleted_starts_nothing() {
-    let mut set = daemon_set(&json!({}));
+    let mut set = tests::daemon_set(&json!({}));
     let nodes = [node("v1.33.1", json!({}), None)];
     let is_certain = |set: &DaemonSet| found(&nodes, Some(set))[0].is_some();
     assert!(is_certain(&set));

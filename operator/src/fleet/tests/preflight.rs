@@ -1,0 +1,275 @@
+//! Profiles that take Services over while something would start kube-proxy again.
+
+use crds::starter::KubeProxyDaemonSet;
+use serde_json::{Value, json};
+
+use super::{
+    Cluster,
+    handover::{install, nodes_with},
+    object, *,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+impl Cluster {
+    /// Creates or replaces DaemonSet kube-system/kube-proxy, for nodes with these labels.
+    fn put_kube_proxy(&mut self, selector: Value) {
+        let pod = json!({"nodeSelector": selector, "containers": [], "tolerations": [{"operator": "Exists"}]});
+        self.put_kube_proxy_as(json!({}), pod);
+    }
+
+    fn put_kube_proxy_as(&mut self, labels: Value, pod: Value) {
+        let set = object(&json!({
+            "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
+            "spec": {"selector": {}, "template": {"spec": pod}},
+        }));
+        let change = Change::Applied(Box::new(crate::starter::parse(set)));
+        self.know(KubeProxyStarter::after(change).expect("it is known"));
+    }
+
+    fn know(&mut self, starter: KubeProxyStarter) {
+        self.starter = starter.clone();
+        self.fleet.apply(Event::Starter(starter));
+    }
+
+    /// The agents of all nodes report rules of kube-proxy.
+    fn find_rules(&mut self, status: &str) {
+        for node in self.proxies.keys().cloned().collect::<Vec<_>>() {
+            self.say(
+                &node,
+                json!({"Ready": "True", "ForeignProxyDetected": status}),
+            );
+        }
+        self.run();
+    }
+
+    fn waits_for(&self) -> String {
+        let rollout = self.status("default").rollout;
+        rollout.expect("there was a rollout").waiting_for
+    }
+
+    fn rollout_phase(&self) -> String {
+        self.condition("default", "Progressing")
+    }
+}
+
+fn stopped() -> Value {
+    json!({"signpost.dev/kube-proxy": "wanted"})
+}
+
+#[test]
+fn t293_no_node_is_taken_over_while_the_daemon_set_of_kube_proxy_selects_it() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.put_kube_proxy(json!({}));
+    cluster.find_rules("True");
+    cluster.forget_writes();
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.advance(24 * 3600);
+    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.rollout_phase(), "True/RollingOut");
+    let text = cluster.waits_for();
+    assert_eq!(
+        text,
+        "kube-proxy to stay stopped: 4 nodes: DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy \
+         on it again (next: kubectl -n kube-system patch daemonset kube-proxy -p '{\"spec\":{\"template\":{\"spec\":\
+         {\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}') on n1, n2, n3, n4"
+    );
+
+    cluster.put_kube_proxy(stopped());
+    cluster.run();
+    assert_eq!(cluster.stamped, NODES, "it goes on by itself");
+    assert_eq!(cluster.rollout_phase(), "False/Settled");
+    assert_eq!(cluster.waits_for(), "");
+}
+
+#[test]
+fn t293_a_daemon_set_that_is_deleted_holds_no_node() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_kube_proxy(json!({}));
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    cluster.know(KubeProxyStarter::after(Change::Deleted("kube-proxy".into())).expect("known"));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+}
+
+/// kube-proxy is stopped pool by pool.
+#[test]
+fn t293_nodes_that_the_daemon_set_does_not_select_go_first_and_the_others_once_they_may() {
+    let mut cluster = Cluster::with_nodes(4);
+    for node in ["n1", "n3"] {
+        cluster.relabel_node(node, json!({"pool": "old"}));
+    }
+    cluster.put_kube_proxy(json!({"pool": "old"}));
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n2", "n4"]);
+    let text = cluster.waits_for();
+    assert!(text.ends_with("on n1, n3"), "{text}");
+    cluster.restart_operator();
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n2", "n4"]);
+    cluster.relabel_node("n1", json!({}));
+    cluster.relabel_node("n3", json!({}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), NODES);
+}
+
+#[test]
+fn t293_a_daemon_set_that_comes_back_changes_nothing_on_nodes_that_were_taken_over() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    cluster.put_kube_proxy(json!({}));
+    cluster.forget_writes();
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped, [""; 0]);
+    cluster.put_profile(
+        "default",
+        json!({"handover": "Takeover", "mode": "iptables"}),
+    );
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n2"]);
+    cluster.put_profile(
+        "default",
+        json!({"handover": "Handback", "mode": "iptables"}),
+    );
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Handback"), ["n1", "n2"]);
+}
+
+/// A node that is new gets a configuration at once, and no other proxy serves it.
+#[test]
+fn t293_a_new_node_that_the_daemon_set_selects_is_served_beside_kube_proxy_at_first() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    cluster.put_kube_proxy(json!({"pool": "old"}));
+    cluster.add_node("n3", json!({"pool": "old"}));
+    cluster.add_node("n4", json!({}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2", "n4"]);
+    assert!(cluster.proxies.contains_key("n3"), "it is served");
+    let text = cluster.waits_for();
+    assert!(text.ends_with("on n3"), "{text}");
+    cluster.put_kube_proxy(stopped());
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), NODES);
+    assert_eq!(cluster.waits_for(), "");
+}
+
+#[test]
+fn t293_a_new_installation_waits_for_kube_proxy_and_serves_beside_it() {
+    let mut cluster = Cluster::new();
+    cluster.put_kube_proxy(json!({}));
+    let nodes = install(&mut cluster, 3, json!({"handover": "Takeover"}));
+    cluster.mute.clear();
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped, nodes, "each has a configuration");
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    cluster.put_kube_proxy(stopped());
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), nodes);
+}
+
+#[test]
+fn t293_what_a_distribution_starts_again_is_waited_for_as_well() {
+    let mut cluster = Cluster::with_nodes(2);
+    for node in ["n1", "n2"] {
+        let mut object = cluster.nodes[node].clone();
+        object["metadata"]["annotations"] = json!({"k3s.io/node-args": "[\"server\"]"});
+        object["status"] = json!({"nodeInfo": {"kubeletVersion": "v1.33.1+k3s1"}});
+        cluster.put_node(node, object);
+    }
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    let text = cluster.waits_for();
+    assert!(
+        text.contains("k3s runs kube-proxy in its own process (next: `disable-kube-proxy: true`"),
+        "{text}"
+    );
+    // k3s was restarted, and its servers say so.
+    for node in ["n1", "n2"] {
+        let mut object = cluster.nodes[node].clone();
+        let arguments = "[\"server\",\"--disable-kube-proxy\"]";
+        object["metadata"]["annotations"] = json!({"k3s.io/node-args": arguments});
+        cluster.put_node(node, object);
+    }
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+}
+
+#[test]
+fn t294_an_operator_that_may_not_read_the_daemon_set_takes_no_services_over_and_says_so() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.find_rules("True");
+    cluster.know(KubeProxyStarter::Forbidden);
+    cluster.put_profile("default", json!({"mode": "iptables"}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2"],
+        "nothing else waits"
+    );
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    let text = cluster.waits_for();
+    assert!(
+        text.contains("the operator may not read DaemonSet kube-system/kube-proxy"),
+        "{text}"
+    );
+    assert!(
+        text.contains("grant it Role signpost-operator-kube-proxy of namespace kube-system"),
+        "{text}"
+    );
+    cluster.find_rules("False");
+    assert_eq!(
+        nodes_with(&cluster, "Takeover"),
+        ["n1", "n2"],
+        "nothing changes hands there"
+    );
+}
+
+/// The DaemonSet controller writes the status of the DaemonSet with each Pod that starts.
+#[test]
+fn t293_a_daemon_set_that_says_the_same_again_costs_no_plan_of_all_nodes() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_kube_proxy(stopped());
+    cluster.run();
+    cluster.put_kube_proxy(stopped());
+    assert!(!cluster.fleet.has_changes());
+    cluster.put_kube_proxy(json!({}));
+    assert!(cluster.fleet.has_changes());
+}
+
+#[test]
+fn names_of_many_nodes_fit_into_the_status() {
+    let mut cluster = Cluster::new();
+    cluster.put_kube_proxy(json!({}));
+    for number in 0..9 {
+        cluster.add_node(&format!("{number}{}", "n".repeat(252)), json!({}));
+    }
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    let text = cluster.waits_for();
+    assert!(text.contains("9 nodes") && text.len() <= 4096, "{text}");
+}
+
+#[test]
+fn a_daemon_set_that_is_being_deleted_is_none() {
+    let set = json!({
+        "metadata": {"name": "kube-proxy", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"selector": {}, "template": {"spec": {"containers": []}}},
+    });
+    let parsed: Option<KubeProxyDaemonSet> = crate::starter::parse(object(&set));
+    let known = KubeProxyStarter::after(Change::Listed(vec![parsed]));
+    assert_eq!(known, Some(KubeProxyStarter::Absent));
+}

@@ -1,0 +1,39 @@
+//! DaemonSet kube-system/kube-proxy, which starts kube-proxy on the nodes that it selects.
+
+use crds::starter::KubeProxyDaemonSet;
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use crate::fleet::Change;
+
+/// What the operator knows of the DaemonSet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum KubeProxyStarter {
+    /// There is none, or it is being deleted.
+    Absent,
+    /// There is one.
+    Present(Box<KubeProxyDaemonSet>),
+    /// The operator may not read it.
+    Forbidden,
+}
+
+/// Parses `daemon_set`; `None` if it is being deleted.
+pub(crate) fn parse(daemon_set: DynamicObject) -> Option<KubeProxyDaemonSet> {
+    let spec = daemon_set.data.get("spec").unwrap_or(&Value::Null);
+    KubeProxyDaemonSet::parse(&daemon_set.metadata, spec)
+}
+
+// === impl KubeProxyStarter ===
+
+impl KubeProxyStarter {
+    /// Returns what is known after `change`; `None` if that is the same as before.
+    pub(crate) fn after(change: Change<Option<KubeProxyDaemonSet>>) -> Option<Self> {
+        let set = match change {
+            Change::Applied(set) => *set,
+            Change::Deleted(_) => None,
+            Change::Relisting => return None,
+            Change::Listed(sets) => sets.into_iter().flatten().next(),
+        };
+        Some(set.map_or(Self::Absent, |set| Self::Present(Box::new(set))))
+    }
+}
