@@ -521,16 +521,14 @@ impl LeftOut {
         Self { fields, due: None }
     }
 
-    /// Whether to try the fields again at `now`; has `plan` made again when they are due next.
+    /// Whether to try the fields again at `now`; has `plan` made again when they are due next. They
+    /// stay due until a write is answered: this one may fail or have to wait.
     fn is_due(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
-        let is_due = self.due.is_some_and(|due| due <= now);
-        let due = match self.due {
-            Some(due) if !is_due => due,
-            _ => after(now, TRIED_AGAIN),
-        };
-        self.due = Some(due);
-        plan.wake_at(Some(due));
-        is_due
+        let due = *self.due.get_or_insert(after(now, TRIED_AGAIN));
+        if due > now {
+            plan.wake_at(Some(due));
+        }
+        due <= now
     }
 }
 

@@ -198,6 +198,33 @@ fn t266_fields_are_written_once_newer_definitions_have_them() {
     assert_eq!(cluster.reported, [""; 0]);
 }
 
+/// Failure story T295. A write that failed, or that had to wait a second, was put off for as long as
+/// one that was answered: the fields came after twenty minutes and not after ten.
+#[test]
+fn t295_fields_are_tried_every_ten_minutes_and_soon_again_if_the_write_fails() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.unknown_fields = ["readyNodes".to_owned()].into();
+    cluster.put_profile("default", json!({"mode": "iptables"}));
+    cluster.run();
+    for _ in 0..3 {
+        cluster.forget_writes();
+        cluster.advance(590);
+        assert_eq!(cluster.reported, [""; 0]);
+        cluster.now += SignedDuration::from_secs(10);
+        for _ in 0..3 {
+            let failed = cluster.fleet.plan(cluster.now);
+            assert_eq!(failed.actions.len(), 1, "it is still to be written");
+            let in_turn = failed.wake.is_none_or(|wake| wake > cluster.now);
+            assert!(in_turn, "the pace of writes decides when");
+        }
+        for action in cluster.fleet.plan(cluster.now).actions {
+            cluster.write(action);
+        }
+        assert_eq!(cluster.reported, ["default"]);
+        cluster.run();
+    }
+}
+
 /// Failure story T193. A field that only the newer version has.
 #[test]
 fn t193_a_field_that_the_operator_does_not_know_is_not_lost_in_a_rollback() {
