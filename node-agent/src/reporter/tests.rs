@@ -13,7 +13,7 @@ use kube::Client;
 use kube::client::Body;
 use runtime::Health;
 use serde_json::json;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tower::service_fn;
 
@@ -477,6 +477,74 @@ async fn t274_what_an_earlier_report_stood_in_for_is_corrected_at_rest() {
     assert!(!has_it(&second), "{second:?}");
     let third = tokio::time::timeout(Duration::from_secs(3600), writes.recv()).await;
     assert!(third.is_err(), "it is at rest: {third:?}");
+}
+
+/// Failure story T296. The definitions are replaced after the agents: a field that they lacked stayed
+/// away from an idle node until something else changed.
+#[tokio::test(start_paused = true)]
+async fn t296_a_field_that_the_definition_lacked_is_written_once_it_has_it() {
+    let is_known = Arc::new(AtomicBool::new(false));
+    let (knows, (written, mut writes)) = (Arc::clone(&is_known), mpsc::unbounded_channel());
+    let server = service_fn(move |request: Request<Body>| {
+        let (is_known, written) = (knows.load(Ordering::Relaxed), written.clone());
+        async move {
+            let mut object = json!(NodeProxy::new("node-1", crds::NodeProxySpec::default()));
+            let mut code = 200;
+            if request.method() == http::Method::PATCH {
+                let is_rehearsal = request
+                    .uri()
+                    .query()
+                    .is_some_and(|it| it.contains("dryRun"));
+                let body = request.into_body().collect_bytes().await?;
+                let mut status =
+                    serde_json::from_slice::<Value>(&body).expect("JSON")["status"].take();
+                let fields = status.as_object_mut().expect("a status");
+                if !is_known && fields.remove("agentVersion").is_some() && !is_rehearsal {
+                    code = 500;
+                    object = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code});
+                } else {
+                    object["status"] = status.clone();
+                }
+                if code == 200 && !is_rehearsal {
+                    written.send(status).expect("the test listens");
+                }
+            }
+            let body = Body::from(object.to_string().into_bytes());
+            let answer = Response::builder()
+                .status(code)
+                .body(body)
+                .expect("an answer");
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    let (board, ..) = start_reporter(Client::new(server, "default"));
+    let watched = |status: &Value| board.status_in_api().send_replace(status.clone());
+    let has_it = |status: &Value| status["agentVersion"] == "0.2.0";
+    board.post_heartbeat(Some(Deadline::now()));
+    board.post_status(Arc::new(NodeProxyStatus {
+        agent_version: Some("0.2.0".to_owned()),
+        ..ready("True", "Programmed", 5000)
+    }));
+    let first = writes.recv().await.expect("it is written");
+    watched(&first);
+    assert!(!has_it(&first), "the definition lacks it: {first}");
+    let within = tokio::time::timeout(Duration::from_secs(400), writes.recv());
+    let again = within
+        .await
+        .expect("it is tried again")
+        .expect("it is written");
+    watched(&again);
+    assert!(!has_it(&again), "{again}");
+    is_known.store(true, Ordering::Relaxed);
+    let within = tokio::time::timeout(Duration::from_secs(400), writes.recv());
+    let last = within
+        .await
+        .expect("it is tried again")
+        .expect("it is written");
+    watched(&last);
+    assert!(has_it(&last), "{last}");
+    let rest = tokio::time::timeout(Duration::from_secs(3600), writes.recv()).await;
+    assert!(rest.is_err(), "it is at rest: {rest:?}");
 }
 
 /// Failure story T275. An agent that never got beyond its start, and had no report to stand in, promised no
