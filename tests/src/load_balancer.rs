@@ -23,9 +23,17 @@ pub struct LoadBalancer {
 struct Shared {
     servers: Vec<SocketAddrV4>,
     accepted: AtomicUsize,
-    /// The two ends of each connection since the last cut.
-    ends: Mutex<Vec<[TcpStream; 2]>>,
+    /// The connections that were not cut.
+    connections: Mutex<Vec<Connection>>,
     is_over: AtomicBool,
+}
+
+/// A connection of a client to a server.
+#[derive(Debug)]
+struct Connection {
+    server: SocketAddrV4,
+    /// Its two ends.
+    ends: [TcpStream; 2],
 }
 
 // === impl LoadBalancer ===
@@ -40,7 +48,7 @@ impl LoadBalancer {
         let shared = Arc::new(Shared {
             servers: servers.to_vec(),
             accepted: AtomicUsize::new(0),
-            ends: Mutex::default(),
+            connections: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -68,10 +76,18 @@ impl LoadBalancer {
 
     /// Cuts all present connections: neither end hears anything more.
     pub fn cut(&self) {
-        let mut ends = self.shared.lock();
-        for end in ends.drain(..).flatten() {
-            // An error means that the connection has ended already.
-            drop(end.shutdown(Shutdown::Both));
+        for connection in self.shared.lock().drain(..) {
+            connection.cut();
+        }
+    }
+
+    /// Cuts the present connections to the server of the newest one; those to others stay.
+    pub fn cut_one_server(&self) {
+        let mut connections = self.shared.lock();
+        if let Some(server) = connections.last().map(|connection| connection.server) {
+            for connection in connections.extract_if(.., |it| it.server == server) {
+                connection.cut();
+            }
         }
     }
 }
@@ -88,24 +104,41 @@ impl Drop for LoadBalancer {
 // === impl Shared ===
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Vec<[TcpStream; 2]>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn forward(&self, client: TcpStream) -> io::Result<()> {
         let turn = self.accepted.load(Ordering::SeqCst) % self.servers.len();
-        let server = TcpStream::connect(self.servers[turn])?;
+        let address = self.servers[turn];
+        let server = TcpStream::connect(address)?;
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
         }
         let ends = [client.try_clone()?, server.try_clone()?];
-        self.lock().push(ends);
+        self.lock().push(Connection {
+            server: address,
+            ends,
+        });
         // A connection that counts can be cut.
         self.accepted.fetch_add(1, Ordering::SeqCst);
         for (from, to) in [(client.try_clone()?, server.try_clone()?), (server, client)] {
             thread::spawn(move || copy(from, to));
         }
         Ok(())
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn cut(self) {
+        for end in self.ends {
+            // An error means that the connection has ended already.
+            drop(end.shutdown(Shutdown::Both));
+        }
     }
 }
 
@@ -119,7 +152,10 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
 mod tests {
     use std::io::{Read, Write};
 
+    use std::time::Duration;
+
     use super::*;
+    use crate::deadline::wait_for;
 
     #[test]
     fn connections_go_to_each_server_in_turn_until_they_are_cut() -> Result<()> {
@@ -144,6 +180,42 @@ mod tests {
             assert_eq!(connection.read(&mut question)?, 0);
         }
         assert_eq!(load_balancer.accepted(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn one_server_cuts_its_connections_and_the_other_keeps_its_own() -> Result<()> {
+        let servers = [
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+        ];
+        let mut addresses = Vec::new();
+        for server in &servers {
+            if let SocketAddr::V4(address) = server.local_addr()? {
+                addresses.push(address);
+            }
+        }
+        let load_balancer = LoadBalancer::start(&addresses)?;
+        let mut ends = Vec::new();
+        for server in &servers {
+            let client = TcpStream::connect(load_balancer.address())?;
+            let (connection, _) = server.accept()?;
+            ends.push((client, connection));
+            let is_counted = || Ok((load_balancer.accepted() == ends.len()).then_some(()));
+            wait_for(
+                "the connection to count",
+                Duration::from_secs(10),
+                is_counted,
+            )?;
+        }
+        load_balancer.cut_one_server();
+        let mut question = [0];
+        let (second, first) = (ends.pop().context("two")?, ends.pop().context("two")?);
+        let (mut client, _connection) = second;
+        assert_eq!(client.read(&mut question)?, 0);
+        let (mut client, mut connection) = first;
+        client.write_all(b"?")?;
+        connection.read_exact(&mut question)?;
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crds::profile::handover::Handover;
 use serde_json::{Value, json};
 
 use super::record::Record;
@@ -32,6 +33,8 @@ pub(crate) struct Pool {
     pub(crate) min_ready_back: Duration,
     /// `rollout.progressDeadline`.
     progress_deadline: Duration,
+    /// `handover` of [`SECOND`].
+    handover: Handover,
     /// How its rollout ends.
     pub(crate) end: End,
     /// Whether its rollout is in the phase of its name.
@@ -64,6 +67,7 @@ const IN_WAVES: Pool = Pool {
     most_back: 2,
     min_ready_back: Duration::from_secs(3),
     progress_deadline: Duration::from_mins(10),
+    handover: Handover::Manual,
     end: End::Settled,
     is_in_phase: |_, _| false,
 };
@@ -160,9 +164,35 @@ pub(crate) const FAILING: Pool = Pool {
     ..IN_WAVES
 };
 
+/// The nodes are to take over, and the DaemonSet of kube-proxy selects them.
+pub(crate) const HELD: Pool = Pool {
+    name: "held",
+    min_ready: Duration::ZERO,
+    handover: Handover::Takeover,
+    is_in_phase: |pool, record| !(1..=pool.size).any(|number| pool.has_changed(number, record)),
+    ..IN_WAVES
+};
+
+/// The canary is to hand back, and has not reported yet.
+pub(crate) const HANDING_BACK: Pool = Pool {
+    name: "handing-back",
+    min_ready: Duration::ZERO,
+    handover: Handover::Handback,
+    ..UNREPORTED
+};
+
 /// One pool for each phase of a rollout.
 pub(crate) const POOLS: &[Pool] = &[
-    UNREPORTED, PROVING, STAMPING, BETWEEN, RETURNING, PAUSED, SETTLED, FAILING,
+    UNREPORTED,
+    PROVING,
+    STAMPING,
+    BETWEEN,
+    RETURNING,
+    PAUSED,
+    SETTLED,
+    FAILING,
+    HELD,
+    HANDING_BACK,
 ];
 
 // === impl Pool ===
@@ -201,9 +231,14 @@ impl Pool {
 
     /// Returns the spec of its profile.
     pub(crate) fn profile(&self, period: &str) -> Value {
+        let handover = match period {
+            SECOND => self.handover,
+            _ => Handover::Manual,
+        };
         json!({
             "nodeSelector": {"matchLabels": {"pool": self.name}},
             "syncPeriod": period,
+            "handover": handover,
             "rollout": {
                 "canary": self.canary,
                 "waves": self.waves,

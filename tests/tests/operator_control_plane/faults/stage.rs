@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::agents::Agents;
 use super::pools::{
-    BETWEEN, End, FAILING, FIRST, PAUSED, PROVING, Pool, RETURNING, SECOND, SETTLED, STAMPING,
-    UNREPORTED,
+    BETWEEN, End, FAILING, FIRST, HANDING_BACK, HELD, PAUSED, PROVING, Pool, RETURNING, SECOND,
+    SETTLED, STAMPING, UNREPORTED,
 };
 use super::record::Record;
 use crate::cluster::Cluster;
@@ -49,6 +49,9 @@ impl<'c> Stage<'c> {
         let nodes: Vec<Value> = nodes.collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": nodes});
         cluster.control_plane.apply(&list.to_string())?;
+        if pools.iter().any(|pool| pool.name == HELD.name) {
+            cluster.control_plane.apply(&kube_proxy().to_string())?;
+        }
         let kubeconfig = cluster.control_plane.kubeconfig(ADMINISTRATOR)?;
         Ok(Stage {
             agents: Agents::start(&kubeconfig, pools)?,
@@ -78,16 +81,27 @@ impl<'c> Stage<'c> {
     /// in the phase of its name.
     pub(crate) fn reach_every_phase(&self) -> Result<()> {
         let agents = &self.agents;
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &FAILING] {
+        for pool in [
+            &UNREPORTED,
+            &PROVING,
+            &STAMPING,
+            &PAUSED,
+            &FAILING,
+            &HANDING_BACK,
+        ] {
             agents.hold(pool.nodes());
         }
         agents.hold(BETWEEN.nodes().skip(1));
         for pool in self.pools.iter().filter(|pool| pool.name != FAILING.name) {
             self.edit(pool, SECOND)?;
         }
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &HANDING_BACK] {
             self.wait_for_canary(pool)?;
         }
+        self.wait_for_status(&HELD, "nodes to wait for kube-proxy", |status| {
+            let text = status["rollout"]["waitingFor"].as_str();
+            text.is_some_and(|text| text.contains("DaemonSet kube-system/kube-proxy selects"))
+        })?;
         self.cluster.put_profile(PAUSED.name, PAUSED.paused())?;
         self.wait_for_phase(&PAUSED, "Paused")?;
         agents.release(PAUSED.nodes());
@@ -193,6 +207,15 @@ impl<'c> Stage<'c> {
         if self.pools.iter().any(|pool| pool.name == PAUSED.name) {
             self.edit(&PAUSED, SECOND)?;
         }
+        if self.pools.iter().any(|pool| pool.name == HELD.name) {
+            let delete = [
+                "delete",
+                "daemonset",
+                "kube-proxy",
+                "--namespace=kube-system",
+            ];
+            self.cluster.control_plane.kubectl(&delete)?;
+        }
         for pool in self.pools {
             let end = match pool.end {
                 End::Settled => "Settled",
@@ -284,6 +307,22 @@ impl<'c> Stage<'c> {
         let profile = self.cluster.get("proxyprofile", name)?;
         profile.with_context(|| format!("there is no profile {name}"))
     }
+}
+
+/// Returns the DaemonSet of kube-proxy, for the nodes of [`HELD`].
+fn kube_proxy() -> Value {
+    let labels = json!({"k8s-app": "kube-proxy"});
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "nodeSelector": {"pool": HELD.name},
+                "containers": [{"name": "p", "image": "any:1"}],
+            },
+        }},
+    })
 }
 
 /// Returns what a node was given, if its NodeProxy has had these configurations one after another.
