@@ -76,9 +76,10 @@ enum Distribution {
 /// Whether k3s or RKE2 starts kube-proxy, by the arguments of its servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Embedded {
+    /// A server does, and perhaps others no longer: agents still run it until they restart.
     Enabled,
     Disabled,
-    /// No server says it, or they say different things.
+    /// No server says it.
     Unknown,
 }
 
@@ -183,17 +184,17 @@ impl<'a> Starters<'a> {
         marks: NodeMarks,
         serving: Serving,
     ) -> Option<&'static str> {
-        let of_distribution = || match serving {
+        let (pods, of_distribution) = match serving {
             // A kube-proxy would have written its rules.
-            Serving::Signpost => None,
-            _ => self.of_distribution(marks),
+            Serving::Signpost => (Pods::All, None),
+            _ => (Pods::Running, self.of_distribution(marks)),
         };
-        self.next_pod(node).or_else(of_distribution)
+        self.next_pod(node, pods).or(of_distribution)
     }
 
-    fn next_pod(&self, node: Candidate<'_>) -> Option<&'static str> {
+    fn next_pod(&self, node: Candidate<'_>, pods: Pods) -> Option<&'static str> {
         let set = self.daemon_set?;
-        if set.placement.exclusion(node, Pods::All).is_none() {
+        if set.placement.exclusion(node, pods).is_none() {
             Some(
                 "DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy on it again",
             )
@@ -313,13 +314,12 @@ impl Server {
 
 impl Embedded {
     fn of(mut servers: impl Iterator<Item = Server>) -> Self {
-        let Some(first) = servers.next() else {
-            return Self::Unknown;
-        };
-        match (first, servers.all(|other| other == first)) {
-            (_, false) => Self::Unknown,
-            (Server::Disables, true) => Self::Disabled,
-            (Server::Enables, true) => Self::Enabled,
+        match servers.next() {
+            None => Self::Unknown,
+            Some(Server::Disables) if servers.all(|other| other == Server::Disables) => {
+                Self::Disabled
+            }
+            Some(Server::Disables | Server::Enables) => Self::Enabled,
         }
     }
 }

@@ -10,8 +10,8 @@ use backend::{AnyBackend, Recovery};
 use dataplane::Family;
 use modes::{Families, IptablesFigures, MechanismState, RulesByMechanism};
 use reconciler::{
-    CommandReceiver, FamilyReconciler, FamilySync, LoopEvent, Outcome, Periods, Permission, Reason,
-    Reconciler, Report, Settings, SystemClock,
+    Activity, CommandReceiver, FamilyReconciler, FamilySync, LoopEvent, Outcome, Periods,
+    Permission, Reason, Reconciler, Report, Settings, SystemClock,
 };
 use runtime::Heartbeat;
 use tracing::{debug, info, warn};
@@ -98,8 +98,11 @@ pub(super) fn reconcile(
                 log_sync(sync, failing.map_or(0, |failing| failing.syncs));
                 followed.metrics.finished(sync, mode.unwrap_or_default());
             }
-            let before = mem::replace(&mut remaining, report.remaining_connections());
-            log_remaining(before, remaining);
+            // After a takeover the connections go on, and are no longer what a handback has left.
+            if report.activity == Activity::Withdrawn {
+                let before = mem::replace(&mut remaining, report.remaining_connections());
+                log_remaining(before, remaining);
+            }
             for latency in &report.latencies {
                 followed.metrics.arrived(latency);
             }

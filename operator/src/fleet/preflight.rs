@@ -8,7 +8,7 @@ use crds::{
     node_proxy::NodeProxySpec,
     placement::Candidate,
     profile::handover::Handover,
-    starter::{Serving, Starters},
+    starter::{STOP_KUBE_PROXY, Serving, Starters},
 };
 
 use crate::{
@@ -60,11 +60,13 @@ impl<'a> Preflight<'a> {
         Self::Known(Starters::of(daemon_set, marks))
     }
 
-    /// Returns why the node must not take Services over yet; `None` if it may, if its profile does
-    /// not ask for that, or if it was asked before.
+    /// Returns why the node must not take Services over yet; `None` if it may, if nothing asks it
+    /// to, or if its present configuration does already.
     pub(super) fn hold(&self, member: &Member<'_>) -> Option<Hold> {
-        let wants = member.effective.config.handover == Handover::Takeover;
-        if !wants || member.was_asked_to_take_over() {
+        // A node without a configuration may get the proven one, which may ask for it.
+        let may_be_asked =
+            member.current().is_none() || member.effective.config.handover == Handover::Takeover;
+        if !may_be_asked || member.was_asked_to_take_over() {
             return None;
         }
         let conditions = member.status().map_or(&[][..], |status| &status.conditions);
@@ -129,16 +131,24 @@ pub(super) fn describe(members: &[Member<'_>], node_progress: &[NodeProgress]) -
             held.entry(hold).or_default().push(member.name().to_owned());
         }
     }
+    let others: usize = held.values().skip(MOST_DESCRIBED).map(Vec::len).sum();
     let texts = held.into_iter().take(MOST_DESCRIBED).map(|(hold, names)| {
+        let next = match hold.next {
+            STOP_KUBE_PROXY => "next, on all nodes of the cluster",
+            _ => "next",
+        };
         format!(
-            "{}: {} (next: {}) on {}",
+            "{}: {} ({next}: {}) on {}",
             nodes(names.len()),
             hold.what,
             hold.next,
             first(&names)
         )
     });
-    let texts: Vec<String> = texts.collect();
+    let mut texts: Vec<String> = texts.collect();
+    if others > 0 {
+        texts.push(format!("{} for other reasons", nodes(others)));
+    }
     let text = format!("kube-proxy to stay stopped: {}", texts.join("; "));
     (!texts.is_empty()).then(|| text.chars().take(LONGEST).collect())
 }

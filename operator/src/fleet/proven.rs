@@ -26,7 +26,12 @@ impl RolloutProgress {
     ) -> Option<&'a Arc<NodeProxySpec>> {
         let count =
             |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
-        let behind = count(|it| matches!(it, NodeProgress::Behind(_)));
+        // What starts kube-proxy on a node is no reason to doubt the configuration.
+        let is_behind = |(member, progress): (&Member<'_>, &NodeProgress)| {
+            matches!(progress, NodeProgress::Behind(_)) && !member.is_held(progress)
+        };
+        let both = members.iter().zip(node_progress);
+        let behind = both.filter(|both| is_behind(*both)).count();
         // Nodes that join prove nothing yet; where they are few, they are not a reason to doubt.
         let unheard = count(|it| matches!(it, NodeProgress::Unheard(_)));
         let done = count(|it| *it == NodeProgress::Done);

@@ -65,13 +65,13 @@ enum Turn {
     Failed,
     /// It will receive the configuration and show whether it works.
     Next,
-    /// The same, once nothing starts kube-proxy on it any more.
-    Held,
     /// It has the configuration but was not ready before: it may show that the configuration works,
     /// but not that it fails.
     GivenUnready,
     /// It will receive the configuration but is not ready.
     Unready,
+    /// It will receive the configuration once nothing starts kube-proxy on it any more.
+    Held,
     /// It had no configuration before, or has shown nothing.
     Other,
 }
@@ -127,10 +127,9 @@ impl Waves {
         }
         places.sort_unstable();
         let up_to = |turn| places.partition_point(|(place, _)| place.turn <= turn);
-        let able = match up_to(Turn::Held) {
-            0 => up_to(Turn::Unready),
-            able => able,
-        };
+        let able = [Turn::Next, Turn::Unready].map(up_to).into_iter();
+        let able = able.into_iter().find(|able| *able > 0);
+        let able = able.unwrap_or_else(|| up_to(Turn::Held));
         let order: Vec<usize> = places.iter().map(|(_, index)| *index).collect();
         let ends = ends(rollout, able, order.len());
         let canaries = ends
@@ -282,7 +281,7 @@ impl Place {
                     Turn::GivenUnready
                 }
             }
-            NodeProgress::Behind(Health::Ready) if member.hold.is_some() => Turn::Held,
+            NodeProgress::Behind(_) if member.hold.is_some() => Turn::Held,
             NodeProgress::Behind(Health::Ready) => Turn::Next,
             NodeProgress::Behind(_) => Turn::Unready,
             NodeProgress::Bare
@@ -361,9 +360,10 @@ impl RolloutProgress {
                 all.join("; and for ")
             }
             // Nodes that move to the profile wait as those of a rollout do.
-            RolloutPhase::RollingOut | RolloutPhase::Settled | RolloutPhase::DeadlineExceeded => {
-                progress.held.clone().unwrap_or_default()
-            }
+            RolloutPhase::RollingOut
+            | RolloutPhase::Settled
+            | RolloutPhase::DeadlineExceeded
+            | RolloutPhase::HeldBack => progress.held.clone().unwrap_or_default(),
             RolloutPhase::Paused if !progress.failed.is_empty() => format!(
                 "spec.paused to become false; {} failed meanwhile, and will count then: {}",
                 nodes(progress.failed.len()),

@@ -86,18 +86,25 @@ pub(crate) fn is_completed([back, there]: [Mode; 2], variant: Variant, after: Af
     for mode in [there, back] {
         plans.push((mode, after.of(1..=node.count_writes(mode)?)));
     }
+    let planned: usize = plans.iter().map(|(_, writes)| writes.len()).sum();
     let most = plans.iter().map(|(_, writes)| writes.len()).max();
+    let mut reached = 0;
     for round in 0..most.unwrap_or(0) {
         for (mode, writes) in &plans {
             let switched = match writes.get(round) {
-                None => node.switch(*mode),
+                None => node.switch(*mode).map(|()| false),
                 Some(write) => node.switch_killed(*mode, *write),
             };
-            switched
+            let switched = switched
                 .with_context(|| format!("to {mode}, killed in round {round} of {writes:?}"))?;
+            reached += usize::from(switched);
         }
     }
-    println!("    killed after writes {plans:?}");
+    println!("    killed after writes {plans:?}, of which {reached} were reached");
+    ensure!(
+        reached * 4 >= planned * 3,
+        "too few of {planned} writes were reached: {reached}"
+    );
     node.expect_nothing_to_write()?;
     flows.finish_unharmed()?;
     clients.finish_unharmed()?;
@@ -134,28 +141,28 @@ impl Traced {
         Ok(writes)
     }
 
-    /// Switches with an agent that is killed after this write, and with the next one.
-    fn switch_killed(&mut self, mode: Mode, write: usize) -> Result<()> {
+    /// Switches with an agent that is killed after this write, and with the next one. Returns
+    /// whether there was such a write: an earlier incident may have left less to write.
+    fn switch_killed(&mut self, mode: Mode, write: usize) -> Result<bool> {
         let tracer = self.trace(Pace::Stopping)?;
         self.choose(mode)?;
         let process = i32::try_from(self.stage.agent()?.process_id())?;
         let process = Pid::from_raw(process).context("it is a process")?;
         let mut resumed = 0;
         // There are some hundred stops.
-        wait_for("the write", PROMPTLY, || {
+        let reached = wait_for("the write", PROMPTLY, || {
             for _ in 0..LOOKS {
                 let calls = self.observe_calls()?;
                 if calls.stops > resumed {
                     if calls.writes == write {
-                        return Ok(Some(()));
+                        return Ok(Some(true));
                     }
                     kill_process(process, Signal::CONT)?;
                     resumed += 1;
                 }
                 thread::sleep(A_MOMENT);
             }
-            // An earlier incident may have left less to write.
-            Ok(self.stage.is_settled(mode)?.then_some(()))
+            Ok(self.stage.is_settled(mode)?.then_some(false))
         })?;
         kill_process(process, Signal::KILL)?;
         drop(tracer);
@@ -163,7 +170,8 @@ impl Traced {
         let places = self.stage.places()?;
         ensure!(!places.is_empty(), "no mode serves");
         self.stage.start_agent()?;
-        self.switch(mode)
+        self.switch(mode)?;
+        Ok(reached)
     }
 
     /// Waits until one mode alone is left.

@@ -71,7 +71,7 @@ fn t293_no_node_is_taken_over_while_the_daemon_set_of_kube_proxy_selects_it() {
     assert_eq!(
         text,
         "kube-proxy to stay stopped: 4 nodes: DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy \
-         on it again (next: kubectl -n kube-system patch daemonset kube-proxy -p '{\"spec\":{\"template\":{\"spec\":\
+         on it again (next, on all nodes of the cluster: kubectl -n kube-system patch daemonset kube-proxy -p '{\"spec\":{\"template\":{\"spec\":\
          {\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}') on n1, n2, n3, n4"
     );
 
@@ -174,6 +174,52 @@ fn t293_a_new_installation_waits_for_kube_proxy_and_serves_beside_it() {
     assert_eq!(nodes_with(&cluster, "Takeover"), nodes);
 }
 
+/// kube-proxy was started again before the profile hands back, as the documentation says.
+#[test]
+fn t293_a_node_that_joins_a_handback_is_not_taken_over_first() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    cluster.put_kube_proxy(json!({}));
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.put_profile("default", json!({"handover": "Handback"}));
+    cluster.run();
+    cluster.add_node("n4", json!({}));
+    cluster.run();
+    assert!(cluster.proxies.contains_key("n4"), "it is served");
+    assert!(!nodes_with(&cluster, "Takeover").contains(&"n4".to_owned()));
+}
+
+#[test]
+fn t293_a_node_that_waits_does_not_keep_others_from_being_changed_or_proven() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.relabel_node("n1", json!({"pool": "old"}));
+    cluster.put_kube_proxy(json!({"pool": "old"}));
+    cluster.find_rules("True");
+    cluster.say(
+        "n4",
+        json!({"Ready": "False", "ForeignProxyDetected": "True"}),
+    );
+    cluster.put_profile(
+        "default",
+        json!({"handover": "Takeover", "mode": "iptables"}),
+    );
+    cluster.advance(3600);
+    assert_eq!(
+        nodes_with(&cluster, "Takeover"),
+        ["n2", "n3", "n4"],
+        "ready or not"
+    );
+    cluster.add_node("n5", json!({}));
+    cluster.forget_writes();
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n5"], "once, with what is proven");
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n2", "n3", "n4", "n5"]
+    );
+}
+
 #[test]
 fn t293_what_a_distribution_starts_again_is_waited_for_as_well() {
     let mut cluster = Cluster::with_nodes(2);
@@ -192,15 +238,15 @@ fn t293_what_a_distribution_starts_again_is_waited_for_as_well() {
         text.contains("k3s runs kube-proxy in its own process (next: `disable-kube-proxy: true`"),
         "{text}"
     );
-    // k3s was restarted, and its servers say so.
-    for node in ["n1", "n2"] {
+    // k3s is restarted, server by server. The other one still runs kube-proxy.
+    for (node, asked) in [("n1", &[][..]), ("n2", &["n1", "n2"])] {
         let mut object = cluster.nodes[node].clone();
         let arguments = "[\"server\",\"--disable-kube-proxy\"]";
         object["metadata"]["annotations"] = json!({"k3s.io/node-args": arguments});
         cluster.put_node(node, object);
+        cluster.run();
+        assert_eq!(nodes_with(&cluster, "Takeover"), asked);
     }
-    cluster.run();
-    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
 }
 
 #[test]

@@ -208,6 +208,10 @@ impl<'c> Stage<'c> {
             self.edit(&PAUSED, SECOND)?;
         }
         if self.pools.iter().any(|pool| pool.name == HELD.name) {
+            if !undone.contains(&HELD.name) {
+                let is_held = self.agents.look(|record| HELD.is_in_phase(record));
+                ensure!(is_held, "a fault let held nodes go");
+            }
             let delete = [
                 "delete",
                 "daemonset",

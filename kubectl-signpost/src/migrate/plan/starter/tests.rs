@@ -74,7 +74,7 @@ fn t198_k3s_and_rke2_run_kube_proxy_unless_their_servers_disable_it() {
             ),
             (
                 vec![r#"["server","--disable-kube-proxy"]"#, r#"["server"]"#],
-                ("", doubt),
+                (certain, ""),
             ),
             (vec![], ("", doubt)),
             (vec!["no list"], ("", doubt)),
