@@ -241,7 +241,7 @@ fn waits_for_the_daemon_set(cluster: &Cluster, cli: &CommandLine) -> Result<()> 
         &text,
         &[
             &format!("  waits    for {what}"),
-            "(next: kubectl -n kube-system patch",
+            "(next, on all nodes of the cluster: kubectl -n kube-system patch",
             " on n1\n",
         ],
     )?;

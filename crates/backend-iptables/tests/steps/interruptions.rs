@@ -119,6 +119,8 @@ proptest! {
         for family in Family::ALL {
             let backend = backend(family);
             let serving = held(&backend, &backend.render(&before, &Rendered::default()));
+            let desired = backend.render(&after, &Rendered::default());
+            expect_good_steps(&backend, (serving.clone(), &desired), [&before, &after], &packets);
             expect_good_recoveries(&backend, serving, [&before, &after], &packets);
         }
     }
