@@ -127,9 +127,8 @@ impl Waves {
         }
         places.sort_unstable();
         let up_to = |turn| places.partition_point(|(place, _)| place.turn <= turn);
-        let able = [Turn::Next, Turn::Unready].map(up_to).into_iter();
-        let able = able.into_iter().find(|able| *able > 0);
-        let able = able.unwrap_or_else(|| up_to(Turn::Held));
+        let able = [Turn::Next, Turn::Unready, Turn::Held].map(up_to);
+        let able = able.into_iter().find(|able| *able > 0).unwrap_or(0);
         let order: Vec<usize> = places.iter().map(|(_, index)| *index).collect();
         let ends = ends(rollout, able, order.len());
         let canaries = ends

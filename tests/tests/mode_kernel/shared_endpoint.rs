@@ -14,7 +14,7 @@ use tests::deadline::patience;
 use xtables::Variant;
 
 use crate::manifests::{NODE_PORT, endpoints};
-use crate::stage::{ASKING, SERVING, Stage};
+use crate::stage::{ASKING, Place, SERVING, Stage};
 
 /// The client's port.
 const PORT: u16 = 4_711;
@@ -50,19 +50,49 @@ pub(crate) fn serves_both(mode: Mode, variant: Variant) -> Result<()> {
                 .with_context(|| format!("UDP from {source}"))?;
         }
     }
+    if mode == Mode::Ipvs {
+        outlive_a_handback(&stage)?;
+    }
+    Ok(())
+}
+
+/// Another table has the replies of connections that a handback leaves.
+fn outlive_a_handback(stage: &Stage) -> Result<()> {
+    let mut streams = Vec::new();
+    for family in Family::ALL {
+        let source = SocketAddr::new(addresses::pod_address(1, ASKING, family), PORT + 1);
+        let services =
+            [10, 20].map(|number| SocketAddr::new(addresses::cluster_ip(number, family), 80));
+        let pod = stage.topology.pod(1, ASKING)?;
+        streams.push(pod.enter(|| open(source, &services))??);
+    }
+    stage.run(&["handback", "--force"])?;
+    ensure!(stage.places()? == [Place::IpvsEnding].into());
+    for streams in &mut streams {
+        ask_all(streams).context("after a handback")?;
+    }
     Ok(())
 }
 
 /// Opens a connection to each destination, and then makes requests over all of them.
 fn over_tcp(source: IpAddr, destinations: &[SocketAddr]) -> Result<()> {
-    let mut streams = Vec::new();
-    for destination in destinations {
+    ask_all(&mut open(SocketAddr::new(source, PORT), destinations)?)
+}
+
+type Streams = Vec<(SocketAddr, BufReader<TcpStream>)>;
+
+fn open(source: SocketAddr, destinations: &[SocketAddr]) -> Result<Streams> {
+    let streams = destinations.iter().map(|destination| {
         let stream = connect(source, *destination)
             .with_context(|| format!("failed to connect to {destination}"))?;
-        streams.push((destination, stream));
-    }
+        Ok((*destination, stream))
+    });
+    streams.collect()
+}
+
+fn ask_all(streams: &mut Streams) -> Result<()> {
     for _ in 0..2 {
-        for (destination, stream) in &mut streams {
+        for (destination, stream) in &mut *streams {
             ask(stream).with_context(|| format!("the connection to {destination}"))?;
         }
     }
@@ -89,11 +119,11 @@ fn over_udp(source: IpAddr, destinations: &[SocketAddr]) -> Result<()> {
     Ok(())
 }
 
-fn connect(source: IpAddr, destination: SocketAddr) -> Result<BufReader<TcpStream>> {
+fn connect(source: SocketAddr, destination: SocketAddr) -> Result<BufReader<TcpStream>> {
     let socket = Socket::new(Domain::for_address(destination), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    socket.bind(&SocketAddr::new(source, PORT).into())?;
+    socket.bind(&source.into())?;
     socket.connect(&destination.into())?;
     let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(patience(ANSWERS_WITHIN)))?;

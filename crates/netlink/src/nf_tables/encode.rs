@@ -2,7 +2,7 @@
 
 mod rules;
 
-pub(crate) use self::rules::{L4_CHECKSUM, RULE_COMMENT};
+pub(crate) use self::rules::{RULE_COMMENT, checksums};
 use self::rules::{add_rule, add_verdict};
 pub(crate) use self::rules::{ct_number, meta_number, port_unreachable, settable_ct_number};
 use super::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Result, decode_verdict, missing, unknown};
 use crate::nf_tables::encode::{
-    L4_CHECKSUM, RULE_COMMENT, ct_number, meta_number, port_unreachable, settable_ct_number,
+    RULE_COMMENT, checksums, ct_number, meta_number, port_unreachable, settable_ct_number,
 };
 use crate::nf_tables::{
     CtKey, Direction, Expression, Family, FibField, MapUpdate, MetaKey, Module, NatKind,
@@ -89,8 +89,10 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
                 _ => return Err(unknown("payload", "base")),
             };
             let (offset, length) = (number(3)?, number(4)?);
+            // What is absent is 0.
+            let checksum = [6, 7, 8].map(|kind| data.u32(kind).unwrap_or_default());
             match data.get(5) {
-                Some(_) if data.u32(8) == Some(L4_CHECKSUM) => Ok(Expression::SetPayload {
+                Some(_) if checksum == checksums(family, base) => Ok(Expression::SetPayload {
                     base,
                     offset,
                     length,

@@ -131,12 +131,9 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             writer.u32(3, *offset);
             writer.u32(4, *length);
             writer.u32(5, register(*from));
-            if family == Family::Ipv4 && *base == PayloadBase::Network {
-                // NFT_PAYLOAD_CSUM_INET, and the offset of `check` in `struct iphdr`.
-                writer.u32(6, 1);
-                writer.u32(7, 10);
+            for (kind, value) in (6..).zip(checksums(family, *base)) {
+                writer.u32(kind, value);
             }
-            writer.u32(8, L4_CHECKSUM);
         }
         Expression::Meta { key, to } => {
             writer.u32(1, register(*to));
@@ -320,10 +317,17 @@ fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
     writer.close(open);
 }
 
-/// `NFT_PAYLOAD_L4CSUM_PSEUDOHDR`. The kernel adds the difference to the checksum of TCP or UDP,
+/// The checksums to update when bytes of this header are written: `NFTA_PAYLOAD_CSUM_TYPE`,
+/// `_CSUM_OFFSET` and `_CSUM_FLAGS`. That of IPv4 is `check` of `struct iphdr`. With
+/// `NFT_PAYLOAD_L4CSUM_PSEUDOHDR` the kernel adds the difference to the checksum of TCP or UDP,
 /// unless a datagram has none, whether the bytes are of the pseudo header or of the header itself
 /// (`nft_payload_l4csum_update`).
-pub(crate) const L4_CHECKSUM: u32 = 1;
+pub(crate) fn checksums(family: Family, base: PayloadBase) -> [u32; 3] {
+    match (family, base) {
+        (Family::Ipv4, PayloadBase::Network) => [1, 10, 1],
+        _ => [0, 0, 1],
+    }
+}
 
 /// `enum nft_payload_bases`.
 fn base_number(base: PayloadBase) -> u32 {
