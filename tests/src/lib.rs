@@ -26,6 +26,7 @@ pub mod sysdump;
 pub mod tcp_connections;
 pub mod test_run;
 pub mod trial;
+pub mod xtables_lock;
 
 // The demo uses these modules too and is built without the rest.
 pub use demo::{binaries, deadline, lone_agent, network};

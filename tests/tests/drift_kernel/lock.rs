@@ -12,10 +12,10 @@ use backend_iptables::{Lock, Rules, open_with_listener};
 use crds::condition::reason::XTABLES_LOCK_HELD;
 use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
 use dataplane::Family;
-use tempfile::TempDir;
 use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
 use tests::network::{Connections, Kind, Namespace, Process};
+use tests::xtables_lock::xtables_lock_folder;
 use xtables::Variant;
 
 use crate::families::{kernel, services};
@@ -153,7 +153,7 @@ pub(crate) fn one_commit_that_fails() -> Result<()> {
 /// would find the free lock too late. The wait is reported once, for the family that waits.
 pub(crate) fn a_release_is_noticed() -> Result<()> {
     let (_network, namespace) = kernel()?;
-    let folder = TempDir::new()?;
+    let folder = xtables_lock_folder()?;
     let lock = Lock {
         path: folder.path().join("lock"),
         patience: Duration::from_millis(50),

@@ -14,6 +14,7 @@ use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{
     Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, Way, probe, start_server,
 };
+use tests::xtables_lock::xtables_lock_folder;
 use xtables::Variant;
 
 use crate::manifests;
@@ -100,7 +101,7 @@ impl Node {
             let inside = topology.pod(1, pod)?;
             servers.push(start_server(inside, &server(pod), listening)?);
         }
-        let folder = TempDir::new()?;
+        let folder = xtables_lock_folder()?;
         let workplace = Workplace {
             node: topology.node(1)?.clone(),
             source: Source::Manifests(manifests::write(folder.path(), setting)?),

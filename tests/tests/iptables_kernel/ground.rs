@@ -10,6 +10,7 @@ use dataplane::{Dataplane, Family};
 use tempfile::TempDir;
 use tests::network::{Namespace, Network};
 use tests::programmed::{program, richest};
+use tests::xtables_lock::xtables_lock_folder;
 use xtables::{TableName, Variant};
 
 /// Longer than any other process of a test holds the lock.
@@ -37,9 +38,7 @@ impl Ground {
         Ok(Ground {
             variant,
             namespace,
-            // The same file system as the lock of a node. On an overlay, the kernel lists locks
-            // under another device than the file's, and their holder is unknown.
-            folder: tempfile::tempdir_in("/run")?,
+            folder: xtables_lock_folder()?,
             _network: network,
         })
     }

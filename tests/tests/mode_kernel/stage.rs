@@ -18,6 +18,7 @@ use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, Way, start_server};
+use tests::xtables_lock::xtables_lock_folder;
 use xtables::{BuiltIn, Found, OwnChains, Rule, TableChange, TableName, Tables, Target, Variant};
 
 use crate::manifests::{self, NODE_PORT};
@@ -108,7 +109,7 @@ impl Stage {
             let name = server(pod);
             servers.push(start_server(topology.pod(node, pod)?, &name, &listening)?);
         }
-        let folder = TempDir::new()?;
+        let folder = xtables_lock_folder()?;
         fs::create_dir(folder.path().join("manifests"))?;
         let stage = Stage {
             agent: None,
