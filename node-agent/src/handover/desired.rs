@@ -55,6 +55,7 @@ impl Server {
         let mut pause = FIRST_PAUSE;
         let mut earliest = Instant::now();
         loop {
+            self.remember(&scan.borrow());
             let now = self.desired();
             if now != desired {
                 (desired, pause, earliest) = (now, FIRST_PAUSE, Instant::now());

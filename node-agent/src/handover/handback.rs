@@ -78,6 +78,14 @@ impl Server {
         self.expect_withdrawal(caller).await
     }
 
+    /// Leaves the ports of health checks and metrics to a kube-proxy that runs, which then answers
+    /// there as long as it runs. Without one, the agent has them again after twelve seconds.
+    pub(super) async fn offer_ports(&self, caller: &mut Caller) {
+        self.board.post_serving_state(ServingState::ReleasingPorts);
+        observe_answer(caller).await;
+        self.board.post_serving_state(ServingState::Serving);
+    }
+
     async fn expect_withdrawal(&self, caller: &mut Caller) -> Ending {
         let mut report = self.board.report();
         let withdrawn = report.wait_for(|report| report.as_deref().is_some_and(has_withdrawn));
@@ -110,17 +118,8 @@ pub(super) fn has_withdrawn(report: &Report) -> bool {
 
 /// Waits until kube-proxy answers on the released ports. Returns whether it does.
 async fn expect_kube_proxy(caller: &mut Caller) -> bool {
-    let deadline = Instant::now() + ANSWERS_WITHIN;
-    loop {
-        let kube_proxy = blocking(observe_process).await;
-        if let KubeProxy::Answers { .. } = kube_proxy {
-            caller.say(kube_proxy.to_string()).await;
-            return true;
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-        sleep(ASKED_EVERY).await;
+    if observe_answer(caller).await {
+        return true;
     }
     let text = format!(
         "no kube-proxy has answered within {} s after its ports became free, so no proxy would \
@@ -129,6 +128,22 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     );
     caller.say(text).await;
     false
+}
+
+/// Returns whether kube-proxy answers on the released ports, as soon as it does.
+async fn observe_answer(caller: &mut Caller) -> bool {
+    let deadline = Instant::now() + ANSWERS_WITHIN;
+    loop {
+        let kube_proxy = blocking(observe_process).await;
+        if let KubeProxy::Answers { .. } = kube_proxy {
+            caller.say(kube_proxy.to_string()).await;
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(ASKED_EVERY).await;
+    }
 }
 
 /// Names the connections that outlive the handback in IPVS, and what would end them.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -28,6 +29,7 @@ use super::preflight::{Point, Severity};
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
 use crate::serving_state::HandbackMark;
+use foreign_proxy::process::KubeProxy;
 use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a request may take to arrive, and its maximum length in bytes.
@@ -46,6 +48,9 @@ pub(crate) struct Server {
     pub(super) lock: Lock,
     /// Held during a handover.
     pub(super) turn: Mutex<()>,
+    /// Whether a kube-proxy has answered since this agent last removed rules. If none answers any
+    /// more, it has ended.
+    pub(super) has_answered: AtomicBool,
     /// kube-proxy's counters as of the last check, which blocking threads read and replace.
     pub(super) counters: Arc<std::sync::Mutex<Counters>>,
 }
@@ -90,6 +95,7 @@ impl Server {
             debug,
             lock,
             turn: Mutex::new(()),
+            has_answered: AtomicBool::new(false),
             counters: Arc::default(),
         }
     }
@@ -196,8 +202,16 @@ impl Server {
     /// Scans for other proxies now.
     pub(super) async fn observe_proxies(&self) -> ForeignProxyScan {
         let scan = blocking(foreign_proxy::observe).await;
+        self.remember(&scan);
         self.board.post_scan(scan.clone());
         scan
+    }
+
+    /// Keeps in mind that a kube-proxy has answered.
+    pub(super) fn remember(&self, scan: &ForeignProxyScan) {
+        if let ForeignProxyScan::Seen(_, KubeProxy::Answers { .. }) = scan {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns Signpost's side of a comparison.

@@ -1,5 +1,6 @@
 //! The takeover, from kube-proxy to Signpost.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +40,11 @@ impl Server {
     /// skips what is done already.
     pub(super) async fn take_over(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
-        let scan = self.observe_proxies().await;
+        let mut scan = self.observe_proxies().await;
+        if effort == WarningPolicy::Careful && self.may_be_silenced(&scan, before) {
+            self.offer_ports(caller).await;
+            scan = self.observe_proxies().await;
+        }
         let points = self.check_takeover(&scan, before).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
@@ -86,7 +91,20 @@ impl Server {
                 return Ending::Failed;
             }
         }
+        self.has_answered.store(false, Ordering::Relaxed);
         self.expect_gone(caller).await
+    }
+
+    /// Returns whether the kube-proxy that wrote the rules may run although none answers: it was
+    /// started after the agent, which has its ports.
+    fn may_be_silenced(&self, scan: &ForeignProxyScan, serving_state: ServingState) -> bool {
+        let has_rules = matches!(
+            scan,
+            ForeignProxyScan::Seen(found, KubeProxy::Silent) if !found.is_taken_over()
+        );
+        has_rules
+            && serving_state == ServingState::Serving
+            && !self.has_answered.load(Ordering::Relaxed)
     }
 
     async fn remove_legacy_chains(&self, caller: &mut Caller) -> Result<(), Ending> {

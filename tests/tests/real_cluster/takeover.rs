@@ -74,6 +74,19 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
     expect_tables(stage, &SIGNPOST, &KUBE_PROXY)?;
     stage.wait_until_ready()?;
+
+    // It moves them back, too: agents leave the rules of a kube-proxy that was started again.
+    start_kube_proxy(stage)?;
+    wait_for_condition(stage, "Degraded", "True", "HandoverRefused")?;
+    expect_tables(stage, &[SIGNPOST, KUBE_PROXY].concat(), &[])?;
+    set_handover(stage, "Handback")?;
+    wait_for_condition(stage, "Ready", "True", "HandedBack")?;
+    expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
+    wait_for("the rollout to settle", DEADLINE, || {
+        let output = "--output=jsonpath={.items[*].status.rollout.phase}";
+        let phase = stage.kubectl(&["get", "proxyprofiles", output])?;
+        Ok((phase == "Settled").then_some(()))
+    })?;
     stage.kubectl(&[
         "delete",
         "daemonset",

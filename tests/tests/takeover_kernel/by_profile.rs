@@ -1,6 +1,6 @@
 //! Handovers requested by the profile, without a command.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::ProxyProfileSpec;
 use crds::condition::{DEGRADED, PROGRESSING, READY};
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
@@ -10,7 +10,7 @@ use testkit::address_plan as addresses;
 
 use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone, list_everything};
-use crate::stage::{Mode, POD_OUTSIDE, Stage};
+use crate::stage::{Mode, POD_OUTSIDE, PROMPTLY, Stage};
 
 /// Failure story T171: from kube-proxy's mode nftables.
 pub(crate) fn from_nftables(stage: &mut Stage) -> Result<()> {
@@ -84,6 +84,61 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     })?;
     ensure!(!stage.has_signpost_tables()?);
     crowd.disperse()
+}
+
+/// Failure story T330: kube-proxy is started again while the profile says Takeover, as an
+/// administrator does who is about to go back. The agent removed its rules, although it ran: in
+/// mode nftables, kube-proxy writes rules that did not change once an hour, and until then the
+/// handback was refused. The rules stay, kube-proxy has its ports, and the agent names it.
+pub(crate) fn kube_proxy_started_again(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_kube_proxy(mode)?;
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    stage.stop_kube_proxy();
+    let takeover = stage.configure(Handover::Takeover)?;
+    stage.wait_for_applied(&takeover)?;
+    ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
+    stage.wait_for("the agent to answer at both ports of kube-proxy", |stage| {
+        let answers = |port: u16| {
+            let url = format!("http://127.0.0.1:{port}/readyz");
+            let answer = stage.node().and_then(|node| node.get(&url, PROMPTLY));
+            answer.is_ok_and(|answer| answer.status().is_success())
+        };
+        Ok((answers(10249) && answers(10256)).then_some(()))
+    })?;
+
+    stage.start_kube_proxy(mode)?;
+    let before = table_handles(stage)?;
+    stage.wait_for_condition(DEGRADED, |degraded| {
+        degraded.reason == "HandoverRefused"
+            && degraded.message.contains("kube-proxy answers at")
+            && degraded.message.contains("stop it first")
+    })?;
+    ensure!(stage.has_signpost_tables()?);
+    ensure!(
+        table_handles(stage)? == before,
+        "rules of a running kube-proxy were removed"
+    );
+    let handback = stage.configure(Handover::Handback)?;
+    stage.wait_for_applied(&handback)?;
+    ensure!(!stage.has_signpost_tables()? && !is_gone(stage, mode)?);
+    crowd.disperse()
+}
+
+/// Returns the handles of kube-proxy's tables, which a table that is made anew does not have.
+fn table_handles(stage: &Stage) -> Result<String> {
+    let mut handles = String::new();
+    for family in ["ip", "ip6"] {
+        let listed = stage
+            .node()?
+            .nft(&["--handle", "list", "table", family, "kube-proxy"])?;
+        let first = listed.lines().find(|line| line.starts_with("table "));
+        let first = first.filter(|line| line.contains("# handle "));
+        handles.push_str(first.with_context(|| format!("no handle of a table:\n{listed}"))?);
+    }
+    Ok(handles)
 }
 
 /// Returns all rules without counters, those of legacy iptables included if kube-proxy uses it.

@@ -105,7 +105,7 @@ pub(crate) fn ended_with_their_connections(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy returns while its virtual servers end.
+/// kube-proxy returns while its virtual servers end: by commands, and then by the profile.
 pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Ipvs;
     shorten_timeouts(stage)?;
@@ -123,8 +123,14 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     stage.wait_for_condition(READY, is_handed_back)?;
     let between = Crowd::gather_for(stage.topology(), EVERY)?;
     stage.stop_kube_proxy();
-    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    let takeover = stage.configure(Handover::Takeover)?;
+    stage.wait_for_applied(&takeover)?;
+    ensure!(stage.has_signpost_tables()?);
     stage.wait_for_foreign("False", "KubeProxyEnding")?;
+    stage.start_kube_proxy(mode)?;
+    let handback = stage.configure(Handover::Handback)?;
+    stage.wait_for_applied(&handback)?;
+    ensure!(!stage.has_signpost_tables()?);
     before.disperse()?;
     between.disperse()
 }

@@ -58,7 +58,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: takeovers from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 18] = [
+    let tests: [(&str, Test); 19] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -86,6 +86,10 @@ fn main() -> Result<()> {
         (
             "t171_services_change_hands_from_mode_iptables_as_the_profile_says",
             by_profile::from_iptables,
+        ),
+        (
+            "t330_rules_of_a_kube_proxy_that_was_started_again_stay",
+            by_profile::kube_proxy_started_again,
         ),
         (
             "t197_a_profile_does_not_take_over_where_pods_are_outside_of_the_pod_cidrs",
