@@ -141,11 +141,6 @@ impl Node {
         })
     }
 
-    /// Returns the place of Signpost's rules.
-    pub(crate) fn place(&self) -> Place {
-        self.place
-    }
-
     /// Returns the environment of the agent.
     pub(crate) fn workplace(&self) -> &Workplace {
         &self.workplace

@@ -17,6 +17,7 @@ use netlink::nf_tables::{self, Operation, Transaction};
 use rustix::process::{Pid, Signal, Uid, kill_process};
 use rustix::thread::set_thread_uid;
 use tempfile::TempDir;
+use tests::deadline::patience;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Connections, Kind, Network};
 
@@ -118,9 +119,8 @@ fn expect_takeover(node: &Node) -> Result<()> {
     })?;
     let took = began.elapsed();
     println!("    served again after {took:.1?}");
-    // Where the tests have IPVS, the kernel is one that takes longer for everything.
     ensure!(
-        took < AT_ONCE || node.place() == Place::Ipvs,
+        took < patience(AT_ONCE),
         "it took {took:.1?}\n{}",
         agent.log()
     );
