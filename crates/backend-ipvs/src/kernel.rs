@@ -26,6 +26,7 @@ use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::connections::Counted;
 use self::draining::Draining;
+use self::ending::Pace;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 pub(crate) use self::schedulers::replace_as_programmed;
@@ -254,7 +255,7 @@ impl Backend for Ipvs {
         let connection = self.connection();
         let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
         let mut connection = lock(&connection);
-        let finished = self.finish_ending(&mut connection);
+        let finished = self.finish_ending(&mut connection, Pace::Spread);
         finished.map_err(|error| self.unremoved(error))?;
         if self.holding != Holding::Something {
             return Ok(Drift::None);
@@ -295,7 +296,7 @@ impl Backend for Ipvs {
             self.drain_all(&mut connection, change.drain_limit())?;
         }
         if change.ends() {
-            let _remains = self.commit_ending(&mut connection)?;
+            let _remains = self.commit_ending(&mut connection, Pace::Spread)?;
             return Ok(Receipt { transactions: 3 });
         }
         self.holding = match returns {
@@ -357,7 +358,7 @@ impl Backend for Ipvs {
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
-        self.commit_ending(&mut connection)
+        self.commit_ending(&mut connection, Pace::AtOnce)
     }
 
     fn limitations(&self, programmed: &Dataplane) -> Vec<String> {

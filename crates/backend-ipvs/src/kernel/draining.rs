@@ -25,6 +25,11 @@ use crate::diff::{Departure, Extent};
 use crate::layout::MARKS;
 use crate::rules::{Server, destination};
 
+/// How many destinations a check or change removes; the rest follows at the next check. The kernel
+/// keeps removed destinations in a list for a minute or two, and compares each new one with all of
+/// them (`ip_vs_trash_get_dest`).
+pub(super) const REMOVED_AT_ONCE: usize = 1_000;
+
 /// The draining destinations of one family.
 #[derive(Debug, Default)]
 pub(super) struct Draining(BTreeMap<VirtualServerKey, DrainingServer>);
@@ -161,9 +166,9 @@ impl Draining {
     }
 
     /// Forgets the destinations that `found` shows without connections, and those whose deadline
-    /// has passed. Returns the operations that remove them.
+    /// has passed: [`REMOVED_AT_ONCE`] of them. Returns the operations that remove them.
     fn end(&mut self, found: &[(VirtualServerKey, Destinations)], now: Instant) -> Vec<Operation> {
-        let mut operations = Vec::new();
+        let (mut operations, mut removed) = (Vec::new(), 0);
         for (key, listed) in found {
             let Some(draining) = self.0.get_mut(key) else {
                 continue;
@@ -177,8 +182,10 @@ impl Draining {
                     return false;
                 };
                 let is_used = connections.active + connections.inactive > 0;
-                let stays = is_used && deadline.is_none_or(|deadline| now < deadline);
+                let has_time = deadline.is_none_or(|deadline| now < deadline);
+                let stays = is_used && has_time || removed >= REMOVED_AT_ONCE;
                 if !stays {
+                    removed += 1;
                     operations.push(Operation::RemoveDestination {
                         key: *key,
                         address: *address,

@@ -10,17 +10,26 @@ use std::sync::Arc;
 
 use backend::{CommitError, Effect, ObserveError, Recovery, Remains};
 use dataplane::Family;
-use netlink::ipvs::{self, Operation as ServerOperation};
+use netlink::ipvs::{Destinations, Operation as ServerOperation, VirtualServerKey};
 use netlink::nf_tables::{Operation, Transaction};
 use netlink::route::Presence;
 use nftables_model::{name, recovery_of_reading};
 
-use super::draining::Draining;
+use super::draining::{Draining, REMOVED_AT_ONCE};
 use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use super::{Connection, Holding, Ipvs};
 use crate::allocation::number_of;
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
+
+/// How virtual servers are removed that have no connection left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// All of them: no check follows.
+    AtOnce,
+    /// [`REMOVED_AT_ONCE`] destinations with each check, so that the mode can return meanwhile.
+    Spread,
+}
 
 impl Ipvs {
     /// Reads whether the table for connections that outlive the mode exists.
@@ -36,13 +45,14 @@ impl Ipvs {
     pub(super) fn commit_ending(
         &mut self,
         connection: &mut Connection,
+        pace: Pace,
     ) -> Result<Remains, CommitError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, TABLE);
         let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
         if !there.map_err(unread)? {
             self.holding = Holding::Ending;
-            return self.finish_ending(connection);
+            return self.finish_ending(connection, pace);
         }
         let [flush, delete] = removal(self.family, TABLE);
         let steps = [replacement(self.family), flush, delete];
@@ -51,7 +61,7 @@ impl Ipvs {
             committed.map_err(|e| self.uncommitted(of_table(&e, number == 0), e))?;
         }
         self.holding = Holding::Ending;
-        let finished = self.finish_ending(connection);
+        let finished = self.finish_ending(connection, pace);
         finished.map_err(|error| CommitError {
             recovery: match error.recovery {
                 Recovery::Halt => Recovery::Halt,
@@ -67,6 +77,7 @@ impl Ipvs {
     pub(super) fn finish_ending(
         &mut self,
         connection: &mut Connection,
+        pace: Pace,
     ) -> Result<Remains, CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
@@ -78,10 +89,19 @@ impl Ipvs {
                 self.holding = Holding::Something;
             }
             Holding::Ending => {
-                let found = connection.observe_connections(self.family);
-                let (remains, last) = found.map_err(unread)?;
-                self.last_observed = last;
+                let found = connection.observe_ending_servers(self.family);
+                let found = found.map_err(unread)?;
+                let numbers = found.iter();
+                let numbers = numbers.filter_map(|(key, _)| number_of(key.mark.value()));
+                self.last_observed = numbers.max().unwrap_or(0);
+                let remains = remains(&found);
                 if remains == Remains::Nothing {
+                    let first = first_removals(&found);
+                    if pace == Pace::Spread && first.len() < found.len() {
+                        let committed = connection.servers.commit(&first);
+                        committed.map_err(|e| self.uncommitted(of_servers(&e, true), e))?;
+                        return Ok(remains);
+                    }
                     self.commit_end(connection)?;
                     self.holding = Holding::Nothing;
                 }
@@ -154,27 +174,43 @@ impl Ipvs {
 }
 
 impl Connection {
-    /// The connections that IPVS has to any of Signpost's virtual servers, including closing ones, and
-    /// the last number of these.
-    fn observe_connections(
+    /// Reads Signpost's virtual servers of one family with their destinations.
+    fn observe_ending_servers(
         &mut self,
         family: Family,
-    ) -> Result<(Remains, u32), netlink::QueryError> {
+    ) -> Result<Vec<(VirtualServerKey, Destinations)>, netlink::QueryError> {
         let own = self.servers.observe_virtual_servers()?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
-        let keys: Vec<ipvs::VirtualServerKey> = keys.collect();
-        let numbers = keys.iter().filter_map(|key| number_of(key.mark.value()));
-        let last = numbers.max().unwrap_or(0);
-        let behind = self.servers.observe_destinations_of(keys)?;
-        let counts = behind
-            .iter()
-            .flat_map(|(_, destinations)| destinations.values());
-        let counts = counts.map(|(_, connections)| {
-            u64::from(connections.active) + u64::from(connections.inactive)
-        });
-        let count = NonZeroU64::new(counts.sum());
-        Ok((count.map_or(Remains::Nothing, Remains::Connections), last))
+        self.servers.observe_destinations_of(keys)
     }
+}
+
+/// The connections that IPVS has to any of these, including closing ones.
+fn remains(found: &[(VirtualServerKey, Destinations)]) -> Remains {
+    let counts = found
+        .iter()
+        .flat_map(|(_, destinations)| destinations.values());
+    let counts = counts
+        .map(|(_, connections)| u64::from(connections.active) + u64::from(connections.inactive));
+    let count = NonZeroU64::new(counts.sum());
+    count.map_or(Remains::Nothing, Remains::Connections)
+}
+
+/// Removes at least one virtual server, and those after it which have [`REMOVED_AT_ONCE`] destinations
+/// together. The last one stays longest: marks of the mode that returns come after it.
+fn first_removals(found: &[(VirtualServerKey, Destinations)]) -> Vec<ServerOperation> {
+    let mut found: Vec<_> = found.iter().collect();
+    found.sort_by_key(|(key, _)| *key);
+    let mut destinations = 0;
+    let removed = found
+        .into_iter()
+        .enumerate()
+        .take_while(|(number, (_, listed))| {
+            destinations += listed.len();
+            *number == 0 || destinations <= REMOVED_AT_ONCE
+        });
+    let removals = removed.map(|(_, (key, _))| ServerOperation::RemoveVirtualServer { key: *key });
+    removals.collect()
 }
 
 /// Creates the table that sends connections on to IPVS, replacing one that was cut short.
@@ -205,4 +241,43 @@ fn replacement(family: Family) -> Transaction {
 
 fn removal(family: Family, table: &str) -> [Transaction; 2] {
     Transaction::removal(family, &name(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::ipvs::{Connections, Weight};
+
+    use super::*;
+    use crate::layout::MARKS;
+    use crate::rules::destination;
+
+    fn server(number: u32, destinations: usize) -> (VirtualServerKey, Destinations) {
+        let key = VirtualServerKey {
+            family: Family::Ipv4,
+            mark: MARKS.mark(number).expect("a mark"),
+        };
+        let ports = 1..=u16::try_from(destinations).expect("few");
+        let listed = ports.map(|port| {
+            let at = ([10, 0, 1, 5], port).into();
+            (at, (destination(Weight::DRAINING), Connections::default()))
+        });
+        (key, listed.collect())
+    }
+
+    /// Failure story T298, where the mode ends and returns within minutes.
+    #[test]
+    fn t298_the_virtual_servers_of_a_mode_that_ends_are_removed_over_several_checks() {
+        let third = REMOVED_AT_ONCE / 3;
+        let mut found: Vec<_> = (1..=7).map(|number| server(number, third)).collect();
+        found.push(server(8, REMOVED_AT_ONCE + 1));
+        let mut removed = Vec::new();
+        while !found.is_empty() {
+            let removals = first_removals(&found);
+            found.retain(|(key, _)| {
+                !removals.contains(&ServerOperation::RemoveVirtualServer { key: *key })
+            });
+            removed.push(removals.len());
+        }
+        assert_eq!(removed, [3, 3, 1, 1]);
+    }
 }

@@ -172,3 +172,32 @@ fn the_deadline_begins_when_the_endpoint_leaves_and_not_when_its_virtual_server_
     assert_eq!(draining.end(&used, now + LIMIT / 2), []);
     assert_eq!(draining.end(&used, now + LIMIT).len(), 2);
 }
+
+/// Failure story T298: a deployment of thousands of endpoints is deleted, and each endpoint that
+/// comes in the next minutes is compared with all of them.
+#[test]
+fn t298_many_destinations_that_leave_are_removed_over_several_checks() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    let count = u16::try_from(2 * REMOVED_AT_ONCE + 1).expect("few");
+    let all = (0..count).map(|port| SocketAddr::from(([10, 0, 1, 5], port)));
+    let all: Vec<SocketAddr> = all.collect();
+    draining.begin(vec![departure(&all, Extent::Whole)], now);
+    let mut listed: Vec<(SocketAddr, u32, u32)> = all.iter().map(|at| (*at, 0, 0)).collect();
+    let mut operations = Vec::new();
+    while !draining.keys().is_empty() {
+        let left: Vec<(SocketAddr, u32)> = listed.iter().map(|(at, ..)| (*at, 0)).collect();
+        assert_eq!(hide(&mut draining, &left), None, "they serve no Service");
+        // Those whose deadline has passed, too.
+        let removals = draining.end(&found(&listed), now + LIMIT);
+        listed.retain(|(at, ..)| {
+            let removal = Operation::RemoveDestination {
+                key: key(),
+                address: *at,
+            };
+            !removals.contains(&removal)
+        });
+        operations.push(removals.len());
+    }
+    // The last one is the virtual server.
+    assert_eq!(operations, [REMOVED_AT_ONCE, REMOVED_AT_ONCE, 2]);
+}
