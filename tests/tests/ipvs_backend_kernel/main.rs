@@ -2,7 +2,10 @@
 //!
 //! If the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
 
+mod established;
 mod interrupted_end;
+mod stage;
+mod untaken;
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +29,8 @@ use tests::programmed::{program, richest};
 use tests::trial::trial;
 
 type Test = fn(&Namespace) -> Result<()>;
+/// A test that makes its own namespaces.
+type PacketTest = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
@@ -67,6 +72,22 @@ fn main() -> Result<()> {
     let is_missing = missing.is_some();
     let servers = servers.map(in_namespace).into_iter();
     trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
+    let packets: [(&str, PacketTest); 3] = [
+        (
+            "t297_packets_that_ipvs_does_not_take_reach_no_process_of_the_node",
+            untaken::reach_no_process,
+        ),
+        (
+            "t299_a_flushed_connection_tracking_table_leaves_no_client_waiting",
+            established::without_conntrack,
+        ),
+        (
+            "t300_a_client_with_affinity_moves_and_its_connections_stay",
+            established::of_clients_that_move,
+        ),
+    ];
+    let packets = packets.into_iter().map(|(name, test)| trial(name, test));
+    trials.extend(packets.map(|trial| trial.with_ignored_flag(is_missing)));
     if let Some(why) = missing {
         println!("SKIPPED: every test of the backend's virtual servers: {why}");
     }
