@@ -291,7 +291,8 @@ impl Scenario<'_> {
             Mechanism::Ipvs => {
                 self.remove_virtual_servers()?;
                 let family = nft_family(self.family);
-                format!("nft flush map {family} signpost-ipvs services")
+                // The map of cluster IPs stays, and leads to virtual servers that are gone.
+                format!("nft flush map {family} signpost-ipvs nodeports")
             }
         };
         self.stage.shell(&lines)

@@ -12,6 +12,8 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 /// The serving pods and the port of their servers.
 pub(crate) const SERVING: [u8; 2] = [5, 6];
 pub(crate) const SERVED: u16 = 8080;
+/// The port of all Services that are asked.
+pub(crate) const SERVICE_PORT: u16 = 80;
 /// The node port of `shop/web`, over TCP and UDP.
 pub(crate) const NODE_PORT: u16 = 30_080;
 /// Cluster IPs by their host numbers.
@@ -52,7 +54,7 @@ pub(crate) fn crowded() -> Dataplane {
         let [high, low] = number.to_be_bytes();
         let service = mk_service(&format!("crowd/{number}"))
             .cluster_ip(&format!("10.96.{}.{low}", 16 + high))
-            .port("web", 80)
+            .port("web", SERVICE_PORT)
             .build();
         let (node, config) = (dataplane.node(), dataplane.config());
         let rules = dataplane::compile(&service, &endpoints, node, config);
@@ -78,7 +80,7 @@ pub(crate) fn unguarded() -> Dataplane {
 
 fn compile_guarded(admitted: &[u8], pods: &[u8]) -> Dataplane {
     let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
-    let mut service = mk_service("shop/guarded").port("web", 80);
+    let mut service = mk_service("shop/guarded").port("web", SERVICE_PORT);
     for family in Family::ALL {
         let balancer = addresses::load_balancer_ip(GUARDED, family).to_string();
         let cluster_ip = addresses::cluster_ip(OF_GUARDED, family).to_string();
@@ -106,19 +108,26 @@ fn compile(others: impl Iterator<Item = u8>, of_web: &[u8]) -> Dataplane {
         ips.iter()
             .fold(mk_service(name), |service, ip| service.cluster_ip(ip))
     };
-    let api_server = at("default/kubernetes", API_SERVER).port("web", 80).first();
+    let api_server = at("default/kubernetes", API_SERVER)
+        .port("web", SERVICE_PORT)
+        .first();
     set(api_server.build(), endpoints(&SERVING));
-    let web = at("shop/web", WEB).port("web", 80).node_port(NODE_PORT);
-    let web = web.udp("web-udp", 80).node_port(NODE_PORT);
+    let web = at("shop/web", WEB)
+        .port("web", SERVICE_PORT)
+        .node_port(NODE_PORT);
+    let web = web.udp("web-udp", SERVICE_PORT).node_port(NODE_PORT);
     set(web.build(), endpoints(of_web));
     let sticky = at("shop/sticky", STICKY).client_ip_affinity(Duration::from_secs(60));
-    set(sticky.port("web", 80).build(), endpoints(&SERVING));
     set(
-        at("shop/empty", EMPTY).port("web", 80).build(),
+        sticky.port("web", SERVICE_PORT).build(),
+        endpoints(&SERVING),
+    );
+    set(
+        at("shop/empty", EMPTY).port("web", SERVICE_PORT).build(),
         endpoints(&[]),
     );
     for number in others {
-        let other = at(&format!("others/{number}"), number).port("web", 80);
+        let other = at(&format!("others/{number}"), number).port("web", SERVICE_PORT);
         let other = other.node_port(NODE_PORT + u16::from(number));
         set(other.build(), endpoints(&SERVING));
     }

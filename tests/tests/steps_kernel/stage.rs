@@ -1,6 +1,6 @@
 //! A node with serving pods and clients, and the ways of all clients to healthy Services.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -11,13 +11,18 @@ use tests::network::{
     Namespace, Plan, PlannedNode, Server, SourcePorts, Topology, Way, start_server,
 };
 
-use crate::services::{API_SERVER, GUARDED, NODE_PORT, OUTSIDERS, SERVED, SERVING, STICKY, WEB};
+use crate::services::{
+    API_SERVER, GUARDED, NODE_PORT, OUTSIDERS, SERVED, SERVICE_PORT, SERVING, STICKY, WEB,
+};
 
 /// The client pod.
 const ASKING: u8 = 9;
 /// The name of the server that answers at node ports without a rule. Without it the node itself
 /// would refuse such a connection, which would look like a rejection by a rule.
 pub(crate) const NODE_ITSELF: &str = "the-node-itself";
+/// The name of a server on the node that listens at the Services' port on all addresses. No rule ever
+/// leads to it.
+pub(crate) const BYSTANDER: &str = "a-process-on-all-addresses";
 
 /// The environment of a test. It ends on drop.
 #[derive(Debug)]
@@ -55,6 +60,9 @@ impl Stage {
         }
         let node_ports = Family::ALL.map(node_port);
         servers.push(start_server(topology.node(1)?, NODE_ITSELF, &node_ports)?);
+        // For both families.
+        let everywhere = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, SERVICE_PORT))];
+        servers.push(start_server(topology.node(1)?, BYSTANDER, &everywhere)?);
         // A packet to a cluster IP that leaves the node untranslated gets no answer.
         let mut routes = String::new();
         for family in Family::ALL {
@@ -86,7 +94,7 @@ impl Stage {
 
     /// Returns all clients' ways to the Services that exist before and after.
     pub(crate) fn ways(&self, family: Family) -> Result<Vec<Way>> {
-        let at = |number| SocketAddr::new(addresses::cluster_ip(number, family), 80);
+        let at = |number| SocketAddr::new(addresses::cluster_ip(number, family), SERVICE_PORT);
         let mut ways = Vec::new();
         for (from, inside) in [
             ("a pod", self.topology.pod(1, ASKING)?),
@@ -117,7 +125,10 @@ impl Stage {
             from: "outside".to_owned(),
             inside: self.topology.outside()?.clone(),
             protocol: Protocol::Tcp,
-            destination: SocketAddr::new(addresses::load_balancer_ip(GUARDED, family), 80),
+            destination: SocketAddr::new(
+                addresses::load_balancer_ip(GUARDED, family),
+                SERVICE_PORT,
+            ),
         })
     }
 

@@ -12,7 +12,7 @@ use tests::deadline::patience;
 use tests::network::{Connection, Outcome, SourcePorts, Transport, Way};
 
 use crate::services::{ADMITTED, OUTSIDERS, SERVING};
-use crate::stage::{NODE_ITSELF, Stage, server};
+use crate::stage::{BYSTANDER, NODE_ITSELF, Stage, server};
 
 /// How long an answer takes within a machine, with a large margin: a client that was never answered
 /// waits no longer, and one that was retries once.
@@ -233,6 +233,7 @@ fn is_by(outcome: &Outcome, name: &str) -> bool {
 /// Returns what is wrong with an outcome; `None` if it is valid.
 fn fault(right: Right, before: &Before, outcome: &Outcome) -> Option<String> {
     match before {
+        _ if is_by(outcome, BYSTANDER) => Some(format!("{outcome}, which no Service has")),
         Before::Other(before) if right == Right::Excluded => {
             is_served(outcome).then(|| format!("{outcome}, and was {before} before"))
         }
@@ -284,6 +285,16 @@ pub(crate) fn notices() -> Result<()> {
             found.is_some() == is_fault,
             "{before:?}, then {outcome}: {found:?}"
         );
+    }
+    let host = answered(BYSTANDER);
+    for right in [Right::Served, Right::Excluded] {
+        for before in [Before::Unknown, Before::Served, other(&host)] {
+            let found = fault(right, &before, &host);
+            ensure!(
+                found.is_some(),
+                "{right:?}, {before:?}: a process of the node"
+            );
+        }
     }
     let shut_out = other(&silent);
     ensure!(
