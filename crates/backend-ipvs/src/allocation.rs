@@ -1,22 +1,42 @@
 //! Assigns packet marks to virtual servers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use dataplane::PersistentMap;
 use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Bytes, ElementData};
 
-use crate::layout::{MARKS, SetName};
+use crate::layout::{MARKED_MASK, MARKS, SetName};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
 
+/// How many numbers there are. Number 0 has no virtual server.
+const NUMBERS: u32 = !MARKED_MASK - 1;
+/// How many of them may have owners: every virtual server may have to be replaced by one with
+/// another number at the same time.
+const MOST_OWNERS: usize = NUMBERS as usize / 2;
+
 /// The numbers of marks and their owners. A number is reused only after all others: by then, the
 /// packets and connections of its previous owner are gone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Allocation {
-    pub(crate) owners: PersistentMap<Owner, u32>,
+    owners: PersistentMap<Owner, u32>,
+    /// The number of owners in each namespace.
+    by_namespace: PersistentMap<Arc<str>, usize>,
+    /// How many owners there may be.
+    most: usize,
     /// The number that was assigned last.
     last: u32,
+}
+
+/// What an owner had before it asks for a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Another number, which it may not keep.
+    Renewed,
+    /// None.
+    New,
 }
 
 /// The owners of marks as read from the kernel.
@@ -29,44 +49,94 @@ impl Allocation {
     /// in it.
     pub(crate) fn behind(rules: &Rules) -> Allocation {
         let numbers = rules.servers.iter().map(|(number, _)| *number);
-        Allocation::after(match rules.allocation.last {
-            0 => numbers.max().unwrap_or(0),
-            last => last,
-        })
+        Allocation {
+            most: rules.allocation.most,
+            ..Allocation::after(match rules.allocation.last {
+                0 => numbers.max().unwrap_or(0),
+                last => last,
+            })
+        }
     }
 
     /// An allocation without owners whose numbers continue after `last`.
     pub(crate) fn after(last: u32) -> Allocation {
         Allocation {
-            owners: PersistentMap::default(),
             last,
+            ..Allocation::default()
         }
     }
 
-    /// Returns the number of `owner`: the one it has, else the `known` previous one, else a new one
-    /// that `is_free`. Returns `None` if no number is left.
+    /// The number of `owner`.
+    pub(crate) fn get(&self, owner: &Owner) -> Option<u32> {
+        self.owners.get(owner).copied()
+    }
+
+    /// Gives `owner` the number that it had before.
+    pub(crate) fn keep(&mut self, owner: &Owner, number: u32) {
+        if self.owners.insert(owner.clone(), number).is_none() {
+            let namespace = &owner.port.service.namespace;
+            let count = self.count(namespace) + 1;
+            self.by_namespace.insert(Arc::clone(namespace), count);
+        }
+    }
+
+    /// Releases and returns the number of `owner`.
+    pub(crate) fn release(&mut self, owner: &Owner) -> Option<u32> {
+        let number = self.owners.remove(owner)?;
+        let namespace = &owner.port.service.namespace;
+        match self.count(namespace).saturating_sub(1) {
+            0 => drop(self.by_namespace.remove(namespace)),
+            count => drop(self.by_namespace.insert(Arc::clone(namespace), count)),
+        }
+        Some(number)
+    }
+
+    /// Returns the number of `owner`: the one it has, else a new one that `is_free`. Returns `None`
+    /// if no number is left for it.
     pub(crate) fn number(
         &mut self,
         owner: &Owner,
-        known: Option<u32>,
+        claim: Claim,
         is_free: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        if let Some(number) = self.owners.get(owner) {
-            return Some(*number);
+        if let Some(number) = self.get(owner) {
+            return Some(number);
         }
-        let number = known.or_else(|| self.next(is_free))?;
-        self.owners.insert(owner.clone(), number);
+        if claim == Claim::New && !self.admits(&owner.port.service.namespace) {
+            return None;
+        }
+        let number = self.next(is_free)?;
+        self.keep(owner, number);
         Some(number)
     }
 
+    /// Whether a number is left for another owner in `namespace`: a namespace has no more of them
+    /// than it leaves for others, so that no tenant takes them all.
+    pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
+        self.count(namespace) < self.most.saturating_sub(self.owners.len())
+    }
+
+    fn count(&self, namespace: &Arc<str>) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or(0)
+    }
+
     fn next(&mut self, is_free: impl Fn(u32) -> bool) -> Option<u32> {
-        // Number 0 has no virtual server.
-        let count = !MARKS.mask() - 1;
-        let number = (0..count)
-            .map(|step| (self.last + step) % count + 1)
+        let number = (0..NUMBERS)
+            .map(|step| (self.last + step) % NUMBERS + 1)
             .find(|number| is_free(*number))?;
         self.last = number;
         Some(number)
+    }
+}
+
+impl Default for Allocation {
+    fn default() -> Allocation {
+        Allocation {
+            owners: PersistentMap::default(),
+            by_namespace: PersistentMap::default(),
+            most: MOST_OWNERS,
+            last: 0,
+        }
     }
 }
 
@@ -184,3 +254,6 @@ pub(crate) fn number_of(mark: u32) -> Option<u32> {
     let is_own = MARKS.mark(number).is_some_and(|own| own.value() == mark);
     (is_own && number != 0).then_some(number)
 }
+
+#[cfg(test)]
+mod tests;

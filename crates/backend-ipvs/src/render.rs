@@ -16,7 +16,7 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Found, Lacks, lost, misleading, outdated};
+use crate::allocation::{Allocation, Claim, Found, Lacks, lost, misleading, outdated};
 use crate::chains;
 use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
@@ -179,27 +179,46 @@ impl<'a> Draft<'a> {
         services: &BTreeSet<ServiceKey>,
         lacks: &Lacks<'_>,
     ) {
-        let plan = |service| (service, ServicePlan::of(desired, service, self.family));
-        let plans: Vec<_> = services.iter().map(plan).collect();
+        let family = self.family;
+        let plan = |service| (service, ServicePlan::of(desired, service, family));
+        let mut plans: Vec<_> = services.iter().map(plan).collect();
         let known = |owner: &Owner| match &self.found {
             Some(found) => found.get(owner),
-            None => self.near.allocation.owners.get(owner).copied(),
+            None => self.near.allocation.get(owner),
         };
         let new_plans = plans.iter().map(|(_, plan)| plan);
         let mut replaced = misleading(self.near, known, new_plans.clone());
         replaced.extend(lost(self.near, known, new_plans.clone()));
         replaced.extend(outdated(self.near, known, new_plans, lacks));
         for (service, new) in &plans {
-            let old = ServicePlan::of(before, service, self.family);
-            let mut numbers = BTreeMap::new();
-            for (owner, need) in &old.needs {
-                if let Some(number) = self.rules.allocation.owners.get(owner).copied() {
-                    self.set_affinity(number, owner, need, Place::Leaves);
-                    if replaced.contains(&number) {
-                        self.forget(owner);
-                    }
-                }
+            self.release(before, service, new, &replaced);
+        }
+        // Services without a mark may find some now.
+        let unmarked = self.rules.unmarked.clone();
+        let unmarked = unmarked.iter().map(|(service, _)| service);
+        let admitted = unmarked.filter(|service| {
+            let is_admitted = self.rules.allocation.admits(&service.namespace);
+            is_admitted && !services.contains(*service)
+        });
+        for (service, new) in admitted.map(plan).collect::<Vec<_>>() {
+            self.release(before, service, &new, &replaced);
+            plans.push((service, new));
+        }
+        // The marks that are known count before any is given out.
+        let mut renewed: BTreeSet<&Owner> = BTreeSet::new();
+        for owner in plans.iter().flat_map(|(_, plan)| plan.needs.keys()) {
+            let known = match &mut self.found {
+                Some(found) => found.take(owner),
+                None => self.near.allocation.get(owner),
+            };
+            match known {
+                Some(number) if replaced.contains(&number) => drop(renewed.insert(owner)),
+                Some(number) => self.rules.allocation.keep(owner, number),
+                None => {}
             }
+        }
+        for (service, new) in &plans {
+            let mut numbers = BTreeMap::new();
             for (owner, need) in &new.needs {
                 let (servers, near) = (&self.rules.servers, &self.near.servers);
                 let reserved = &self.reserved;
@@ -207,13 +226,12 @@ impl<'a> Draft<'a> {
                     let is_held = |map: &PersistentMap<u32, _>| map.get(&number).is_some();
                     !is_held(servers) && !is_held(near) && !reserved.contains(&number)
                 };
-                let known = match &mut self.found {
-                    Some(found) => found.take(owner),
-                    None => self.near.allocation.owners.get(owner).copied(),
+                let claim = match renewed.contains(owner) {
+                    true => Claim::Renewed,
+                    false => Claim::New,
                 };
-                let known = known.filter(|number| !replaced.contains(number));
                 let allocation = &mut self.rules.allocation;
-                let Some(number) = allocation.number(owner, known, is_free) else {
+                let Some(number) = allocation.number(owner, claim, is_free) else {
                     continue;
                 };
                 numbers.insert(owner, number);
@@ -232,12 +250,13 @@ impl<'a> Draft<'a> {
                 let hash = ElementData::Value(owner.hash());
                 self.put(SetName::Owners, key, Some(hash));
             }
-            for owner in old
-                .needs
-                .keys()
-                .filter(|owner| !new.needs.contains_key(*owner))
-            {
-                self.forget(owner);
+            let is_short = |plan: &&FrontendPlan| {
+                let mut owners = plan.leads.iter().map(|(_, owner)| owner);
+                owners.any(|owner| !numbers.contains_key(owner))
+            };
+            match new.frontends.iter().find(is_short) {
+                Some(first) => self.rules.unmarked.ensure((*service).clone(), first.key),
+                None => drop(self.rules.unmarked.remove(service)),
             }
             for plan in &new.frontends {
                 let before = before.frontends().get(&plan.key);
@@ -249,9 +268,29 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Removes what `service` no longer needs, and what its virtual servers have by their affinity.
+    fn release(
+        &mut self,
+        before: &Dataplane,
+        service: &ServiceKey,
+        new: &ServicePlan,
+        replaced: &BTreeSet<u32>,
+    ) {
+        let old = ServicePlan::of(before, service, self.family);
+        for (owner, need) in &old.needs {
+            let Some(number) = self.rules.allocation.get(owner) else {
+                continue;
+            };
+            self.set_affinity(number, owner, need, Place::Leaves);
+            if replaced.contains(&number) || !new.needs.contains_key(owner) {
+                self.forget(owner);
+            }
+        }
+    }
+
     /// Removes the mark and the virtual server of `owner`.
     fn forget(&mut self, owner: &Owner) {
-        if let Some(number) = self.rules.allocation.owners.remove(owner) {
+        if let Some(number) = self.rules.allocation.release(owner) {
             self.rules.servers.remove(&number);
             self.put(SetName::Owners, mark_key(number), None);
         }

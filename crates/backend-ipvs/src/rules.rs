@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::first_of;
-use dataplane::{Family, FrontendKey, PersistentMap, Port, Protocol, ServicePortName, Target};
+use dataplane::{
+    Family, FrontendKey, PersistentMap, Port, Protocol, ServiceKey, ServicePortName, Target,
+};
 use netlink::ipvs::{
     Connections, Destination, ForeignVirtualServer, Forwarding, Mark, Thresholds, VirtualServer,
     Weight,
@@ -35,6 +37,9 @@ pub struct Rules {
     pub(crate) delivery: Presence,
     /// The kernel stores only hashes of this.
     pub(crate) allocation: Allocation,
+    /// The Services for which no mark was left, each with its first frontend without one. Not stored
+    /// in the kernel.
+    pub(crate) unmarked: PersistentMap<ServiceKey, FrontendKey>,
     /// The number of virtual servers in each affinity group. Derived from them; determines the
     /// table.
     pub(crate) affinity_groups: Arc<BTreeMap<AffinityGroup, usize>>,
@@ -177,6 +182,7 @@ impl PartialEq for Rules {
             servers,
             delivery,
             allocation: _,
+            unmarked: _,
             affinity_groups: _,
             idle,
             drain_limit: _,

@@ -85,4 +85,8 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         (**self).unsupported_fields(asked)
     }
+
+    fn without_room(&self, rules: &B::Rules) -> Vec<UnsupportedField> {
+        (**self).without_room(rules)
+    }
 }

@@ -262,6 +262,11 @@ impl<B: Inspect> Backend for Erased<B> {
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         self.0.unsupported_fields(asked)
     }
+
+    fn without_room(&self, rules: &AnyRules) -> Vec<UnsupportedField> {
+        let rules = rules.borrow();
+        rules.map_or_else(Vec::new, |rules| self.0.without_room(rules))
+    }
 }
 
 impl<B: Inspect> Inspect for Erased<B> {

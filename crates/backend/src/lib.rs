@@ -132,6 +132,13 @@ pub trait Backend {
     /// The fields of one frontend that this backend does not support, each with the behaviour
     /// instead. Empty for a frontend of another family. Pure.
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField>;
+
+    /// The Services that `rules`, as rendered, do not serve in full because the mechanism has no
+    /// room left for them, each with one frontend. Empty for rules that were read from the kernel.
+    /// Cheap if there are none. Pure. The default is none.
+    fn without_room(&self, _rules: &Self::Rules) -> Vec<UnsupportedField> {
+        Vec::new()
+    }
 }
 
 /// What a withdrawal has left in the kernel. The greater one of two is what both have left.

@@ -161,7 +161,9 @@ impl<B: Backend> Domain<B> {
         }
         self.quarantine.forget_released();
         if let Goal::Serve(desired) = goal {
-            self.unsupported_fields.follow(&self.backend, desired);
+            let rules = self.observed.as_ref().map(|observed| &observed.rules);
+            self.unsupported_fields
+                .follow(&self.backend, desired, rules);
         }
         if let (Ok(Rest::Another(programmed)), Some(desired)) = (&result, goal.desired()) {
             let longest = self.backend.longest_part(desired.config());

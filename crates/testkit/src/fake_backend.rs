@@ -31,6 +31,7 @@ struct State {
     /// How many withdrawals connections outlive.
     outlived: usize,
     withdrawals: usize,
+    without_room: Vec<UnsupportedField>,
 }
 
 /// Programs one family of a [`FakeKernel`]. Supports everything except session affinity: frontends
@@ -107,6 +108,11 @@ impl FakeKernel {
     /// error does not reveal how many were applied.
     pub fn cut_after(&self, operations: usize) {
         self.state().cut_after = Some(operations);
+    }
+
+    /// Sets what the backends have no room for.
+    pub fn leave_no_room(&self, without_room: Vec<UnsupportedField>) {
+        self.state().without_room = without_room;
     }
 
     /// Makes connections outlive this many withdrawals.
@@ -264,5 +270,9 @@ impl Backend for FakeBackend {
             asked.unsupported_field("spec.sessionAffinity", "every connection is placed anew")
         });
         unsupported_field.into_iter().collect()
+    }
+
+    fn without_room(&self, _rules: &FakeRules) -> Vec<UnsupportedField> {
+        self.kernel.state().without_room.clone()
     }
 }

@@ -282,6 +282,10 @@ impl<B: Backend> Backend for Faulty<B> {
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         self.inner.unsupported_fields(asked)
     }
+
+    fn without_room(&self, rules: &B::Rules) -> Vec<UnsupportedField> {
+        self.inner.without_room(rules)
+    }
 }
 
 impl<B: Backend + fmt::Debug> fmt::Debug for Faulty<B> {

@@ -94,4 +94,8 @@ impl<B: Backend> Backend for InMemoryBackend<B> {
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField> {
         self.backend.unsupported_fields(asked)
     }
+
+    fn without_room(&self, rules: &B::Rules) -> Vec<UnsupportedField> {
+        self.backend.without_room(rules)
+    }
 }

@@ -13,6 +13,8 @@ use dataplane::{Dataplane, FrontendKey, ServiceKey};
 pub(crate) struct UnsupportedFields {
     about: Dataplane,
     by_claim: BTreeMap<(ServiceKey, FrontendKey), Vec<UnsupportedField>>,
+    /// What the last rules have no room for.
+    without_room: Vec<UnsupportedField>,
     list: Arc<[UnsupportedField]>,
 }
 
@@ -22,8 +24,14 @@ impl UnsupportedFields {
         &self.list
     }
 
-    /// Updates the list for `desired`.
-    pub(crate) fn follow(&mut self, backend: &impl Backend, desired: &Dataplane) {
+    /// Updates the list for `desired` and for the `rules` that were last programmed, if they are
+    /// known.
+    pub(crate) fn follow<B: Backend>(
+        &mut self,
+        backend: &B,
+        desired: &Dataplane,
+        rules: Option<&B::Rules>,
+    ) {
         let before = std::mem::replace(&mut self.about, desired.clone());
         let is_comparable = before.node() == desired.node() && before.config() == desired.config();
         let before = if is_comparable {
@@ -55,8 +63,14 @@ impl UnsupportedFields {
                 self.by_claim.insert((service.clone(), *key), found);
             }
         }
+        if let Some(rules) = rules {
+            let without_room = backend.without_room(rules);
+            is_same_list &= without_room == self.without_room;
+            self.without_room = without_room;
+        }
         if !is_same_list {
-            self.list = self.by_claim.values().flatten().cloned().collect();
+            let of_claims = self.by_claim.values().flatten();
+            self.list = of_claims.chain(&self.without_room).cloned().collect();
         }
     }
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use backend::{Backend, Recovery, Remains};
+use backend::{Backend, Recovery, Remains, UnsupportedField};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
@@ -469,6 +469,31 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_desired_now() {
     );
 
     desired.remove(&ServiceKey::new("shop", "sticky"));
+    let sync = family.sync(&desired, Reason::Changed, &clock);
+    assert!(sync.unsupported_fields.is_empty());
+}
+
+/// Failure story T310.
+#[test]
+fn t310_a_service_that_a_backend_has_no_room_for_is_reported_as_long_as_it_has_none() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    let mut desired = web_and_cart();
+    let (frontend, _) = desired.frontends().iter().next().expect("it has some");
+    let no_room = UnsupportedField {
+        service: ServiceKey::new("shop", "web"),
+        frontend: *frontend,
+        field: "spec.ports",
+        message: "there is no room",
+    };
+    kernel.leave_no_room(vec![no_room.clone()]);
+    let sync = family.sync(&desired, Reason::Startup, &clock);
+    assert_eq!(*sync.unsupported_fields, [no_room.clone()]);
+    let sync = family.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(*sync.unsupported_fields, [no_room.clone()]);
+    assert_eq!(*family.status().unsupported_fields, [no_room]);
+    kernel.leave_no_room(Vec::new());
+    desired.remove(&ServiceKey::new("shop", "cart"));
     let sync = family.sync(&desired, Reason::Changed, &clock);
     assert!(sync.unsupported_fields.is_empty());
 }
