@@ -72,8 +72,47 @@ proptest! {
     }
 }
 
+/// The same rules with a table that cannot be changed in place, as an older version might have written
+/// it.
+fn in_another_form(rules: &Rules) -> Rules {
+    let mut rules = rules.clone();
+    let chains = Arc::make_mut(&mut rules.table.chains);
+    for name in ["filter-prerouting", "nat-prerouting"] {
+        let chain = chains.get_mut(name).map(Arc::make_mut);
+        let hook = chain.and_then(|chain| chain.chain.hook.as_mut());
+        hook.expect("it is at a hook").priority += 1;
+    }
+    rules
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(40)))]
+
+    /// Failure story T311: an agent finds the table of a version that wrote another form, and other
+    /// Services in it.
+    #[test]
+    fn t311_a_table_of_another_form_is_replaced_and_no_packet_refused_or_misled(
+        (cluster, packets) in questions(23), history in histories(2),
+    ) {
+        let after = cluster.compile();
+        let mut states = history;
+        states.retain(|state| state.node() == &cluster.node);
+        states.push(after.clone());
+        for before in &states {
+            for family in Family::ALL {
+                let rules = render(family, before, &Rendered::default(), &|_, _| false);
+                let found = Rendered { dataplane: Dataplane::default(), rules: in_another_form(&rules) };
+                let desired = render(family, &after, &found, &|_, _| false);
+                prop_assert!(!can_update_in_place(&found.rules.table, &desired.table));
+                for held in prefixes(family, found.rules, &desired) {
+                    for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
+                        let simulated = simulate(&held, after.node(), packet);
+                        laws::never_misleads([before, &after], packet, &simulated);
+                    }
+                }
+            }
+        }
+    }
 
     /// Failure story T286: an agent changes some Services, is killed after any step, and the next one
     /// goes on from what it finds.
