@@ -2,7 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Family, compile};
+use dataplane::{
+    Dataplane, EndpointPort, Endpoints, Family, MOST_ELEMENTS, Protocol, Service, ServiceKey,
+    compile,
+};
 use proptest::prelude::*;
 use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service};
 
@@ -279,4 +282,75 @@ fn counted(counts: [u8; 2]) -> Dataplane {
         dataplane.set(rules.into());
     }
     dataplane
+}
+
+/// The Service of most chains: for each number of endpoints, a port of which cluster IP and node port
+/// remember clients, until there are as many elements as one Service may have.
+fn of_most_chains() -> (Service, Endpoints) {
+    let (mut ports, mut elements) = (0_u16, 0);
+    while elements + 2 * (usize::from(ports) + 2) <= MOST_ELEMENTS {
+        ports += 1;
+        elements += 2 * (usize::from(ports) + 1);
+    }
+    let service = mk_service("shop/many").cluster_ip("10.96.1.1");
+    let service = (1..=ports).fold(service, |service, number| {
+        let service = service.port(&number.to_string(), number);
+        service.node_port(30_000 + number)
+    });
+    let pods = (1..=ports).fold(mk_endpoints().tcp(""), |pods, pod| {
+        let [high, low] = pod.to_be_bytes();
+        pods.ready(&format!("10.0.{}.{low}:8080", high + 2), "node-2")
+    });
+    let pods = pods.build().by_port.into_values().next();
+    let pods = pods.expect("it has a port");
+    let by_port = (1..=ports).map(|number| {
+        let port = EndpointPort {
+            name: number.to_string().into(),
+            protocol: Protocol::Tcp,
+        };
+        (port, pods[..usize::from(number)].to_vec())
+    });
+    let endpoints = Endpoints {
+        by_port: by_port.collect(),
+        ..Endpoints::default()
+    };
+    let affinity = Duration::from_secs(60);
+    (service.client_ip_affinity(affinity).build(), endpoints)
+}
+
+/// Failure story T312: the numbers of endpoints of a Service's ports all differ, each needs chains of
+/// its own, and every change to any Service has the kernel look at all chains. The elements that a
+/// Service may have limit its chains.
+#[test]
+fn t312_the_elements_of_a_service_limit_its_chains() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let chains = |services: &[(Service, Endpoints)]| {
+        let mut dataplane = Dataplane::new(node.clone(), config.clone());
+        for (service, endpoints) in services {
+            let rules = compile(service, endpoints, &node, &config);
+            assert_eq!(rules.rejections, [], "all of it is served");
+            dataplane.set(rules.into());
+        }
+        let backend = Nftables::detached(Family::Ipv4);
+        backend
+            .render(&dataplane, &Rendered::default())
+            .chains
+            .len()
+    };
+    let fixed = chains(&[]);
+    let one = of_most_chains();
+    let most = chains(std::slice::from_ref(&one)) - fixed;
+    assert_eq!(
+        most, 3_062,
+        "three for each of 1,020 frontends and two for the timeout"
+    );
+    // Another one like it has its own affinity map, and shares the rest.
+    let (mut other, endpoints) = one.clone();
+    other.key = ServiceKey::new("shop", "more");
+    other.cluster_ipv4 = Some([10, 96, 1, 2].into());
+    for port in &mut other.ports {
+        port.node_port = None;
+    }
+    let both = chains(&[one, (other, endpoints)]) - fixed;
+    assert_eq!(both, most + 2 * 510 + 1);
 }
