@@ -15,6 +15,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -156,6 +157,7 @@ impl Writer {
                 sleep(BEFORE_LARGE).await;
                 let began = Instant::now();
                 create_all(self.api(), large.services.clone()).await?;
+                set_statuses(&self.api(), &large.services).await?;
                 Ok(began)
             };
             try_join!(replace_steadily(self.api(), replacements, every), services)
@@ -244,6 +246,16 @@ where
     }
     while let Some(joined) = under_way.join_next().await {
         joined??;
+    }
+    Ok(())
+}
+
+/// Writes the statuses that these Services have: the API server ignores those of new ones.
+async fn set_statuses(api: &Api<Service>, services: &[Service]) -> Result<()> {
+    for service in services.iter().filter(|service| service.status.is_some()) {
+        let status = Patch::Merge(json!({"status": service.status}));
+        api.patch_status(&service.name_any(), &PatchParams::default(), &status)
+            .await?;
     }
     Ok(())
 }
