@@ -25,7 +25,6 @@ mod handover;
 mod health_answer;
 mod health_proxy;
 mod heartbeat;
-mod jitter;
 mod kept_file;
 mod kube_proxy_routes;
 mod last_good;
@@ -54,7 +53,7 @@ use anyhow::Context;
 use clap::Parser;
 use inspect::{Agreement, PacketSpec, Question};
 use node_agent::arguments;
-use runtime::{GRACE, chain};
+use runtime::{GRACE, chain, jitter};
 
 use crate::arguments::{Arguments, Command, Explain, Show, Target, Trace};
 use crate::handover::What;

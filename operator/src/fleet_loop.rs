@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use runtime::{Heartbeat, chain};
+use runtime::{Heartbeat, chain, jitter::fraction};
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
@@ -120,7 +120,7 @@ impl FleetLoop {
                 }
                 Err(error) => {
                     let error = chain(&error).to_string();
-                    match pace.failed(&action, &error, Instant::now()) {
+                    match pace.failed(&action, &error, Instant::now(), fraction()) {
                         Novelty::New => {
                             warn!(error, "unable to write the object; retrying with backoff")
                         }

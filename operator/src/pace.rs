@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use runtime::jitter::spread;
+
 use crate::fleet::Action;
 
 /// The objects whose next write must wait. All others may be written at any time.
@@ -34,8 +36,8 @@ pub(crate) enum Novelty {
     Known,
 }
 
-/// A failed write is retried after this time, and then after twice as long each time, up to
-/// [`LONGEST_PAUSE`].
+/// A failed write is retried after half of this time to all of it, and then after twice as long each
+/// time, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The minimum interval between two writes of a status: each write notifies every watcher.
@@ -92,8 +94,16 @@ impl Pace {
         self.0.insert(key(action), turn);
     }
 
-    /// Records that `action` failed at `now` with `error`.
-    pub(crate) fn failed(&mut self, action: &Action, error: &str, now: Instant) -> Novelty {
+    /// Records that `action` failed at `now` with `error`. `fraction`, from 0 to 1, is random: an API
+    /// server that refuses the writes of a thousand nodes is not asked for all of them again in one
+    /// moment.
+    pub(crate) fn failed(
+        &mut self,
+        action: &Action,
+        error: &str,
+        now: Instant,
+        fraction: f64,
+    ) -> Novelty {
         let before = self.0.remove(&key(action));
         let failures = before.as_ref().map_or(0, |turn| turn.failures);
         let known = before.is_some_and(|turn| turn.failures > 0 && turn.error == error);
@@ -101,7 +111,7 @@ impl Pace {
             .saturating_mul(1 << failures.min(6))
             .min(LONGEST_PAUSE);
         let turn = Turn {
-            due: now + pause,
+            due: now + spread(pause, fraction),
             failures: failures.saturating_add(1),
             error: error.to_owned(),
         };

@@ -36,6 +36,7 @@ mod connection;
 mod error_chain;
 mod health;
 mod http_server;
+pub mod jitter;
 mod logging;
 mod metrics;
 mod rest_client;

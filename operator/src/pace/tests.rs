@@ -8,6 +8,9 @@ use crate::{
     starter::KubeProxyStarter,
 };
 
+/// The fraction with which pauses are the longest.
+const LONGEST: f64 = 1.0;
+
 fn removal(node: &str) -> Action {
     Action::Remove {
         node: node.into(),
@@ -36,7 +39,7 @@ fn a_write_that_keeps_failing_is_tried_less_and_less_often_and_holds_up_no_other
     for _ in 0..9 {
         let (due, _) = pace.take_due(vec![removal("n1"), removal("n2")], now);
         assert_eq!(due, [removal("n1"), removal("n2")]);
-        pace.failed(&removal("n1"), "refused", now);
+        pace.failed(&removal("n1"), "refused", now, LONGEST);
         let (due, next) = pace.take_due(vec![removal("n1"), removal("n2")], now);
         assert_eq!(due, [removal("n2")]);
         let next = next.expect("it is tried again");
@@ -48,13 +51,29 @@ fn a_write_that_keeps_failing_is_tried_less_and_less_often_and_holds_up_no_other
     assert_eq!(pace.take_due(vec![removal("n1")], now).0, [removal("n1")]);
 }
 
+/// Failure story T322.
+#[test]
+fn t322_writes_that_are_refused_together_do_not_return_together() {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    let refused = [("n1", 0.0), ("n2", 0.5), ("n3", LONGEST)];
+    let mut pauses = || {
+        refused.map(|(node, fraction)| {
+            pace.failed(&removal(node), "refused", now, fraction);
+            let (_, next) = pace.take_due(vec![removal(node)], now);
+            next.map(|next| next.duration_since(now).as_millis())
+        })
+    };
+    assert_eq!(pauses(), [500, 750, 1000].map(Some));
+    assert_eq!(pauses(), [1000, 1500, 2000].map(Some));
+}
+
 #[test]
 fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
     let (mut pace, now) = (Pace::default(), Instant::now());
-    pace.failed(&removal("n1"), "refused", now);
+    pace.failed(&removal("n1"), "refused", now, LONGEST);
     assert_eq!(pace.take_due(vec![removal("n2")], now).1, None);
     pace.take_due(Vec::new(), now + seconds(1));
-    pace.failed(&removal("n1"), "refused", now + seconds(2));
+    pace.failed(&removal("n1"), "refused", now + seconds(2), LONGEST);
     let (_, next) = pace.take_due(vec![removal("n1")], now + seconds(2));
     assert_eq!(next, Some(now + seconds(3)), "as after a first failure");
 }
@@ -62,13 +81,13 @@ fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
 #[test]
 fn the_same_failure_is_reported_once_and_another_one_again() {
     let (mut pace, now) = (Pace::default(), Instant::now());
-    let mut fail = |error: &str| pace.failed(&report(), error, now);
+    let mut fail = |error: &str| pace.failed(&report(), error, now, LONGEST);
     let received = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
     use Novelty::{Known, New};
     assert_eq!(received, [New, Known, New, New]);
     assert_eq!(pace.succeeded(&report(), now), 4);
     assert_eq!(
-        pace.failed(&report(), "forbidden", now),
+        pace.failed(&report(), "forbidden", now, LONGEST),
         New,
         "it had been mended"
     );
@@ -108,7 +127,7 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
         let now = Timestamp::UNIX_EPOCH + passed;
         for action in pace.take_due(fleet.plan(now).actions, start + passed).0 {
             tries.push(passed.as_secs());
-            pace.failed(&action, "forbidden", start + passed);
+            pace.failed(&action, "forbidden", start + passed, LONGEST);
         }
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
