@@ -79,11 +79,16 @@ impl Server {
     }
 
     /// Leaves the ports of health checks and metrics to a kube-proxy that runs, which then answers
-    /// there as long as it runs. Without one, the agent has them again after twelve seconds.
-    pub(super) async fn offer_ports(&self, caller: &mut Caller) {
+    /// there as long as it runs. Without one, the agent has them again after twelve seconds. Returns
+    /// whether one answers.
+    pub(super) async fn offer_ports(&self, caller: &mut Caller) -> bool {
+        let text =
+            "no kube-proxy answers: ports 10249 and 10256 are free for a moment, in case one runs";
+        caller.say(text).await;
         self.board.post_serving_state(ServingState::ReleasingPorts);
-        observe_answer(caller).await;
+        let answers = observe_answer(caller).await;
         self.board.post_serving_state(ServingState::Serving);
+        answers
     }
 
     async fn expect_withdrawal(&self, caller: &mut Caller) -> Ending {

@@ -5,8 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,10 +25,10 @@ use tracing::{info, warn};
 use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
+use super::writer::Writer;
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
 use crate::serving_state::HandbackMark;
-use foreign_proxy::process::KubeProxy;
 use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a request may take to arrive, and its maximum length in bytes.
@@ -48,9 +47,8 @@ pub(crate) struct Server {
     pub(super) lock: Lock,
     /// Held during a handover.
     pub(super) turn: Mutex<()>,
-    /// Whether a kube-proxy has answered since this agent last removed rules. If none answers any
-    /// more, it has ended.
-    pub(super) has_answered: AtomicBool,
+    /// What is known of the kube-proxy that wrote the rules.
+    writer: std::sync::Mutex<Writer>,
     /// kube-proxy's counters as of the last check, which blocking threads read and replace.
     pub(super) counters: Arc<std::sync::Mutex<Counters>>,
 }
@@ -95,7 +93,7 @@ impl Server {
             debug,
             lock,
             turn: Mutex::new(()),
-            has_answered: AtomicBool::new(false),
+            writer: std::sync::Mutex::default(),
             counters: Arc::default(),
         }
     }
@@ -207,11 +205,19 @@ impl Server {
         scan
     }
 
-    /// Keeps in mind that a kube-proxy has answered.
+    /// Keeps in mind what a scan says of the kube-proxy that wrote the rules.
     pub(super) fn remember(&self, scan: &ForeignProxyScan) {
-        if let ForeignProxyScan::Seen(_, KubeProxy::Answers { .. }) = scan {
-            self.has_answered.store(true, Ordering::Relaxed);
-        }
+        let writer = self.writer().after(scan);
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = writer;
+    }
+
+    /// Forgets it: another program has changed rules, as each kube-proxy does when it starts.
+    pub(super) fn expect_another_writer(&self) {
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = Writer::Unknown;
+    }
+
+    pub(super) fn writer(&self) -> Writer {
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns Signpost's side of a comparison.

@@ -1,6 +1,5 @@
 //! The takeover, from kube-proxy to Signpost.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::closing::SignpostNodePorts;
 use super::kube_proxy_rules;
 use super::local_detection;
-use super::preflight::Point;
+use super::preflight::{Point, Severity};
 use super::server::{Caller, Server, blocking};
 use super::{Ending, WarningPolicy};
 use crate::serving_state::ServingState;
@@ -41,11 +40,18 @@ impl Server {
     pub(super) async fn take_over(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
         let mut scan = self.observe_proxies().await;
-        if effort == WarningPolicy::Careful && self.may_be_silenced(&scan, before) {
-            self.offer_ports(caller).await;
+        let mut points = self.check_takeover(&scan, before).await;
+        // Only if nothing else prevents it: ports are not freed for an attempt that is refused
+        // again and again.
+        if effort == WarningPolicy::Careful
+            && points.iter().all(|point| point.weight == Severity::Note)
+            && before == ServingState::Serving
+            && self.writer().may_run_silently(&scan)
+            && self.offer_ports(caller).await
+        {
             scan = self.observe_proxies().await;
+            points = self.check_takeover(&scan, before).await;
         }
-        let points = self.check_takeover(&scan, before).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
@@ -91,20 +97,7 @@ impl Server {
                 return Ending::Failed;
             }
         }
-        self.has_answered.store(false, Ordering::Relaxed);
         self.expect_gone(caller).await
-    }
-
-    /// Returns whether the kube-proxy that wrote the rules may run although none answers: it was
-    /// started after the agent, which has its ports.
-    fn may_be_silenced(&self, scan: &ForeignProxyScan, serving_state: ServingState) -> bool {
-        let has_rules = matches!(
-            scan,
-            ForeignProxyScan::Seen(found, KubeProxy::Silent) if !found.is_taken_over()
-        );
-        has_rules
-            && serving_state == ServingState::Serving
-            && !self.has_answered.load(Ordering::Relaxed)
     }
 
     async fn remove_legacy_chains(&self, caller: &mut Caller) -> Result<(), Ending> {
