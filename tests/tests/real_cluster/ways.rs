@@ -25,14 +25,16 @@ pub(crate) enum Place {
 pub(crate) type Client = (Place, (Protocol, Family));
 
 /// Clients outside, on nodes and in Pods that cover each node, protocol and family.
-pub(crate) const EVERYWHERE: [Client; 7] = [
+pub(crate) const EVERYWHERE: [Client; 9] = [
     (Place::Outside(1), (Protocol::Tcp, Family::Ipv4)),
     (Place::Outside(2), (Protocol::Udp, Family::Ipv6)),
+    (Place::Outside(3), (Protocol::Tcp, Family::Ipv4)),
     (Place::Node(2), (Protocol::Tcp, Family::Ipv6)),
     (Place::Node(3), (Protocol::Udp, Family::Ipv4)),
     (Place::Pod(1), (Protocol::Tcp, Family::Ipv6)),
     (Place::Pod(2), (Protocol::Tcp, Family::Ipv4)),
     (Place::Pod(3), (Protocol::Udp, Family::Ipv4)),
+    (Place::Pod(3), (Protocol::Tcp, Family::Ipv6)),
 ];
 
 /// The interval of each client's requests.
