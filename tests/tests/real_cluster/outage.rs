@@ -14,10 +14,13 @@ const OUTAGE: Duration = Duration::from_secs(15);
 /// retry.
 const PODS_CHANGE_WITHIN: Duration = Duration::from_secs(240);
 
+/// The API server is away in the middle of a rollout (failure story T323).
 pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     let before = stage.observe_component("agent")?;
+    let had = stage.observe_node_proxies()?;
     let servers = stage.observe_servers(SHIFTING)?;
     let connections = stage.connect()?;
+    stage.edit_sync_period("31s")?;
     stage.cluster.control_plane_mut().stop_api_server();
     let away = sit_out(stage);
     let served = stage.wait_until_served(SHIFTING, &servers, Duration::ZERO);
@@ -34,7 +37,8 @@ pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
         back.elapsed()
     );
     stage.wait_until_served(SHIFTING, &servers, PROMPTLY)?;
-    stage.wait_until_ready()?;
+    stage.wait_until_settled()?;
+    stage.expect_one_configuration_since(&had)?;
     let after = stage.wait_for_component("agent", "agents to be ready", |_| true)?;
     ensure!(after == before, "agents were {before:?} and are {after:?}");
     connections.finish_unharmed()

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use crds::condition::PROGRESSING;
 use crds::condition::reason::SETTLED;
 use crds::{NodeProxy, ProxyProfile};
@@ -220,6 +220,34 @@ impl Stage {
             });
             Ok(is_settled.then_some(profile))
         })
+    }
+
+    /// Edits the profile, so that every node is to be given another configuration.
+    pub(crate) fn edit_sync_period(&self, period: &str) -> Result<()> {
+        let patch = json!({"spec": {"syncPeriod": period}});
+        self.patch_profile(&patch.to_string())
+    }
+
+    /// Asserts that each node has been given one configuration since it had these NodeProxies.
+    pub(crate) fn expect_one_configuration_since(
+        &self,
+        before: &BTreeMap<String, NodeProxy>,
+    ) -> Result<()> {
+        for (node, proxy) in self.observe_node_proxies()? {
+            let then = before
+                .get(&node)
+                .and_then(|proxy| proxy.metadata.generation);
+            let generations = proxy
+                .metadata
+                .generation
+                .zip(then)
+                .map(|(now, then)| now - then);
+            ensure!(
+                generations == Some(1),
+                "{node} has had {generations:?} configurations"
+            );
+        }
+        Ok(())
     }
 
     /// Returns Signpost's Pods of a component, `agent` or `operator`, except for those that are
