@@ -1,6 +1,8 @@
 //! A cluster with Signpost's manifests, and reads from it.
 
-use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::control_plane::{Contents, ControlPlane, Options};
 use tests::deadline::wait_for;
@@ -170,11 +172,29 @@ impl Cluster {
 
     /// Returns the holder of the operators' lease; empty if there is none.
     pub(crate) fn holder(&self) -> Result<String> {
-        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
-        let lease = self.objects.get(&format!("{leases}/signpost-operator"))?;
-        let holder =
-            lease.and_then(|lease| Some(lease["spec"]["holderIdentity"].as_str()?.to_owned()));
+        let holder = self
+            .lease()?
+            .and_then(|lease| Some(lease["spec"]["holderIdentity"].as_str()?.to_owned()));
         Ok(holder.unwrap_or_default())
+    }
+
+    /// Returns the operators' lease.
+    fn lease(&self) -> Result<Option<Value>> {
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases");
+        self.objects.get(&format!("{leases}/signpost-operator"))
+    }
+
+    /// Returns once `holder` has renewed the operators' lease this many times. It must hold it all
+    /// the time.
+    pub(crate) fn wait_for_renewals(&self, holder: &str, count: usize) -> Result<()> {
+        let mut renewed = BTreeSet::new();
+        wait_for("renewals of the lease", DEADLINE, || {
+            let lease = self.lease()?.context("there is no lease")?;
+            let spec = &lease["spec"];
+            ensure!(spec["holderIdentity"] == holder, "{spec:#}");
+            renewed.insert(spec["renewTime"].to_string());
+            Ok((renewed.len() > count).then_some(()))
+        })
     }
 
     pub(crate) fn wait_for_holder(&self, expected: &str) -> Result<()> {

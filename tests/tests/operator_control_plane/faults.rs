@@ -8,6 +8,9 @@ mod pools;
 mod record;
 mod stage;
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use tests::deadline::wait_for;
 use tests::load_balancer::LoadBalancer;
@@ -30,6 +33,13 @@ const ATTEMPTS: usize = 3;
 
 /// How often API servers cut their watches in each part of a rollout.
 const CUTS: usize = 3;
+
+/// How long a leader is stopped and leads afterwards: less than its term of 10 s, more than the two
+/// seconds between two renewals.
+const SHORT_STOP: Duration = Duration::from_secs(3);
+
+/// The renewals of a Lease within which a standby reads it.
+const RENEWALS: usize = 2;
 
 /// Runs `test`; on a new control plane again if a phase was over before the fault acted.
 fn in_every_phase(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
@@ -56,13 +66,21 @@ pub(crate) fn t199_an_operator_killed_in_any_phase_of_a_rollout_is_followed_by_o
 fn kill_operator(cluster: &mut Cluster) -> Result<()> {
     let stage = Stage::start(cluster, POOLS)?;
     let operator = Operator::start(stage.cluster, "operator-1")?;
+    stage.cluster.wait_for_holder("operator-1")?;
+    let standby = Operator::start(stage.cluster, "operator-2")?;
     stage.settle()?;
+    // Failure story T321: the record of the Lease that the standby knows is older than a term when it
+    // continues.
+    standby.suspend()?;
     stage.reach_every_phase()?;
     operator.crash()?;
     stage.expect_every_phase()?;
     // A container that is started again has the same identity, and takes over at once.
     let _operator = Operator::start(stage.cluster, "operator-1")?;
-    stage.expect_ends(&[])
+    stage.expect_ends(&[])?;
+    standby.resume()?;
+    stage.cluster.wait_for_renewals("operator-1", RENEWALS)?;
+    stage.expect_given(&[])
 }
 
 pub(crate) fn t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_continues(
@@ -159,9 +177,11 @@ pub(crate) fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_
 
 fn lose_kubelets(cluster: &mut Cluster) -> Result<()> {
     let stage = Stage::start(cluster, POOLS)?;
-    let _operator = Operator::start(stage.cluster, "operator-1")?;
+    let operator = Operator::start(stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
+    // Failure story T321: the leader is stopped meanwhile, for less than its term.
+    operator.suspend()?;
     stage.expect_every_phase()?;
     // The first node has the change in nearly every pool, and in most of them the last does not.
     let lost = POOLS
@@ -169,12 +189,16 @@ fn lose_kubelets(cluster: &mut Cluster) -> Result<()> {
         .flat_map(|pool| [pool.node(1), pool.node(pool.size)]);
     let lost: Vec<String> = lost.collect();
     stage.agents.lose_kubelets(&lost)?;
+    sleep(SHORT_STOP);
+    operator.resume()?;
     stage.agents.restart()?;
     stage.wait_for_a_plan()?;
     stage.agents.restart()?;
     stage.wait_for_a_plan()?;
     stage.agents.find_kubelets(&lost)?;
-    stage.expect_ends(&[])
+    stage.expect_ends(&[])?;
+    ensure!(stage.cluster.holder()? == "operator-1");
+    Ok(())
 }
 
 /// Nodes that were lost before their turn do not report, so that nothing but their number can hold

@@ -173,12 +173,25 @@ pub(crate) const HELD: Pool = Pool {
     ..IN_WAVES
 };
 
-/// The canary is to hand back, and has not reported yet.
+/// One node has taken over, the next two are at it, and the others are still with kube-proxy.
+pub(crate) const TAKING_OVER: Pool = Pool {
+    name: "taking-over",
+    min_ready: Duration::ZERO,
+    handover: Handover::Takeover,
+    is_in_phase: |pool, record| {
+        let mut at_it = [2, 3].into_iter();
+        let is_at_it =
+            |number| pool.has_changed(number, record) && !pool.has_reported(number, record);
+        pool.has_reported(1, record) && at_it.all(is_at_it) && !pool.has_changed(4, record)
+    },
+    ..IN_WAVES
+};
+
+/// One node has handed back, the next two are at it, and the others are still with Signpost.
 pub(crate) const HANDING_BACK: Pool = Pool {
     name: "handing-back",
-    min_ready: Duration::ZERO,
     handover: Handover::Handback,
-    ..UNREPORTED
+    ..TAKING_OVER
 };
 
 /// One pool for each phase of a rollout.
@@ -192,6 +205,7 @@ pub(crate) const POOLS: &[Pool] = &[
     SETTLED,
     FAILING,
     HELD,
+    TAKING_OVER,
     HANDING_BACK,
 ];
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::agents::Agents;
 use super::pools::{
     BETWEEN, End, FAILING, FIRST, HANDING_BACK, HELD, PAUSED, PROVING, Pool, RETURNING, SECOND,
-    SETTLED, STAMPING, UNREPORTED,
+    SETTLED, STAMPING, TAKING_OVER, UNREPORTED,
 };
 use super::record::Record;
 use crate::cluster::Cluster;
@@ -81,21 +81,17 @@ impl<'c> Stage<'c> {
     /// in the phase of its name.
     pub(crate) fn reach_every_phase(&self) -> Result<()> {
         let agents = &self.agents;
-        for pool in [
-            &UNREPORTED,
-            &PROVING,
-            &STAMPING,
-            &PAUSED,
-            &FAILING,
-            &HANDING_BACK,
-        ] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &FAILING] {
             agents.hold(pool.nodes());
         }
-        agents.hold(BETWEEN.nodes().skip(1));
+        let past_their_canary = [&BETWEEN, &TAKING_OVER, &HANDING_BACK];
+        for pool in past_their_canary {
+            agents.hold(pool.nodes().skip(1));
+        }
         for pool in self.pools.iter().filter(|pool| pool.name != FAILING.name) {
             self.edit(pool, SECOND)?;
         }
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &HANDING_BACK] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED] {
             self.wait_for_canary(pool)?;
         }
         self.wait_for_status(&HELD, "nodes to wait for kube-proxy", |status| {
@@ -123,7 +119,9 @@ impl<'c> Stage<'c> {
             nodes.any(|node| record.given(&node).len() == 3)
         })?;
         self.wait_for_phase(&SETTLED, "Settled")?;
-        self.wait_for_second_wave()?;
+        for pool in past_their_canary {
+            self.wait_for_second_wave(pool)?;
+        }
 
         // From here on, each phase passes by itself within seconds; the deadline of this pool is the
         // latest.
@@ -166,14 +164,15 @@ impl<'c> Stage<'c> {
     pub(crate) fn reach_second_wave(&self) -> Result<()> {
         self.agents.hold(BETWEEN.nodes().skip(1));
         self.edit(&BETWEEN, SECOND)?;
-        self.wait_for_second_wave()
+        self.wait_for_second_wave(&BETWEEN)
     }
 
-    fn wait_for_second_wave(&self) -> Result<()> {
-        self.agents
-            .wait_for("a change of the second wave", |record| {
-                second_wave().all(|node| record.has(&node, SECOND))
-            })
+    fn wait_for_second_wave(&self, pool: &Pool) -> Result<()> {
+        let second = [pool.node(2), pool.node(3)];
+        let what = format!("a change of the second wave of {}", pool.name);
+        self.agents.wait_for(&what, |record| {
+            second.iter().all(|node| record.has(node, SECOND))
+        })
     }
 
     /// Lets all agents report, but the canary that shall not.
