@@ -1,15 +1,31 @@
 //! Handovers with continuous traffic.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::condition::READY;
+use crds::ProxyProfileSpec;
+use crds::address::NodePortAddress;
+use crds::condition::{DEGRADED, READY};
+use crds::profile::forwarding::NodePortsSpec;
+use crds::profile::handover::Handover;
 use dataplane::{Family, Protocol};
 use testkit::address_plan as addresses;
 use tests::network::{Outcome, Probe, probe};
 
 use crate::crowd::Crowd;
 use crate::stage::{Mode, NODE_ON_THE_WAY, NODE_PORT, Printed, Stage};
+
+/// What the check says if kube-proxy's counters alone speak against a takeover.
+pub(crate) const HITS: &str = "since kube-proxy wrote their rules, clients have used node ports at addresses that close, and would \
+                               be refused";
+/// A connection from the node to a node port at an address where Signpost serves none.
+const TO_ONE_THAT_CLOSES: Probe = Probe {
+    protocol: Protocol::Tcp,
+    source: None,
+    destination: SocketAddr::new(IpAddr::V4(NODE_ON_THE_WAY), NODE_PORT),
+    deadline: Duration::from_secs(5),
+};
 
 /// Failure story T18 (kubernetes#119265): nothing of Signpost is left, and everything else is
 /// unchanged. From kube-proxy to Signpost, back, and once more, with restarts at every point in
@@ -215,20 +231,7 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     ensure!(!named.contains(&&*own), "{named:?}");
     expect(reported, true, "nothing was changed")?;
 
-    // kube-proxy's rules answer this connection.
-    let question = Probe {
-        protocol: Protocol::Tcp,
-        source: None,
-        destination: (NODE_ON_THE_WAY, NODE_PORT).into(),
-        deadline: Duration::from_secs(5),
-    };
-    let outcomes = probe(stage.node()?, &question, 3)?;
-    ensure!(
-        outcomes
-            .iter()
-            .all(|outcome| matches!(outcome, Outcome::Answered { .. })),
-        "{outcomes:?}"
-    );
+    use_node_port_that_closes(stage)?;
     let before = list_everything(stage)?;
     let refused = stage.run(&["takeover"])?;
     let used = format!("{NODE_ON_THE_WAY}:{NODE_PORT}/tcp (3 connections)");
@@ -241,13 +244,54 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
         list_everything(stage)? == before,
         "a refusal changed something"
     );
+
+    // Failure story T324: the profile's field goes by the counters, too, if every address closes.
+    run(stage, "conntrack", &["-F"])?;
+    let elsewhere = NodePortsSpec {
+        addresses: Some(vec![NodePortAddress::Within("192.0.2.0/24".parse()?)]),
+        ..NodePortsSpec::default()
+    };
+    stage.configure_by(&ProxyProfileSpec {
+        handover: Handover::Takeover,
+        node_ports: elsewhere,
+        ..ProxyProfileSpec::default()
+    })?;
+    let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
+    ensure!(refused.reason == "HandoverRefused", "{refused:?}");
+    let counted = format!("{HITS}: {NODE_PORT}/tcp (3 connections");
+    ensure!(refused.message.contains(&counted), "{refused:?}");
+    ensure!(!refused.message.contains("node ports now"), "{refused:?}");
+    ensure!(!is_gone(stage, mode)?);
+    let manual = stage.configure(Handover::Manual)?;
+    stage.wait_for_applied(&manual)?;
+
     expect(
         stage.run(&["takeover", "--force"])?,
         true,
         "Signpost alone serves",
     )?;
-    let outcomes = probe(stage.node()?, &question, 1)?;
+    let outcomes = probe(stage.node()?, &TO_ONE_THAT_CLOSES, 1)?;
     ensure!(matches!(outcomes[..], [Outcome::Refused]), "{outcomes:?}");
+    Ok(())
+}
+
+/// Connects three times to a node port at an address where Signpost serves none. kube-proxy's rules
+/// answer.
+pub(crate) fn use_node_port_that_closes(stage: &Stage) -> Result<()> {
+    let outcomes = probe(stage.node()?, &TO_ONE_THAT_CLOSES, 3)?;
+    let mut all = outcomes.iter();
+    ensure!(
+        all.all(|outcome| matches!(outcome, Outcome::Answered { .. })),
+        "{outcomes:?}"
+    );
+    Ok(())
+}
+
+/// Runs a program on the node.
+pub(crate) fn run(stage: &Stage, program: &str, arguments: &[&str]) -> Result<()> {
+    let output = stage.node()?.command(program).args(arguments).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {arguments:?}: {errors}");
     Ok(())
 }
 
