@@ -41,6 +41,9 @@ const FEW: u8 = 20;
 /// Far more than the two minutes for which IPVS remembers a closed connection, on a machine that is
 /// not emulated.
 pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(150);
+/// How long a change of another program may stay in a kernel with a few Services, which is read in
+/// milliseconds: the second between two checks, one check, and its repair.
+const REPAIRED_WITHIN: Duration = Duration::from_secs(3);
 /// The variant of iptables used by other programs. It makes no difference here.
 const OTHERS: Variant = Variant::NfTables;
 /// When the agent is killed after a change of the mode, in milliseconds.
@@ -354,7 +357,8 @@ fn changes_by_others() -> Result<()> {
         .iter()
         .map(|(key, ..)| Operation::RemoveVirtualServer { key: *key });
     socket.commit(&all.collect::<Vec<_>>())?;
-    wait_for("virtual servers removed", PROMPTLY, || {
+    // Further changes are repaired later and later, in case the other program repeats them.
+    wait_for("virtual servers removed", REPAIRED_WITHIN, || {
         Ok((without_marks(&observe(&mut socket)?) == without_marks(&before)).then_some(()))
     })?;
     stage.expect_answers(&SERVING)?;
