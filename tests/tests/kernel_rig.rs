@@ -197,6 +197,20 @@ impl Kernel {
                     |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs", 2),
                 ),
                 self.trial(
+                    "refuses_no_connection_at_a_step_of_a_change_in_mode_ipvs",
+                    |kernel| {
+                        let name = "a_change_is_a_healthy_service_refused::ipvs";
+                        kernel.expect_named("steps_kernel", name, 2)
+                    },
+                ),
+                self.trial("keeps_associations_through_all_modes", |kernel| {
+                    kernel.expect_named(
+                        "mode_kernel",
+                        "t278_sctp_associations_outlive_every_switch::among",
+                        1,
+                    )
+                }),
+                self.trial(
                     "completes_a_switch_of_mode_ipvs_that_was_killed",
                     |kernel| kernel.expect_named("mode_kernel", "::middle_of_nftables_and_ipvs", 1),
                 ),
@@ -210,7 +224,9 @@ impl Kernel {
                     kernel.expect_named("others_on_the_node_kernel", "ipvs/", 6)
                 }),
                 self.trial("has_every_scheduler_of_ipvs", |kernel| {
-                    kernel.expect_named("schedulers_kernel", "ipvs/", 16)
+                    // Debian's kernel lacks `twos`.
+                    let schedulers = if kernel.is_a_program() { 17 } else { 16 };
+                    kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
                 }),
                 self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
                     kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
