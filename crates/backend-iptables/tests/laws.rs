@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use backend::{Backend, Rendered};
+use backend::{Backend, FrontendContext, Rendered, UnsupportedField};
 use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{Config, Dataplane, Family, FrontendKey, Precedence, Target, compile};
 use proptest::prelude::*;
@@ -40,6 +41,35 @@ impl laws::Subject for EitherVariant {
 
     fn targets(&self, rules: &Rules, key: &FrontendKey) -> BTreeSet<Target> {
         rules.targets(key)
+    }
+}
+
+/// Failure story T93: the kernel remembers 100 clients of an endpoint, and says nothing when it forgets
+/// one for another.
+#[test]
+fn t93_services_with_affinity_are_named_because_the_kernel_remembers_few_clients() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let sticky = mk_service("shop/sticky").cluster_ip("10.96.0.10");
+    let sticky = sticky.cluster_ip("fd00:10:96::a").port("", 80);
+    let sticky = sticky.client_ip_affinity(Duration::from_secs(60)).build();
+    let other = mk_service("shop/web").cluster_ip("10.96.0.11");
+    let other = other.port("", 80).build();
+    for (service, expected) in [(sticky, 1), (other, 0)] {
+        let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+        let rules = compile(&service, &endpoints.build(), &node, &config);
+        let backend = Iptables::detached(Family::Ipv4, Variant::NfTables);
+        let named = rules.frontends.iter().flat_map(|(key, frontend)| {
+            backend.unsupported_fields(FrontendContext {
+                config: &config,
+                service: &service.key,
+                key: *key,
+                frontend,
+            })
+        });
+        let named: Vec<_> = named.collect();
+        assert_eq!(named.len(), expected, "of one family: {named:?}");
+        let is_affinity = |field: &UnsupportedField| field.field == "spec.sessionAffinity";
+        assert!(named.iter().all(is_affinity), "{named:?}");
     }
 }
 
