@@ -50,15 +50,11 @@ pub(crate) fn diff(observed: &Rules, desired: &Rules) -> Change {
         change.append(TableName::Nat, nat, &first.nat);
         nat = &first.nat;
     }
-    let mut filter = &observed.filter;
-    if !between::is_partly_hooked(filter) {
-        change.append(TableName::Filter, filter, &between.closed);
-        filter = &between.closed;
-    }
+    change.append(TableName::Filter, &observed.filter, &between.closed);
     let retained = retained::retain(nat, &desired.nat, &desired.trees);
     change.append(TableName::Nat, nat, &retained);
     change.append(TableName::Nat, &retained, &desired.nat);
-    change.append(TableName::Filter, filter, &between.claimed);
+    change.append(TableName::Filter, &between.closed, &between.claimed);
     change.append(TableName::Filter, &between.claimed, &desired.filter);
     change
 }

@@ -54,9 +54,13 @@ impl FilterStages {
             }
         }
         for (chain, hooks) in LEADING {
-            let mut hooks = hooks.iter();
-            if !hooks.all(|hook| leads_to(&observed.filter, *hook, CLUSTER_IPS)) {
-                drop_jumps(&mut closed, chain, CLUSTER_IPS);
+            let leads = |hook: &&BuiltIn| leads_to(&observed.filter, **hook, CLUSTER_IPS);
+            let (leading, damaged): (Vec<&BuiltIn>, Vec<&BuiltIn>) = hooks.iter().partition(leads);
+            match leading.is_empty() {
+                true => drop_jumps(&mut closed, chain, CLUSTER_IPS),
+                false => damaged
+                    .into_iter()
+                    .for_each(|hook| lead_past_cluster_ips(&mut closed, *hook, chain)),
             }
         }
         FilterStages { closed, claimed }
@@ -80,20 +84,6 @@ const LEADING: [(&str, &[BuiltIn]); 2] = [
     (LEAVING, &[BuiltIn::Forward, BuiltIn::Output]),
 ];
 
-/// Whether refusals of cluster IPs apply to one hook but not to another hook of the same chain, as
-/// after damage by another program. Repaired before table nat, they might refuse packets that table
-/// nat is about to serve.
-pub(super) fn is_partly_hooked(filter: &TableRules) -> bool {
-    let mut leading = LEADING.iter();
-    leading.any(|(_, hooks)| {
-        let mut leads = hooks
-            .iter()
-            .map(|hook| leads_to(filter, *hook, CLUSTER_IPS));
-        let first = leads.next();
-        leads.any(|next| Some(next) != first)
-    })
-}
-
 /// Whether packets at `hook` reach `entrance`.
 fn leads_to(filter: &TableRules, hook: BuiltIn, entrance: &str) -> bool {
     let leads = |rules: &[Rule], to: &str| {
@@ -104,17 +94,53 @@ fn leads_to(filter: &TableRules, hook: BuiltIn, entrance: &str) -> bool {
         let from = filter.chains().get(&Arc::from(from));
         from.is_some_and(|from| leads(&from.rules, to))
     };
-    let outer = match hook {
-        BuiltIn::Input => INPUT,
-        BuiltIn::Forward => FORWARD,
-        BuiltIn::Output => OUTPUT,
-        BuiltIn::Prerouting | BuiltIn::Postrouting => return false,
+    let Some(outer) = outer(hook) else {
+        return false;
     };
     let entries = filter.entries.get(&hook);
     entries.is_some_and(|entries| leads(entries, outer))
         && LEADING.iter().any(|(chain, hooks)| {
             hooks.contains(&hook) && passes(outer, chain) && passes(chain, entrance)
         })
+}
+
+/// The chain that `hook` enters.
+fn outer(hook: BuiltIn) -> Option<&'static str> {
+    match hook {
+        BuiltIn::Input => Some(INPUT),
+        BuiltIn::Forward => Some(FORWARD),
+        BuiltIn::Output => Some(OUTPUT),
+        BuiltIn::Prerouting | BuiltIn::Postrouting => None,
+    }
+}
+
+/// Has `hook` lead to a copy of `chain` without refusals of cluster IPs. Another program has damaged
+/// this hook, and not another one of the same chain: refusals of cluster IPs go on there, and here they
+/// might refuse packets that table nat is about to serve.
+fn lead_past_cluster_ips(filter: &mut TableRules, hook: BuiltIn, chain: &str) {
+    let Some(outer) = outer(hook).map(Arc::from) else {
+        return;
+    };
+    let found = |name: &Arc<str>| filter.chains().get(name).cloned();
+    let (Some(entering), Some(all)) = (found(&outer), found(&chain.into())) else {
+        return;
+    };
+    let copy: Arc<str> = format!("{chain}-REPAIRED").into();
+    filter.insert(Arc::clone(&copy), all);
+    drop_jumps(filter, &copy, CLUSTER_IPS);
+    let rules = entering.rules.iter().cloned().map(|mut rule| {
+        if let Target::Jump(to) | Target::Goto(to) = &mut rule.target
+            && **to == *chain
+        {
+            *to = Arc::clone(&copy);
+        }
+        rule
+    });
+    let entering = Chain {
+        rules: rules.collect(),
+        ..Chain::clone(&entering)
+    };
+    filter.put(outer, Some(entering));
 }
 
 /// Removes the rules of a chain that lead to `entrance`.

@@ -7,6 +7,7 @@ use dataplane::{Dataplane, Endpoints, Family, Node, Origin, Packet, Protocol, Se
 use testkit::{
     EndpointsBuilder, ServiceBuilder, mk_config, mk_endpoints, mk_node, mk_service, port,
 };
+use xtables::{TableChange, TableName};
 
 use super::{backend, expect_good_steps};
 
@@ -130,4 +131,44 @@ fn t99_an_external_ip_that_becomes_a_cluster_ip_is_served_or_refused_where_no_no
     let before = state(&[before]);
     let after = state(&[web().port("", 80).build(), other]);
     expect_good_changes(&before, &after, "198.51.100.1", 80);
+}
+
+/// Failure story T313: another program has emptied the chain of one hook, and meanwhile a Service has
+/// lost its endpoints.
+#[test]
+fn t313_a_change_that_coincides_with_damage_to_one_hook_lets_no_packet_pass() {
+    let service = || {
+        let service = mk_service("shop/web").cluster_ip("10.96.0.1");
+        service.external_ip("198.51.100.7").port("", 80)
+    };
+    let endpoints = mk_endpoints().tcp("").ready("10.0.2.7:80", "node-2");
+    let before = state(vec![(service(), endpoints)]);
+    let after = state(vec![(service(), mk_endpoints().tcp(""))]);
+    let backend = backend(Family::Ipv4);
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "203.0.113.2".parse().expect("an address"),
+        destination: "198.51.100.7".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(80),
+    };
+    for chain in ["SIGNPOST-OUTPUT", "SIGNPOST-FORWARD"] {
+        let [held, desired] =
+            [&before, &after].map(|state| backend.render(state, &Rendered::default()));
+        let mut held = super::held(&backend, &held);
+        let emptied = TableChange {
+            chains: vec![(chain.into(), [].into())],
+            ..TableChange::new(TableName::Filter)
+        };
+        held.replay(&emptied).expect("any program can do that");
+        let ends = [&before, &after];
+        expect_good_steps(
+            &backend,
+            (held, &desired),
+            ends,
+            std::slice::from_ref(&packet),
+        );
+    }
 }
