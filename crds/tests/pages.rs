@@ -66,16 +66,13 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     names
 }
 
-/// Whether a word is written like `RulesContested`: of two parts at least, and not in capitals alone.
+/// Whether a word is written like `RulesContested` or `IPv4Programmed`: of two parts at least, and not
+/// in capitals alone.
 fn is_compound(word: &str) -> bool {
-    let mut letters = word.chars();
-    let begins = letters
-        .next()
-        .is_some_and(|letter| letter.is_ascii_uppercase());
-    let goes_on = letters
-        .next()
-        .is_some_and(|letter| letter.is_ascii_lowercase());
-    begins && goes_on && letters.any(|letter| letter.is_ascii_uppercase())
+    let letters: Vec<char> = word.chars().collect();
+    let mut pairs = letters.windows(2);
+    word.starts_with(|letter: char| letter.is_ascii_uppercase())
+        && pairs.any(|pair| !pair[0].is_ascii_uppercase() && pair[1].is_ascii_uppercase())
 }
 
 /// The words in code, inside lines and in blocks.

@@ -111,7 +111,7 @@ impl Allocation {
     }
 
     /// Whether a number is left for another owner in `namespace`: a namespace has no more of them
-    /// than it leaves for others, so that no tenant takes them all.
+    /// than it leaves for others, so that no namespace takes them all.
     pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
         self.count(namespace) < self.most.saturating_sub(self.owners.len())
     }

@@ -181,7 +181,7 @@ impl<'a> Draft<'a> {
     ) {
         let family = self.family;
         let plan = |service| (service, ServicePlan::of(desired, service, family));
-        let mut plans: Vec<_> = services.iter().map(plan).collect();
+        let plans: Vec<_> = services.iter().map(plan).collect();
         let known = |owner: &Owner| match &self.found {
             Some(found) => found.get(owner),
             None => self.near.allocation.get(owner),
@@ -193,17 +193,26 @@ impl<'a> Draft<'a> {
         for (service, new) in &plans {
             self.release(before, service, new, &replaced);
         }
-        // Services without a mark may find some now.
+        self.place_plans(before, &plans, &replaced);
+        // Services without a mark may find some now. One at a time: a mark that is left is for one
+        // of them, and the others need not be planned again.
         let unmarked = self.rules.unmarked.clone();
-        let unmarked = unmarked.iter().map(|(service, _)| service);
-        let admitted = unmarked.filter(|service| {
-            let is_admitted = self.rules.allocation.admits(&service.namespace);
-            is_admitted && !services.contains(*service)
-        });
-        for (service, new) in admitted.map(plan).collect::<Vec<_>>() {
-            self.release(before, service, &new, &replaced);
-            plans.push((service, new));
+        for (service, _) in unmarked.iter() {
+            if self.rules.allocation.admits(&service.namespace) && !services.contains(service) {
+                let new = ServicePlan::of(desired, service, family);
+                self.release(before, service, &new, &replaced);
+                self.place_plans(before, &[(service, new)], &replaced);
+            }
         }
+    }
+
+    /// Gives what `plans` need their marks, virtual servers and elements.
+    fn place_plans(
+        &mut self,
+        before: &Dataplane,
+        plans: &[(&ServiceKey, ServicePlan)],
+        replaced: &BTreeSet<u32>,
+    ) {
         // The marks that are known count before any is given out.
         let mut renewed: BTreeSet<&Owner> = BTreeSet::new();
         for owner in plans.iter().flat_map(|(_, plan)| plan.needs.keys()) {
@@ -217,7 +226,7 @@ impl<'a> Draft<'a> {
                 None => {}
             }
         }
-        for (service, new) in &plans {
+        for (service, new) in plans {
             let mut numbers = BTreeMap::new();
             for (owner, need) in &new.needs {
                 let (servers, near) = (&self.rules.servers, &self.near.servers);

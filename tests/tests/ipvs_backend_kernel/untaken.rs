@@ -7,6 +7,7 @@ use backend_ipvs::{MARKS, TABLE};
 use dataplane::{Family, Protocol};
 use netlink::ipvs::{IpvsSocket, Operation};
 use netlink::nf_tables::family_name;
+use tests::deadline::patience;
 use tests::network::{Namespace, Outcome, Way};
 
 use crate::stage::{Affinity, PATIENCE, SERVING, Stage, cluster_ip, is_by, server};
@@ -29,7 +30,7 @@ pub(super) fn reach_no_process() -> Result<()> {
     remove_virtual_servers(stage.node()?)?;
     for (family, way) in ways {
         let before = untaken(stage.node()?, family)?;
-        let outcome = way.observe_once(PROMPTLY)?;
+        let outcome = way.observe_once(patience(PROMPTLY))?;
         let is_refused = match way.protocol {
             // The error would come from the cluster IP, and IPv4 sends none from an address that no
             // device has.

@@ -73,7 +73,8 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     stop_kube_proxy(stage)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
     expect_tables(stage, &SIGNPOST, &KUBE_PROXY)?;
-    stage.wait_until_ready()?;
+    // In a rollout, refusals are failures.
+    stage.wait_until_settled()?;
 
     // It moves them back, too: agents leave the rules of a kube-proxy that was started again.
     start_kube_proxy(stage)?;

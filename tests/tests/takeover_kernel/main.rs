@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: takeovers from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 19] = [
+    let tests: [(&str, Test); 20] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,

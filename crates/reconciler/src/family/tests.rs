@@ -1,3 +1,4 @@
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -488,9 +489,9 @@ fn t310_a_service_that_a_backend_has_no_room_for_is_reported_as_long_as_it_has_n
     };
     kernel.leave_no_room(vec![no_room.clone()]);
     let sync = family.sync(&desired, Reason::Startup, &clock);
-    assert_eq!(*sync.unsupported_fields, [no_room.clone()]);
+    assert_eq!(*sync.unsupported_fields, *slice::from_ref(&no_room));
     let sync = family.sync(&desired, Reason::Timer, &clock);
-    assert_eq!(*sync.unsupported_fields, [no_room.clone()]);
+    assert_eq!(*sync.unsupported_fields, *slice::from_ref(&no_room));
     assert_eq!(*family.status().unsupported_fields, [no_room]);
     kernel.leave_no_room(Vec::new());
     desired.remove(&ServiceKey::new("shop", "cart"));
