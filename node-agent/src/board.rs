@@ -18,6 +18,7 @@ use crate::api_service::ApiServiceState;
 use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
 use crate::latency::Latencies;
+use crate::rules_writer::RulesWriter;
 use crate::serving_state::ServingState;
 use foreign_proxy::ForeignProxyScan;
 
@@ -40,6 +41,7 @@ pub(crate) struct Board {
     api_service: watch::Sender<ApiServiceState>,
     scan: watch::Sender<ForeignProxyScan>,
     others: watch::Sender<()>,
+    rules_writer: Mutex<RulesWriter>,
     latencies: Mutex<Latencies>,
     variants: watch::Sender<VariantScan>,
     families: Mutex<BTreeMap<Family, FamilyState>>,
@@ -74,6 +76,7 @@ impl Board {
             api_service: watch::Sender::new(ApiServiceState::default()),
             scan: watch::Sender::new(ForeignProxyScan::default()),
             others: watch::Sender::new(()),
+            rules_writer: Mutex::default(),
             latencies: Mutex::default(),
             variants: watch::Sender::new(VariantScan::default()),
             families: Mutex::default(),
@@ -223,7 +226,15 @@ impl Board {
     }
 
     pub(crate) fn post_scan(&self, scan: ForeignProxyScan) {
+        let mut writer = lock(&self.rules_writer);
+        *writer = writer.after(&scan);
+        drop(writer);
         post(&self.scan, scan);
+    }
+
+    /// What all scans and changes until now say of the kube-proxy that wrote the rules.
+    pub(crate) fn rules_writer(&self) -> RulesWriter {
+        *lock(&self.rules_writer)
     }
 
     /// Changes with each nf_tables change by another program that the agent is notified of.
@@ -232,6 +243,8 @@ impl Board {
     }
 
     pub(crate) fn post_others(&self) {
+        // Each kube-proxy changes rules when it starts.
+        *lock(&self.rules_writer) = RulesWriter::Unknown;
         self.others.send_replace(());
     }
 

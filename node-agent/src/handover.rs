@@ -21,7 +21,6 @@ mod local_detection;
 mod preflight;
 mod server;
 mod takeover;
-mod writer;
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};

@@ -39,6 +39,7 @@ mod process;
 mod process_settings;
 mod relay;
 mod reporter;
+mod rules_writer;
 mod running;
 mod servers;
 mod service_health;

@@ -51,12 +51,10 @@ impl Server {
     /// cancelled.
     pub(crate) async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
         let (mut status, mut scan) = (self.board.status(), self.board.scan());
-        let mut others = self.board.others();
         let mut desired = Handover::Manual;
         let mut pause = FIRST_PAUSE;
         let mut earliest = Instant::now();
         loop {
-            self.remember(&scan.borrow());
             let now = self.desired();
             if now != desired {
                 (desired, pause, earliest) = (now, FIRST_PAUSE, Instant::now());
@@ -82,10 +80,6 @@ impl Server {
                 changed = scan.changed() => {
                     if changed.is_err() { return }
                     (pause, earliest) = (FIRST_PAUSE, earliest.min(Instant::now() + FIRST_PAUSE / 2));
-                }
-                changed = others.changed() => {
-                    if changed.is_err() { return }
-                    self.expect_another_writer();
                 }
                 () = sleep_until(earliest), if Instant::now() < earliest => {}
             }

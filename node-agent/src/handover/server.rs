@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -25,7 +25,6 @@ use tracing::{info, warn};
 use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
-use super::writer::Writer;
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
 use crate::board::Board;
 use crate::serving_state::HandbackMark;
@@ -47,8 +46,6 @@ pub(crate) struct Server {
     pub(super) lock: Lock,
     /// Held during a handover.
     pub(super) turn: Mutex<()>,
-    /// What is known of the kube-proxy that wrote the rules.
-    writer: std::sync::Mutex<Writer>,
     /// kube-proxy's counters as of the last check, which blocking threads read and replace.
     pub(super) counters: Arc<std::sync::Mutex<Counters>>,
 }
@@ -93,7 +90,6 @@ impl Server {
             debug,
             lock,
             turn: Mutex::new(()),
-            writer: std::sync::Mutex::default(),
             counters: Arc::default(),
         }
     }
@@ -200,24 +196,8 @@ impl Server {
     /// Scans for other proxies now.
     pub(super) async fn observe_proxies(&self) -> ForeignProxyScan {
         let scan = blocking(foreign_proxy::observe).await;
-        self.remember(&scan);
         self.board.post_scan(scan.clone());
         scan
-    }
-
-    /// Keeps in mind what a scan says of the kube-proxy that wrote the rules.
-    pub(super) fn remember(&self, scan: &ForeignProxyScan) {
-        let writer = self.writer().after(scan);
-        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = writer;
-    }
-
-    /// Forgets it: another program has changed rules, as each kube-proxy does when it starts.
-    pub(super) fn expect_another_writer(&self) {
-        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = Writer::Unknown;
-    }
-
-    pub(super) fn writer(&self) -> Writer {
-        *self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns Signpost's side of a comparison.

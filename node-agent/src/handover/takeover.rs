@@ -46,7 +46,7 @@ impl Server {
         if effort == WarningPolicy::Careful
             && points.iter().all(|point| point.weight == Severity::Note)
             && before == ServingState::Serving
-            && self.writer().may_run_silently(&scan)
+            && self.board.rules_writer().may_run_silently(&scan)
             && self.offer_ports(caller).await
         {
             scan = self.observe_proxies().await;

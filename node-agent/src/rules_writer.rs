@@ -5,7 +5,7 @@ use foreign_proxy::{ForeignProxyScan, Legacy};
 
 /// What is known of the kube-proxy that wrote the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Writer {
+pub(crate) enum RulesWriter {
     /// It may run although none answers: it was started after the agent, which has its ports.
     #[default]
     Unknown,
@@ -13,14 +13,14 @@ pub(super) enum Writer {
     Answered,
 }
 
-impl Writer {
+impl RulesWriter {
     /// Returns what is known after a scan. Where nothing of kube-proxy is left, rules that appear
     /// later are those of another one.
-    pub(super) fn after(self, scan: &ForeignProxyScan) -> Writer {
+    pub(crate) fn after(self, scan: &ForeignProxyScan) -> RulesWriter {
         match scan {
-            ForeignProxyScan::Seen(_, KubeProxy::Answers { .. }) => Writer::Answered,
+            ForeignProxyScan::Seen(_, KubeProxy::Answers { .. }) => RulesWriter::Answered,
             ForeignProxyScan::Seen(found, KubeProxy::Silent) if found.is_taken_over() => {
-                Writer::Unknown
+                RulesWriter::Unknown
             }
             _ => self,
         }
@@ -28,11 +28,11 @@ impl Writer {
 
     /// Returns whether the writer of the rules of `scan` may run although it does not answer. The
     /// kernel announces no change of legacy tables, so there it may always.
-    pub(super) fn may_run_silently(self, scan: &ForeignProxyScan) -> bool {
+    pub(crate) fn may_run_silently(self, scan: &ForeignProxyScan) -> bool {
         let ForeignProxyScan::Seen(found, KubeProxy::Silent) = scan else {
             return false;
         };
-        !found.is_taken_over() && (self == Writer::Unknown || found.legacy == Legacy::Chains)
+        !found.is_taken_over() && (self == RulesWriter::Unknown || found.legacy == Legacy::Chains)
     }
 }
 
@@ -44,6 +44,7 @@ mod tests {
     use foreign_proxy::{Found, Mechanism};
 
     use super::*;
+    use crate::board::Board;
 
     fn scan(has_rules: bool, kube_proxy: KubeProxy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);
@@ -67,15 +68,50 @@ mod tests {
         let silent = scan(true, KubeProxy::Silent);
         let nothing = scan(false, KubeProxy::Silent);
         // The agent started first.
-        assert!(Writer::default().after(&silent).may_run_silently(&silent));
+        assert!(
+            RulesWriter::default()
+                .after(&silent)
+                .may_run_silently(&silent)
+        );
         // It answered, and was stopped.
-        let stopped = Writer::default().after(&answers).after(&silent);
+        let stopped = RulesWriter::default().after(&answers).after(&silent);
         assert!(!stopped.may_run_silently(&silent));
         assert!(!stopped.may_run_silently(&answers), "it does not answer");
         // It was started again after its rules had been removed.
         let again = stopped.after(&nothing).after(&silent);
         assert!(again.may_run_silently(&silent));
         assert!(!again.may_run_silently(&nothing), "it has rules");
+    }
+
+    /// The rules that are left are those of a kube-proxy that runs, or that was started again.
+    #[test]
+    fn t330_after_a_change_by_another_program_it_counts_what_is_seen_from_then_on() {
+        let answers = || {
+            scan(
+                true,
+                KubeProxy::Answers {
+                    at: "127.0.0.1:10249",
+                },
+            )
+        };
+        let silent = || scan(true, KubeProxy::Silent);
+        let board = Board::new();
+        let may_run = || board.rules_writer().may_run_silently(&silent());
+        board.post_scan(answers());
+        board.post_others();
+        board.post_scan(answers());
+        board.post_scan(silent());
+        assert!(
+            !may_run(),
+            "it changed rules, answered again, and was stopped"
+        );
+        board.post_scan(answers());
+        board.post_others();
+        board.post_scan(silent());
+        assert!(
+            may_run(),
+            "another one was started, and the agent has its ports"
+        );
     }
 
     /// Another one was started where the first one had left its rules: the agent cannot hear of
@@ -93,7 +129,7 @@ mod tests {
             ..Found::default()
         };
         let silent = ForeignProxyScan::Seen(found, KubeProxy::Silent);
-        let stopped = Writer::default().after(&answers);
+        let stopped = RulesWriter::default().after(&answers);
         assert!(stopped.may_run_silently(&silent));
     }
 }
