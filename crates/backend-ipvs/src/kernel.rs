@@ -3,6 +3,7 @@
 mod connections;
 mod draining;
 mod ending;
+mod known_servers;
 mod recovery;
 mod schedulers;
 mod settings;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend::{
     Backend, CommitError, Connections, Drift, Effect, FrontendContext, Noticing, ObserveError,
@@ -27,6 +28,7 @@ use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 use self::connections::Counted;
 use self::draining::Draining;
 use self::ending::Pace;
+use self::known_servers::{FullRead, ServerSocket};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 pub(crate) use self::schedulers::replace_as_programmed;
@@ -58,13 +60,17 @@ pub struct Ipvs {
     /// As of the last read.
     figures: Arc<Figures>,
     counted: Counted,
+    /// The last read of everything.
+    full_read: Option<FullRead>,
+    /// The routing rule, as it was last read or written.
+    delivery: Option<Presence>,
 }
 
 /// The state that both families share.
 #[derive(Debug)]
 struct Connection {
     tables: TableSocket,
-    servers: IpvsSocket,
+    servers: ServerSocket,
     routes: RouteSocket,
     settings: Settings,
     /// The virtual servers of other programs that were read last.
@@ -90,7 +96,7 @@ enum Holding {
 pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
     let connection = Arc::new(Mutex::new(Connection {
         tables: TableSocket::open()?,
-        servers: IpvsSocket::open(MARKS)?,
+        servers: ServerSocket::new(IpvsSocket::open(MARKS)?),
         routes: RouteSocket::open()?,
         settings: Settings::below(sysctls),
         foreign: Vec::new(),
@@ -120,6 +126,8 @@ impl Ipvs {
             draining: Draining::default(),
             figures: Arc::default(),
             counted: Counted::default(),
+            full_read: None,
+            delivery: None,
         }
     }
 
@@ -198,6 +206,7 @@ impl Backend for Ipvs {
     }
 
     fn observe(&mut self) -> Result<Rules, ObserveError> {
+        let began = Instant::now();
         let connection = self.connection();
         let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
         let mut connection = lock(&connection);
@@ -217,10 +226,12 @@ impl Backend for Ipvs {
             self.holding = Holding::Ending;
             return Ok(Rules::default());
         }
-        let timeouts = connection.servers.observe_timeouts();
+        let timeouts = connection.servers.socket().observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
         self.last_observed = last;
+        self.delivery = Some(delivery);
+        self.full_read = Some(FullRead::since(began));
         self.figures = Arc::new(figures);
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
@@ -246,8 +257,9 @@ impl Backend for Ipvs {
     }
 
     /// Changes that other programs make to virtual servers and routing rules produce no
-    /// notification, so drift is always possible. Settings are set again here, since they are not
-    /// read and compared.
+    /// notification. The list of virtual servers and the routing rule are compared each time, and
+    /// all the rest as often as costs a fiftieth of a processor. Settings are set again here, since
+    /// they are not read and compared.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
@@ -264,7 +276,18 @@ impl Backend for Ipvs {
         finished.map_err(|error| self.unremoved(error))?;
         // `limitations` reports those that could not be set.
         let _ = connection.settings.commit();
-        Ok(Drift::Possible)
+        let read = self.full_read;
+        if read.is_none_or(|read| read.is_due_again(Instant::now())) {
+            return Ok(Drift::Possible);
+        }
+        let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);
+        let changed = connection.servers.observe_foreign_change(self.family);
+        let delivery = connection.routes.observe(self.family, &DELIVERY);
+        let is_another = Some(delivery.map_err(unanswered)?) != self.delivery;
+        Ok(match is_another || changed.map_err(unanswered)? {
+            true => Drift::Possible,
+            false => Drift::None,
+        })
     }
 
     /// Neither does the kernel announce the end of a connection, which draining destinations wait
@@ -310,6 +333,10 @@ impl Backend for Ipvs {
             let failed = match step {
                 Step::Delivery(presence) => {
                     let result = connection.commit_delivery(self.family, presence).err();
+                    self.delivery = result.is_none().then_some(match presence {
+                        Presence::Absent => Presence::Absent,
+                        Presence::Partial | Presence::Whole => Presence::Whole,
+                    });
                     result.map(|e| self.uncommitted(of_delivery(&e, is_first), e))
                 }
                 Step::Timeouts(timeouts) => connection
@@ -423,10 +450,11 @@ impl Connection {
 
     /// Keeps timeouts that `timeouts` does not set.
     fn commit_timeouts(&mut self, timeouts: IdleTimeouts) -> Result<(), ipvs::CommitError> {
-        let current = self.servers.observe_timeouts();
+        let socket = self.servers.socket();
+        let current = socket.observe_timeouts();
         let current = current.map_err(ipvs::CommitError::Find)?;
         let current = current.ok_or(ipvs::CommitError::Missing)?;
-        self.servers.commit_timeouts(timeouts.over(current))
+        socket.commit_timeouts(timeouts.over(current))
     }
 
     /// Reads the virtual servers of [`MARKS`], by number.
@@ -434,7 +462,7 @@ impl Connection {
         &mut self,
         family: Family,
     ) -> Result<(BTreeMap<u32, Arc<Server>>, Figures), netlink::QueryError> {
-        let VirtualServers { own, mut foreign } = self.servers.observe_virtual_servers()?;
+        let VirtualServers { own, mut foreign } = self.servers.observe(family)?;
         // The kernel lists them by hash: messages name the first ones, and must not change without
         // a cause.
         foreign.sort();
@@ -442,7 +470,7 @@ impl Connection {
         let own = own.into_iter().filter(|(key, _)| key.family == family);
         let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();
         let keys: Vec<_> = own.keys().copied().collect();
-        let behind = self.servers.observe_destinations_of(keys)?;
+        let behind = self.servers.socket().observe_destinations_of(keys)?;
         let mut servers = BTreeMap::new();
         for (key, destinations) in behind {
             let (Some(number), Some(server)) = (number_of(key.mark.value()), own.remove(&key))

@@ -11,11 +11,11 @@ mod unsupported_fields;
 mod unverified_rules;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use backend::{
-    Actor, Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Remains, Rendered,
-    UnsupportedField,
+    Actor, Backend, Change, CommitError, Drift, Noticing, ObserveError, Receipt, Recovery, Remains,
+    Rendered, UnsupportedField,
 };
 use dataplane::Dataplane;
 
@@ -54,6 +54,8 @@ pub(crate) struct Domain<B: Backend> {
     stage: Stage,
     part_size: PartSize,
     pending_drift: PendingDrift,
+    /// How long the backend took for its last answer whether there is drift.
+    check_took: Duration,
 }
 
 /// Whether the kernel holds any of a domain's rules, as far as is known.
@@ -79,11 +81,17 @@ impl<B: Backend> Domain<B> {
             stage: Stage::default(),
             part_size: PartSize::default(),
             pending_drift: PendingDrift::default(),
+            check_took: Duration::ZERO,
         }
     }
 
     pub(crate) fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// How long the last check of the kernel took, if changes are noticed only by checks.
+    pub(crate) fn check_took(&self) -> Option<Duration> {
+        (self.backend.noticing() == Noticing::ByCheck).then_some(self.check_took)
     }
 
     /// What the kernel is last known to hold; `None` if that is not known.
@@ -259,9 +267,16 @@ impl<B: Backend> Domain<B> {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Startup => false,
             Reason::Requested => true,
             // If drift cannot be ruled out, read the rules back.
-            Reason::Timer | Reason::Drift => progress
-                .measure(Phase::Observe, || backend.observe_drift())
-                .map_or(true, |drift| drift == Drift::Possible),
+            Reason::Timer | Reason::Drift => {
+                let before = progress.phases.observe;
+                let drift = progress.measure(Phase::Observe, || backend.observe_drift());
+                self.check_took = progress.phases.observe.saturating_sub(before);
+                // Where nothing is announced, a check may read less than everything. A periodic one
+                // reads all, and so does one after a change that was announced after all.
+                let reads_all = backend.noticing() == Noticing::ByCheck
+                    && (reason == Reason::Timer || notification.is_some());
+                reads_all || drift.map_or(true, |drift| drift == Drift::Possible)
+            }
         };
         if !look {
             self.pending_drift.find_nothing(notification, progress);

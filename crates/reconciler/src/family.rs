@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use backend::{
-    Backend, CommitError, Connections, ExternalChange, Noticing, Receipt, Recovery, Remains,
-    Rendered,
+    Backend, CommitError, Connections, ExternalChange, Receipt, Recovery, Remains, Rendered,
 };
 use dataplane::{Dataplane, Family, Mechanism};
 
@@ -66,8 +65,6 @@ pub struct FamilyReconciler<B: Backend> {
     syncs: RecentSyncs,
     /// What the last withdrawal has left, if no sync followed.
     remains: Remains,
-    /// How long the last check of the kernel took.
-    check_took: Duration,
 }
 
 /// One mode of the family.
@@ -125,7 +122,6 @@ impl<B: Backend> FamilyReconciler<B> {
             count: 0,
             syncs: RecentSyncs::default(),
             remains: Remains::Nothing,
-            check_took: Duration::ZERO,
         }
     }
 
@@ -222,11 +218,9 @@ impl<B: Backend> FamilyReconciler<B> {
     /// After how long the kernel is checked again, although nothing was announced: where a mode
     /// notices changes only by a check, as often as costs [`CHECK_SHARE`] of a processor.
     pub fn check_period(&self) -> Option<Duration> {
-        let mut usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
-        let is_needed =
-            usable.any(|member| member.domain.backend().noticing() == Noticing::ByCheck);
-        let period = self.check_took.saturating_mul(CHECK_SHARE);
-        is_needed.then_some(period.max(SHORTEST_CHECK_PERIOD))
+        let usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
+        let took = usable.filter_map(|member| member.domain.check_took()).max();
+        took.map(|took| took.saturating_mul(CHECK_SHARE).max(SHORTEST_CHECK_PERIOD))
     }
 
     /// Records that another program has changed, or may have changed, Signpost's rules.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery, Remains,
-    Rendered, UnsupportedField,
+    Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
+    Recovery, Remains, Rendered, UnsupportedField,
 };
 use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 
@@ -27,6 +27,8 @@ struct State {
     commits: usize,
     operations: usize,
     observations: usize,
+    /// Whether it announces no change.
+    is_silent: bool,
     cut_after: Option<usize>,
     /// How many withdrawals connections outlive.
     outlived: usize,
@@ -113,6 +115,11 @@ impl FakeKernel {
     /// Sets what the backends have no room for.
     pub fn leave_no_room(&self, without_room: Vec<UnsupportedField>) {
         self.state().without_room = without_room;
+    }
+
+    /// Makes backends notice changes by checks alone.
+    pub fn announce_nothing(&self) {
+        self.state().is_silent = true;
     }
 
     /// Makes connections outlive this many withdrawals.
@@ -220,6 +227,13 @@ impl Backend for FakeBackend {
         } else {
             Drift::Possible
         })
+    }
+
+    fn noticing(&self) -> Noticing {
+        match self.kernel.state().is_silent {
+            true => Noticing::ByCheck,
+            false => Noticing::ByNotification,
+        }
     }
 
     fn commit(&mut self, change: FakeChange) -> Result<Receipt, CommitError> {

@@ -4,6 +4,7 @@
 
 mod established;
 mod interrupted_end;
+mod removed;
 mod stage;
 mod untaken;
 
@@ -46,7 +47,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 4] = [
+    let servers: [(&str, Test); 5] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -59,6 +60,10 @@ fn main() -> Result<()> {
         (
             "t256_an_end_of_the_mode_that_was_cut_short_is_completed",
             interrupted_end::is_completed,
+        ),
+        (
+            "t301_a_virtual_server_that_goes_is_missed_before_the_next_full_read",
+            removed::is_missed,
         ),
     ];
     let in_namespace = |(name, test): (&str, Test)| {

@@ -255,7 +255,7 @@ impl Ipvs {
         if keys.is_empty() {
             return Ok(());
         }
-        let found = connection.servers.observe_destinations_of(keys);
+        let found = connection.servers.socket().observe_destinations_of(keys);
         let found =
             found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::Possible), e))?;
         let operations = self.draining.end(&found, Instant::now());

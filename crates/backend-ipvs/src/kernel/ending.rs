@@ -118,7 +118,7 @@ impl Ipvs {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::Possible), error)
         };
-        let listed = connection.servers.observe_virtual_servers();
+        let listed = connection.servers.observe(self.family);
         let own = listed.map_err(unread)?.own.into_keys();
         let removals: Vec<_> = own
             .filter(|key| key.family == self.family)
@@ -179,9 +179,9 @@ impl Connection {
         &mut self,
         family: Family,
     ) -> Result<Vec<(VirtualServerKey, Destinations)>, netlink::QueryError> {
-        let own = self.servers.observe_virtual_servers()?.own;
+        let own = self.servers.observe(family)?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
-        self.servers.observe_destinations_of(keys)
+        self.servers.socket().observe_destinations_of(keys)
     }
 }
 

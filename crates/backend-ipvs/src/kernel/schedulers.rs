@@ -144,7 +144,10 @@ impl Ipvs {
             if self.schedulers.0.get(scheduler) == Some(&SchedulerSupport::Present) {
                 continue;
             }
-            let found = connection.servers.check_scheduler(self.family, scheduler);
+            let found = connection
+                .servers
+                .socket()
+                .check_scheduler(self.family, scheduler);
             let support = found.map_err(|error| {
                 let (recovery, _) = of_servers(&error, true);
                 self.uncommitted((recovery, Effect::None), error)

@@ -63,9 +63,6 @@ impl<B: Backend> FamilyReconciler<B> {
                 Outcome::Failed(failure)
             }
         };
-        if progress.reason.checks_kernel() {
-            self.check_took = progress.phases.observe;
-        }
         self.count += 1;
         let chosen = &self.members[self.position(self.chosen)].domain;
         let sync = Arc::new(FamilySync {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use backend::{Backend, Recovery, Remains, UnsupportedField};
+use backend::{Backend, ExternalChange, Recovery, Remains, UnsupportedField};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
@@ -607,4 +607,30 @@ proptest! {
         prop_assert!(arrived);
         prop_assert_eq!(kernel.rules(IPV4), FakeRules::render(last, IPV4));
     }
+}
+
+/// A check between two periodic ones may read less than everything: it trusts the backend, and a
+/// periodic check does not.
+#[test]
+fn t301_where_nothing_is_announced_only_periodic_checks_read_everything() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    kernel.announce_nothing();
+    let desired = web_and_cart();
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    family.sync(&desired, Reason::Startup, &clock);
+    let looks = kernel.observations();
+
+    family.sync(&desired, Reason::Drift, &clock);
+    assert_eq!(kernel.observations(), looks, "there is no drift");
+    family.sync(&desired, Reason::Timer, &clock);
+    assert_eq!(kernel.observations(), looks + 1);
+
+    // What is announced after all is read.
+    let external_change = ExternalChange {
+        families: [IPV4].into(),
+        actor: None,
+    };
+    family.disturb(&external_change, clock.now());
+    family.sync(&desired, Reason::Drift, &clock);
+    assert_eq!(kernel.observations(), looks + 2);
 }

@@ -1,0 +1,149 @@
+//! The virtual servers as they were left in the kernel.
+//!
+//! IPVS announces no change. The list of virtual servers takes a tenth of the time of a full read,
+//! most of which goes to their destinations, so it is compared more often.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use dataplane::Family;
+use netlink::QueryError;
+use netlink::ipvs::{
+    CommitError, IpvsSocket, Operation, VirtualServer, VirtualServerKey, VirtualServers,
+};
+
+/// The share of a processor for full reads that nothing has asked for: one fiftieth.
+const SHARE: u32 = 50;
+
+type Servers = BTreeMap<VirtualServerKey, VirtualServer>;
+
+/// A socket that remembers the virtual servers of its range.
+#[derive(Debug)]
+pub(super) struct ServerSocket {
+    socket: IpvsSocket,
+    /// As of the last read of the family and the commits since. None of a family whose last commit
+    /// failed, since that may have taken effect in part.
+    known: BTreeMap<Family, Servers>,
+}
+
+/// When everything was read, and how long that took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FullRead {
+    ended: Instant,
+    took: Duration,
+}
+
+// === impl ServerSocket ===
+
+impl ServerSocket {
+    pub(super) fn new(socket: IpvsSocket) -> ServerSocket {
+        ServerSocket {
+            socket,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the socket for what concerns no virtual server.
+    pub(super) fn socket(&mut self) -> &mut IpvsSocket {
+        &mut self.socket
+    }
+
+    /// Reads the virtual servers of all families. Only those of `family` count as known: another
+    /// family still has to see what other programs have changed of its own.
+    pub(super) fn observe(&mut self, family: Family) -> Result<VirtualServers, QueryError> {
+        let found = self.socket.observe_virtual_servers()?;
+        self.known.insert(family, of(family, &found.own));
+        Ok(found)
+    }
+
+    /// Reads whether virtual servers of `family` are others than those that are known.
+    pub(super) fn observe_foreign_change(&mut self, family: Family) -> Result<bool, QueryError> {
+        let found = self.socket.observe_virtual_servers()?;
+        Ok(self.known.get(&family) != Some(&of(family, &found.own)))
+    }
+
+    /// The same as [`IpvsSocket::commit`].
+    pub(super) fn commit(&mut self, operations: &[Operation]) -> Result<(), CommitError> {
+        let result = self.socket.commit(operations);
+        for operation in operations {
+            let key = operation.key();
+            if result.is_err() {
+                self.known.remove(&key.family);
+            } else if let Some(known) = self.known.get_mut(&key.family) {
+                follow(known, operation);
+            }
+        }
+        result
+    }
+}
+
+fn of(family: Family, servers: &Servers) -> Servers {
+    let own = servers.iter().filter(|(key, _)| key.family == family);
+    own.map(|(key, server)| (*key, server.clone())).collect()
+}
+
+/// Applies `operation`, which the kernel has accepted.
+fn follow(known: &mut Servers, operation: &Operation) {
+    match operation {
+        Operation::AddVirtualServer { key, server }
+        | Operation::SetVirtualServer { key, server } => drop(known.insert(*key, server.clone())),
+        Operation::RemoveVirtualServer { key } => drop(known.remove(key)),
+        Operation::AddDestination { .. }
+        | Operation::SetDestination { .. }
+        | Operation::RemoveDestination { .. } => {}
+    }
+}
+
+// === impl FullRead ===
+
+impl FullRead {
+    /// A read that began then and has just ended.
+    pub(super) fn since(began: Instant) -> FullRead {
+        FullRead {
+            ended: Instant::now(),
+            took: began.elapsed(),
+        }
+    }
+
+    /// Whether another one is due, so that all of them take [`SHARE`] of a processor.
+    pub(super) fn is_due_again(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.ended) >= self.took.saturating_mul(SHARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::ipvs::{SchedulerName, VirtualServerFlags};
+
+    use super::*;
+    use crate::layout::MARKS;
+
+    #[test]
+    fn what_the_kernel_accepts_is_known_until_it_is_removed() {
+        let key = VirtualServerKey {
+            family: Family::Ipv4,
+            mark: MARKS.mark(1).expect("a mark"),
+        };
+        let named = |name| VirtualServer {
+            scheduler: SchedulerName::new(name).expect("a name"),
+            flags: VirtualServerFlags::default(),
+        };
+        let mut known = Servers::new();
+        let server = named("rr");
+        follow(&mut known, &Operation::AddVirtualServer { key, server });
+        let server = named("lc");
+        follow(&mut known, &Operation::SetVirtualServer { key, server });
+        assert_eq!(known, Servers::from([(key, named("lc"))]));
+        follow(&mut known, &Operation::RemoveVirtualServer { key });
+        assert_eq!(known, Servers::new());
+    }
+
+    #[test]
+    fn full_reads_take_a_fiftieth_of_a_processor() {
+        let ended = Instant::now();
+        let took = Duration::from_secs(1);
+        let read = FullRead { ended, took };
+        assert!(!read.is_due_again(ended + Duration::from_secs(49)));
+        assert!(read.is_due_again(ended + Duration::from_secs(50)));
+    }
+}
