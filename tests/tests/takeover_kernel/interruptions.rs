@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::condition::READY;
 use serde_json::json;
 use testkit::address_plan as addresses;
@@ -54,12 +54,9 @@ pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
     stage.start_agent()?;
     let crowd = Crowd::gather(stage.topology())?;
     stage.start_kube_proxy(mode)?;
-
-    // The state after a handback that was killed before its last step.
-    stage.kill_agent()?;
     ensure!(stage.has_signpost_tables()?);
-    let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});
-    fs::write(stage.state().join("handed-back.json"), mark.to_string())?;
+
+    kill_before_the_last_step_of_a_handback(stage)?;
     stage.launch_agent()?;
     stage.wait_for("the handback to be completed", |stage| {
         let tables = stage.node()?.nft(&["list", "tables"])?;
@@ -70,4 +67,12 @@ pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
     expect(stage.run(&["takeover"])?, true, "programmed again")?;
     ensure!(is_gone(stage, mode)? && stage.has_signpost_tables()?);
     crowd.disperse()
+}
+
+/// Leaves the state after a handback that was killed before its last step.
+pub(crate) fn kill_before_the_last_step_of_a_handback(stage: &mut Stage) -> Result<()> {
+    stage.kill_agent()?;
+    let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});
+    let file = stage.state().join("handed-back.json");
+    fs::write(file, mark.to_string()).context("failed to write the mark of a handback")
 }

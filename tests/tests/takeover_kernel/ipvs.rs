@@ -18,6 +18,7 @@ use crate::crowd::Crowd;
 use crate::handovers::{
     HITS, expect, is_handed_back, list_everything, run, use_node_port_that_closes,
 };
+use crate::interruptions::kill_before_the_last_step_of_a_handback;
 use crate::stage::{Mode, NODE_ON_THE_WAY, NODE_PORT, OTHERS, Stage};
 use crate::virtual_servers::{has_device, list, list_connections, list_sets};
 
@@ -206,6 +207,34 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
         false,
         "no rules of kube-proxy are here",
     )
+}
+
+/// A handback from Signpost's mode ipvs to kube-proxy's that was cut short: the next start completes
+/// it, and connections go on through virtual servers that the killed agent has left.
+pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
+    shorten_timeouts(stage)?;
+    let hash = stage.configure_by(&ProxyProfileSpec {
+        mode: mechanism::Mode::Ipvs,
+        ..ProxyProfileSpec::default()
+    })?;
+    stage.start_agent()?;
+    stage.wait_for_applied(&hash)?;
+    let crowd = Crowd::gather_for(stage.topology(), EVERY)?;
+    stage.start_kube_proxy(Mode::Ipvs)?;
+    // It is complete once the command would hand back to it.
+    stage.wait_for("all virtual servers of kube-proxy", |stage| {
+        let checked = stage.run(&["handback", "--dry-run"])?;
+        Ok(checked.succeeded.then_some(()))
+    })?;
+    ensure!(list_everything(stage)?.contains("table ip signpost-ipvs {"));
+
+    kill_before_the_last_step_of_a_handback(stage)?;
+    stage.launch_agent()?;
+    stage.wait_for_condition(READY, is_handed_back)?;
+    let left = list_everything(stage)?;
+    ensure!(!left.contains("signpost-ipvs {"), "{left}");
+    ensure!(left.contains("table ip signpost-ipvs-ending {"), "{left}");
+    crowd.disperse()
 }
 
 /// Failure story T324: node ports were used, and are not at the moment. kube-proxy's virtual servers

@@ -25,11 +25,12 @@ use tests::trial::trial;
 use stage::Stage;
 
 /// The tests that take a kernel with IPVS.
-const OF_MODE_IPVS: [&str; 4] = [
+const OF_MODE_IPVS: [&str; 5] = [
     "t177_virtual_servers_of_kube_proxy_end_with_their_connections_after_a_takeover",
     "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_signpost_and_back",
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
     "t324_hits_where_node_ports_would_close_stop_a_takeover_from_mode_ipvs",
+    "a_handback_from_mode_ipvs_that_was_cut_short_is_completed",
 ];
 
 /// The tests that take a kernel with the legacy variant of iptables.
@@ -59,7 +60,7 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: takeovers from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 21] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -116,6 +117,7 @@ fn main() -> Result<()> {
         (OF_MODE_IPVS[1], ipvs::there_and_back),
         (OF_MODE_IPVS[2], ipvs::into_mode_ipvs),
         (OF_MODE_IPVS[3], ipvs::hits_where_node_ports_close),
+        (OF_MODE_IPVS[4], ipvs::handback_cut_short),
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES[0], by_profile::from_legacy_iptables),
         (OF_LEGACY_IPTABLES[1], handovers::from_legacy_iptables),
