@@ -134,6 +134,12 @@ impl Agents {
         self.shared.turned.subscribe()
     }
 
+    /// Waits until the API server has answered every status that waits to be written now.
+    pub(super) async fn catch_up(&self) {
+        // Turns are given in the order in which they were asked for.
+        drop(self.shared.statuses.acquire().await);
+    }
+
     /// Returns the number of statuses written.
     pub(super) fn observe_writes(&self) -> u64 {
         self.shared.writes.load(Ordering::Relaxed)

@@ -205,8 +205,8 @@ impl Cluster {
         Ok(edit)
     }
 
-    /// Measures one write of every NodeProxy. Returns the time of `writes` such writes and of the
-    /// agents' `work`.
+    /// Measures one write of every NodeProxy, and waits until its effects are over. Returns the time
+    /// of `writes` such writes and of the agents' `work`.
     pub(super) async fn observe_least(&self, writes: u32, work: Duration) -> Result<Duration> {
         let proxies: Api<NodeProxy> = Api::all(self.client.clone());
         let names = proxies.list_metadata(&ListParams::default()).await?;
@@ -224,7 +224,10 @@ impl Cluster {
             }
         };
         at_a_time(names.items.iter().map(|item| write(item.name_any()))).await?;
-        Ok(began.elapsed() * writes + work)
+        let took = began.elapsed();
+        // Under churn, statuses have waited meanwhile, and those of the rollout would come after them.
+        self.agents.catch_up().await;
+        Ok(took * writes + work)
     }
 
     /// Reads the profile until `is_over` returns something.
