@@ -54,10 +54,9 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 
-kernels: ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernel-6.1` for one; hours
-	@tools/set-up
+kernels: control-plane ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernel-6.1` for one; hours
 	cargo build --package tests --package demo --package node-agent --bins
-	cargo test --package tests --no-run --test '*_kernel'
+	cargo test --package tests --no-run --test '*_kernel' --test without_nft_hash --test differential_kube_proxy --test bench_small
 	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --package tests --test kernel_rig 2>&1 | tools/tally
 
 # Processors that images and plugin are built for, in the order of their building. Those of other machines take a cross compiler.

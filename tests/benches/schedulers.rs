@@ -1,10 +1,11 @@
-//! What each scheduler costs, in modes nftables and ipvs: the first packet of a connection, and memory of
-//! the kernel for a Service: `cargo bench --package tests --bench schedulers`. Without IPVS in the kernel,
-//! only mode nftables has figures; `tests/kernel-rig/run` has a kernel with IPVS.
+//! What each scheduler costs in each mode: the first packet of a connection, and memory of the kernel
+//! for a Service: `cargo bench --package tests --bench schedulers`. Modes that the kernel lacks have no
+//! figures; `tests/kernel-rig/run` has kernels with all of them.
 //!
 //! Each row has a separate network: a client, the node, and a host that has the addresses of all
 //! endpoints. Each Service has five endpoints. Only ratios within one run count.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use backend::{Backend, Rendered};
+use backend_iptables::Lock;
 use dataplane::{Config, Dataplane, Family, Mechanism, Scheduler};
 use socket2::{Domain, Socket, Type};
 use testkit::Seeded;
@@ -22,6 +24,7 @@ use tests::ipvs_support::find_ipvs;
 use tests::network::{Link, Namespace, Network, enter_private_namespaces};
 use tests::ordinary_service::{config, service};
 use tests::programmed::program;
+use xtables::Variant;
 
 const SERVICES: u16 = 1_000;
 /// The number of measured connections, and of those before.
@@ -40,6 +43,7 @@ const OF_NFTABLES: [Scheduler; 4] = [
     Scheduler::SourceHash,
     Scheduler::Maglev,
 ];
+const OF_IPTABLES: [Scheduler; 2] = [Scheduler::Random, Scheduler::RoundRobin];
 const OF_IPVS: [Scheduler; 13] = [
     Scheduler::RoundRobin,
     Scheduler::WeightedRoundRobin,
@@ -72,12 +76,29 @@ fn main() -> Result<()> {
     // The first connections of a machine are slower than all others.
     measure(Mechanism::Nftables, OF_NFTABLES[0], backend_nftables::open)?;
     let mut first = None;
+    let mut skipped = Vec::new();
     for scheduler in OF_NFTABLES {
         let cost = measure(Mechanism::Nftables, scheduler, backend_nftables::open)?;
         print(Mechanism::Nftables, scheduler, &cost, &mut first);
     }
+    let files = tempfile::tempdir().context("failed to make a folder for the lock")?;
+    let lock = Lock {
+        path: files.path().join("xtables.lock"),
+        patience: ANSWERS_WITHIN,
+    };
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        if variant == Variant::Legacy && !Path::new("/proc/net/ip_tables_names").exists() {
+            skipped.push("variant legacy of mode iptables: this kernel has none".to_owned());
+            continue;
+        }
+        for scheduler in OF_IPTABLES {
+            let open = || backend_iptables::open(variant, &lock);
+            let cost = measure(Mechanism::Iptables, scheduler, open)?;
+            print(format_args!("iptables, {variant}"), scheduler, &cost, &mut first);
+        }
+    }
     match missing {
-        Some(why) => println!("\nSKIPPED: mode ipvs: {why}"),
+        Some(why) => skipped.push(format!("mode ipvs: {why}")),
         None => {
             for scheduler in OF_IPVS {
                 let open = || backend_ipvs::open(Path::new("/proc/sys"));
@@ -86,10 +107,13 @@ fn main() -> Result<()> {
             }
         }
     }
+    for what in skipped {
+        println!("\nSKIPPED: {what}");
+    }
     Ok(())
 }
 
-fn print(mode: Mechanism, scheduler: Scheduler, cost: &Cost, first: &mut Option<Duration>) {
+fn print(mode: impl Display, scheduler: Scheduler, cost: &Cost, first: &mut Option<Duration>) {
     let first = *first.get_or_insert(cost.first_packet);
     let ratio = cost.first_packet.as_secs_f64() / first.as_secs_f64();
     println!(

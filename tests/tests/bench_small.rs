@@ -20,6 +20,7 @@ use tests::binaries;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::Mode;
+use tests::ipvs_support::find_ipvs;
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::shared::Shared;
 use tests::trial::trial;
@@ -65,6 +66,18 @@ fn main() -> Result<()> {
             trials.push(scene.trial(&format!("{mode}_has_figures"), move |scene| {
                 scene.measure(mode, rows)
             }));
+        }
+        match find_ipvs(&["rr"])? {
+            Some(why) => {
+                println!("SKIPPED: mode ipvs: {why}");
+                skip(&mut trials, "mode_ipvs_for_want_of_it_in_this_kernel");
+            }
+            None => {
+                let rows = [Row::ColdStart, Row::ServiceAdded, Row::EndpointReplaced];
+                trials.push(scene.trial("ipvs_has_figures", move |scene| {
+                    scene.measure(Mode::Ipvs, rows.into())
+                }));
+            }
         }
     } else {
         let why = "all_measurements_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";

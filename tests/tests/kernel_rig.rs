@@ -250,6 +250,11 @@ impl Kernel {
         if self.extent == Extent::All {
             let without_ipv6 = "serves_a_node_without_ipv6";
             trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
+            trials.push(
+                self.trial("measures_mode_ipvs_beside_that_of_kube_proxy", |kernel| {
+                    kernel.expect_named("bench_small", "ipvs_has_figures", 1)
+                }),
+            );
             for target in others()? {
                 let name = target.clone();
                 trials.push(self.trial(&name, move |kernel| match &*target {
