@@ -28,7 +28,7 @@ use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 use self::connections::Counted;
 use self::draining::Draining;
 use self::ending::Pace;
-use self::known_servers::{FullRead, ServerSocket};
+use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 pub(crate) use self::schedulers::replace_as_programmed;
@@ -61,7 +61,9 @@ pub struct Ipvs {
     figures: Arc<Figures>,
     counted: Counted,
     /// The last read of everything.
-    full_read: Option<FullRead>,
+    full_read: Option<LongRead>,
+    /// The last read of draining destinations.
+    draining_read: Option<LongRead>,
     /// The routing rule, as it was last read or written.
     delivery: Option<Presence>,
 }
@@ -127,6 +129,7 @@ impl Ipvs {
             figures: Arc::default(),
             counted: Counted::default(),
             full_read: None,
+            draining_read: None,
             delivery: None,
         }
     }
@@ -221,6 +224,8 @@ impl Backend for Ipvs {
         let delivery = delivery.map_err(unanswered)?;
         let is_ending = self.observe_ending(&mut connection)?;
         let last = servers.keys().next_back().copied().unwrap_or(0);
+        // Another program may have removed the table for remaining connections.
+        let is_ending = is_ending || self.holding == Holding::Ending;
         if is_ending && !table.exists {
             self.last_observed = last;
             self.holding = Holding::Ending;
@@ -231,7 +236,7 @@ impl Backend for Ipvs {
         drop(connection);
         self.last_observed = last;
         self.delivery = Some(delivery);
-        self.full_read = Some(FullRead::since(began));
+        self.full_read = Some(LongRead::since(began));
         self.figures = Arc::new(figures);
         self.draining.hide(self.family, &mut servers);
         let rules = Rules {
@@ -258,8 +263,8 @@ impl Backend for Ipvs {
 
     /// Changes that other programs make to virtual servers and routing rules produce no
     /// notification. The list of virtual servers and the routing rule are compared each time, and
-    /// all the rest as often as costs a fiftieth of a processor. Settings are set again here, since
-    /// they are not read and compared.
+    /// all the rest, as draining destinations, as often as costs a fiftieth of a processor. Settings
+    /// are set again here, since they are not read and compared.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
@@ -272,21 +277,24 @@ impl Backend for Ipvs {
         if self.holding != Holding::Something {
             return Ok(Drift::None);
         }
-        let finished = self.finish_draining(&mut connection, self.draining.keys());
-        finished.map_err(|error| self.unremoved(error))?;
+        let began = Instant::now();
+        if is_due(self.draining_read) {
+            let finished = self.finish_draining(&mut connection, self.draining.keys());
+            finished.map_err(|error| self.unremoved(error))?;
+            self.draining_read = Some(LongRead::since(began));
+        }
         // `limitations` reports those that could not be set.
         let _ = connection.settings.commit();
-        let read = self.full_read;
-        if read.is_none_or(|read| read.is_due_again(Instant::now())) {
+        if is_due(self.full_read) {
             return Ok(Drift::Possible);
         }
         let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);
-        let changed = connection.servers.observe_foreign_change(self.family);
+        let changed = connection.observe_changed_servers(self.family);
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let is_another = Some(delivery.map_err(unanswered)?) != self.delivery;
         Ok(match is_another || changed.map_err(unanswered)? {
             true => Drift::Possible,
-            false => Drift::None,
+            false => Drift::NoneInPart,
         })
     }
 
@@ -462,10 +470,8 @@ impl Connection {
         &mut self,
         family: Family,
     ) -> Result<(BTreeMap<u32, Arc<Server>>, Figures), netlink::QueryError> {
-        let VirtualServers { own, mut foreign } = self.servers.observe(family)?;
-        // The kernel lists them by hash: messages name the first ones, and must not change without
-        // a cause.
-        foreign.sort();
+        let VirtualServers { own, foreign } = self.servers.observe(family)?;
+        self.keep_foreign(foreign);
         let mut connections = BTreeMap::new();
         let own = own.into_iter().filter(|(key, _)| key.family == family);
         let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();
@@ -490,12 +496,25 @@ impl Connection {
             };
             servers.insert(number, Arc::new(server));
         }
-        self.foreign.clone_from(&foreign);
         let figures = Figures {
             connections: Some(connections),
-            foreign,
+            foreign: self.foreign.clone(),
         };
         Ok((servers, figures))
+    }
+
+    /// Reads whether virtual servers of [`MARKS`] are others than those that are known.
+    fn observe_changed_servers(&mut self, family: Family) -> Result<bool, netlink::QueryError> {
+        let VirtualServers { own, foreign } = self.servers.observe_beside_known()?;
+        self.keep_foreign(foreign);
+        Ok(!self.servers.are_known(family, &own))
+    }
+
+    fn keep_foreign(&mut self, mut foreign: Vec<ForeignVirtualServer>) {
+        // The kernel lists them by hash: messages name the first ones, and must not change without
+        // a cause.
+        foreign.sort();
+        self.foreign = foreign;
     }
 }
 

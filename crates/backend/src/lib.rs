@@ -195,6 +195,8 @@ pub struct Receipt {
 pub enum Drift {
     /// No program has changed any.
     None,
+    /// No program has changed what was compared, which was not everything.
+    NoneInPart,
     /// Some program has, not necessarily Signpost's rules.
     Possible,
 }

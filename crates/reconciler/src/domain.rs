@@ -54,8 +54,8 @@ pub(crate) struct Domain<B: Backend> {
     stage: Stage,
     part_size: PartSize,
     pending_drift: PendingDrift,
-    /// How long the backend took for its last answer whether there is drift.
-    check_took: Duration,
+    /// How long the backend took for the last two answers that there is no drift.
+    checks_took: [Duration; 2],
 }
 
 /// Whether the kernel holds any of a domain's rules, as far as is known.
@@ -81,7 +81,7 @@ impl<B: Backend> Domain<B> {
             stage: Stage::default(),
             part_size: PartSize::default(),
             pending_drift: PendingDrift::default(),
-            check_took: Duration::ZERO,
+            checks_took: [Duration::ZERO; 2],
         }
     }
 
@@ -89,9 +89,11 @@ impl<B: Backend> Domain<B> {
         &self.backend
     }
 
-    /// How long the last check of the kernel took, if changes are noticed only by checks.
+    /// How long a check of the kernel takes, if changes are noticed only by checks: the shorter one
+    /// of the last two, since a busy machine delays one.
     pub(crate) fn check_took(&self) -> Option<Duration> {
-        (self.backend.noticing() == Noticing::ByCheck).then_some(self.check_took)
+        let took = self.checks_took.into_iter().min();
+        took.filter(|_| self.backend.noticing() == Noticing::ByCheck)
     }
 
     /// What the kernel is last known to hold; `None` if that is not known.
@@ -270,12 +272,16 @@ impl<B: Backend> Domain<B> {
             Reason::Timer | Reason::Drift => {
                 let before = progress.phases.observe;
                 let drift = progress.measure(Phase::Observe, || backend.observe_drift());
-                self.check_took = progress.phases.observe.saturating_sub(before);
-                // Where nothing is announced, a check may read less than everything. A periodic one
-                // reads all, and so does one after a change that was announced after all.
-                let reads_all = backend.noticing() == Noticing::ByCheck
-                    && (reason == Reason::Timer || notification.is_some());
-                reads_all || drift.map_or(true, |drift| drift == Drift::Possible)
+                let took = progress.phases.observe.saturating_sub(before);
+                match drift {
+                    Ok(Drift::Possible) | Err(_) => true,
+                    Ok(found) => {
+                        self.checks_took = [took, self.checks_took[0]];
+                        // A periodic check reads everything, and so does one after a notification.
+                        let reads_all = reason == Reason::Timer || notification.is_some();
+                        reads_all && found == Drift::NoneInPart
+                    }
+                }
             }
         };
         if !look {

@@ -221,12 +221,14 @@ impl Backend for FakeBackend {
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
-        let generation = self.kernel.state().generation;
-        Ok(if self.seen == Some(generation) {
-            Drift::None
-        } else {
-            Drift::Possible
-        })
+        let state = self.kernel.state();
+        Ok(
+            match (self.seen == Some(state.generation), state.is_silent) {
+                (false, _) => Drift::Possible,
+                (true, false) => Drift::None,
+                (true, true) => Drift::NoneInPart,
+            },
+        )
     }
 
     fn noticing(&self) -> Noticing {

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use anyhow::{Context, Result, ensure};
+use backend::{Backend, Drift, Remains};
+use backend_ipvs::Rules;
 use dataplane::Family;
 
 use crate::stage::{Affinity, SERVING, Stage, cluster_ip, node_port, server};
@@ -36,6 +38,29 @@ pub(super) fn without_conntrack() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Failure story T314: the mode has ended, connections remain, and another program flushes all rules.
+/// The virtual servers of these connections are no rules of the mode that came back.
+pub(super) fn whose_table_goes() -> Result<()> {
+    let mut stage = Stage::build()?;
+    stage.serve(&SERVING, Affinity::None)?;
+    let open = Family::ALL.map(|family| stage.connect(cluster_ip(family)));
+    let node = stage.node()?.clone();
+    for (backend, _) in &mut stage.backends {
+        let remains = backend.commit_withdrawal()?;
+        let are_kept = matches!(remains, Remains::Connections(_));
+        ensure!(are_kept, "{}: {remains:?}", backend.family());
+    }
+    node.nft(&["flush ruleset"])?;
+    for (backend, _) in &mut stage.backends {
+        let family = backend.family();
+        let drift = backend.observe_drift()?;
+        ensure!(drift == Drift::None, "{family}: {drift:?}");
+        let found = backend.observe()?;
+        ensure!(found == Rules::default(), "{family}: {found:?}");
+    }
+    open.into_iter().try_for_each(|one| one.map(drop))
 }
 
 /// Failure story T300: the endpoint of a client with session affinity leaves. New connections go to

@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     let is_missing = missing.is_some();
     let servers = servers.map(in_namespace).into_iter();
     trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
-    let packets: [(&str, PacketTest); 3] = [
+    let packets: [(&str, PacketTest); 4] = [
         (
             "t297_packets_that_ipvs_does_not_take_reach_no_process_of_the_node",
             untaken::reach_no_process,
@@ -89,6 +89,10 @@ fn main() -> Result<()> {
         (
             "t300_a_client_with_affinity_moves_and_its_connections_stay",
             established::of_clients_that_move,
+        ),
+        (
+            "t314_what_is_left_for_connections_is_no_drift",
+            established::whose_table_goes,
         ),
     ];
     let packets = packets.into_iter().map(|(name, test)| trial(name, test));

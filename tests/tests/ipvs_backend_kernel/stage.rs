@@ -35,7 +35,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// It ends on drop.
 pub(crate) struct Stage {
     _servers: Vec<Server>,
-    backends: Vec<(Ipvs, Rendered<Rules>)>,
+    pub(crate) backends: Vec<(Ipvs, Rendered<Rules>)>,
     ports: SourcePorts,
     topology: Topology,
 }

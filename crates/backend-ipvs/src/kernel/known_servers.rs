@@ -12,8 +12,10 @@ use netlink::ipvs::{
     CommitError, IpvsSocket, Operation, VirtualServer, VirtualServerKey, VirtualServers,
 };
 
-/// The share of a processor for full reads that nothing has asked for: one fiftieth.
+/// The share of a processor for long reads that nothing has asked for: one fiftieth.
 const SHARE: u32 = 50;
+/// The longest time between two of them: the default of `syncPeriod`.
+const LONGEST: Duration = Duration::from_secs(30);
 
 type Servers = BTreeMap<VirtualServerKey, VirtualServer>;
 
@@ -26,9 +28,9 @@ pub(super) struct ServerSocket {
     known: BTreeMap<Family, Servers>,
 }
 
-/// When everything was read, and how long that took.
+/// When a read of many virtual servers with their destinations ended, and how long it took.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FullRead {
+pub(super) struct LongRead {
     ended: Instant,
     took: Duration,
 }
@@ -56,10 +58,14 @@ impl ServerSocket {
         Ok(found)
     }
 
-    /// Reads whether virtual servers of `family` are others than those that are known.
-    pub(super) fn observe_foreign_change(&mut self, family: Family) -> Result<bool, QueryError> {
-        let found = self.socket.observe_virtual_servers()?;
-        Ok(self.known.get(&family) != Some(&of(family, &found.own)))
+    /// Reads the virtual servers of all families to compare them with those that are known.
+    pub(super) fn observe_beside_known(&mut self) -> Result<VirtualServers, QueryError> {
+        self.socket.observe_virtual_servers()
+    }
+
+    /// Whether those of `family` in `found` are the known ones.
+    pub(super) fn are_known(&self, family: Family, found: &Servers) -> bool {
+        self.known.get(&family) == Some(&of(family, found))
     }
 
     /// The same as [`IpvsSocket::commit`].
@@ -94,20 +100,26 @@ fn follow(known: &mut Servers, operation: &Operation) {
     }
 }
 
-// === impl FullRead ===
+// === impl LongRead ===
 
-impl FullRead {
+/// Whether such a read is due, after the `last` one if there was any.
+pub(super) fn is_due(last: Option<LongRead>) -> bool {
+    last.is_none_or(|last| last.is_due_again(Instant::now()))
+}
+
+impl LongRead {
     /// A read that began then and has just ended.
-    pub(super) fn since(began: Instant) -> FullRead {
-        FullRead {
+    pub(super) fn since(began: Instant) -> LongRead {
+        LongRead {
             ended: Instant::now(),
             took: began.elapsed(),
         }
     }
 
     /// Whether another one is due, so that all of them take [`SHARE`] of a processor.
-    pub(super) fn is_due_again(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.ended) >= self.took.saturating_mul(SHARE)
+    fn is_due_again(&self, now: Instant) -> bool {
+        let pause = self.took.saturating_mul(SHARE).min(LONGEST);
+        now.saturating_duration_since(self.ended) >= pause
     }
 }
 
@@ -139,11 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn full_reads_take_a_fiftieth_of_a_processor() {
+    fn long_reads_take_a_fiftieth_of_a_processor() {
         let ended = Instant::now();
-        let took = Duration::from_secs(1);
-        let read = FullRead { ended, took };
-        assert!(!read.is_due_again(ended + Duration::from_secs(49)));
-        assert!(read.is_due_again(ended + Duration::from_secs(50)));
+        let after = |took, seconds| {
+            let took = Duration::from_millis(took);
+            LongRead { ended, took }.is_due_again(ended + Duration::from_secs(seconds))
+        };
+        assert!(!after(100, 4) && after(100, 5));
+        assert!(!after(1_000, 29) && after(1_000, 30));
     }
 }
