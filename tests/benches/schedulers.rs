@@ -1,6 +1,6 @@
 //! What each scheduler costs in each mode: the first packet of a connection, and memory of the kernel
-//! for a Service: `cargo bench --package tests --bench schedulers`. Modes that the kernel lacks have no
-//! figures; `tests/kernel-rig/run` has kernels with all of them.
+//! for a Service: `cargo bench --package tests --bench schedulers`. Without IPVS or
+//! legacy iptables in the kernel, these have no figures; `tests/kernel-rig/run` has kernels with both.
 //!
 //! Each row has a separate network: a client, the node, and a host that has the addresses of all
 //! endpoints. Each Service has five endpoints. Only ratios within one run count.
@@ -94,7 +94,12 @@ fn main() -> Result<()> {
         for scheduler in OF_IPTABLES {
             let open = || backend_iptables::open(variant, &lock);
             let cost = measure(Mechanism::Iptables, scheduler, open)?;
-            print(format_args!("iptables, {variant}"), scheduler, &cost, &mut first);
+            print(
+                format_args!("iptables, {variant}"),
+                scheduler,
+                &cost,
+                &mut first,
+            );
         }
     }
     match missing {

@@ -136,8 +136,9 @@ impl Agents {
 
     /// Waits until the API server has answered every status that waits to be written now.
     pub(super) async fn catch_up(&self) {
-        // Turns are given in the order in which they were asked for.
-        drop(self.shared.statuses.acquire().await);
+        // Turns are given in the order in which they were asked for, and these are all of them.
+        let all = u32::try_from(AT_A_TIME).unwrap_or(u32::MAX);
+        drop(self.shared.statuses.acquire_many(all).await);
     }
 
     /// Returns the number of statuses written.
