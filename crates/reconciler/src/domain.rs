@@ -171,7 +171,9 @@ impl<B: Backend> Domain<B> {
         }
         self.quarantine.forget_released();
         if let Goal::Serve(desired) = goal {
-            let rules = self.observed.as_ref().map(|observed| &observed.rules);
+            // Rules that were read, as before a repair that failed, do not show what has no room.
+            let programmed = result.as_ref().ok().and(self.observed.as_ref());
+            let rules = programmed.map(|programmed| &programmed.rules);
             self.unsupported_fields
                 .follow(&self.backend, desired, rules);
         }

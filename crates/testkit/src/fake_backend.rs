@@ -288,7 +288,11 @@ impl Backend for FakeBackend {
         unsupported_field.into_iter().collect()
     }
 
-    fn without_room(&self, _rules: &FakeRules) -> Vec<UnsupportedField> {
-        self.kernel.state().without_room.clone()
+    /// Rendered rules always have a base.
+    fn without_room(&self, rules: &FakeRules) -> Vec<UnsupportedField> {
+        match rules.base {
+            Some(_) => self.kernel.state().without_room.clone(),
+            None => Vec::new(),
+        }
     }
 }

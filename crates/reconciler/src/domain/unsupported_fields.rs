@@ -24,8 +24,7 @@ impl UnsupportedFields {
         &self.list
     }
 
-    /// Updates the list for `desired` and for the `rules` that were last programmed, if they are
-    /// known.
+    /// Updates the list for `desired` and for the `rules` of this sync; `None` if it failed.
     pub(crate) fn follow<B: Backend>(
         &mut self,
         backend: &B,

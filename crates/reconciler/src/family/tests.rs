@@ -474,19 +474,24 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_desired_now() {
     assert!(sync.unsupported_fields.is_empty());
 }
 
+/// What a backend reports that has no room for a Service of `desired`.
+fn no_room(desired: &Dataplane) -> UnsupportedField {
+    let (frontend, _) = desired.frontends().iter().next().expect("it has some");
+    UnsupportedField {
+        service: ServiceKey::new("shop", "web"),
+        frontend: *frontend,
+        field: "spec.ports",
+        message: "there is no room",
+    }
+}
+
 /// Failure story T310.
 #[test]
 fn t310_a_service_that_a_backend_has_no_room_for_is_reported_as_long_as_it_has_none() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut family = FamilyReconciler::new(kernel.backend(IPV4));
     let mut desired = web_and_cart();
-    let (frontend, _) = desired.frontends().iter().next().expect("it has some");
-    let no_room = UnsupportedField {
-        service: ServiceKey::new("shop", "web"),
-        frontend: *frontend,
-        field: "spec.ports",
-        message: "there is no room",
-    };
+    let no_room = no_room(&desired);
     kernel.leave_no_room(vec![no_room.clone()]);
     let sync = family.sync(&desired, Reason::Startup, &clock);
     assert_eq!(*sync.unsupported_fields, *slice::from_ref(&no_room));
@@ -497,6 +502,23 @@ fn t310_a_service_that_a_backend_has_no_room_for_is_reported_as_long_as_it_has_n
     desired.remove(&ServiceKey::new("shop", "cart"));
     let sync = family.sync(&desired, Reason::Changed, &clock);
     assert!(sync.unsupported_fields.is_empty());
+}
+
+/// Failure story T310. A repair begins with a read, and what was read does not show who has no room.
+#[test]
+fn t310_a_service_without_room_is_reported_while_a_repair_fails() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let refused = CallOutcome::Refuse(Recovery::Retry);
+    let mut family = FamilyReconciler::new(failing(&kernel, refused, &[1, 2]));
+    let desired = web_and_cart();
+    kernel.leave_no_room(vec![no_room(&desired)]);
+    family.sync(&desired, Reason::Startup, &clock);
+    kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+    for reason in [Reason::Drift, Reason::Retry, Reason::Retry] {
+        let sync = family.sync(&desired, reason, &clock);
+        assert_eq!(*sync.unsupported_fields, [no_room(&desired)], "{sync}");
+    }
+    assert_held(&kernel, &desired);
 }
 
 /// Of several Services that claim the same address, the first by name gets it, in whatever order
