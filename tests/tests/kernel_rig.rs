@@ -221,7 +221,7 @@ impl Kernel {
                     kernel.expect_named("drift_kernel", "ipvs/t32", 1)
                 }),
                 self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
-                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 6)
+                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 7)
                 }),
                 self.trial("has_every_scheduler_of_ipvs", |kernel| {
                     // Debian's kernel lacks `twos`.

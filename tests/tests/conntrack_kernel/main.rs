@@ -125,7 +125,11 @@ fn main() -> Result<()> {
         let trial = trial(name, move || test(&Stage::build(Mode::Ipvs)?));
         trial.with_ignored_flag(lacks_ipvs.is_some())
     });
-    let trials: Vec<Trial> = trials.into_iter().chain(with_ipvs).collect();
+    let mut trials: Vec<Trial> = trials.into_iter().chain(with_ipvs).collect();
+    trials.push(trial(
+        "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow::iptables",
+        || tenant::claims_addresses(&Stage::build(Mode::Iptables)?),
+    ));
     let mut arguments = Arguments::from_args();
     // The tests measure figures and wait for silence.
     arguments.test_threads = Some(1);

@@ -6,10 +6,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use backend_iptables::Iptables;
 use dataplane::Packet;
 use tests::deadline::wait_for;
 use tests::network::Namespace;
-use tests::scenario::{Depth, Script};
+use tests::scenario::{Depth, RealKernel, Script};
 
 use crate::stage::{connect, ipvs, nftables, packets, play};
 
@@ -56,7 +57,9 @@ const CONNECTIONS: usize = 11;
 /// The first source address of the flood.
 const SOURCES: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
 /// More clients than the capacity of the Service's own set and the shared one together.
-const CLIENTS: u32 = 8_192 + 262_144 + 5_000;
+pub(crate) const CLIENTS: u32 = 8_192 + 262_144 + 5_000;
+/// Far more than mode iptables remembers of two endpoints: 100 each.
+const CLIENTS_OF_IPTABLES: u32 = 2_000;
 pub(crate) const LONG: Duration = Duration::from_secs(240);
 
 /// Enough sources to use up the capacity connect to one Service. A client of another Service keeps
@@ -73,10 +76,33 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
         anyhow::Ok(listed.contains("10.96.0.11 . udp . 9999"))
     };
     wait_for("the affinity map to be full", LONG, || {
-        kernel.pod(1, 9)?.enter(flood)??;
+        kernel.pod(1, 9)?.enter(|| flood(CLIENTS))??;
         Ok(is_full()?.then_some(()))
     })?;
     clients.expect_affinity_of_one(&mut kernel, &before)
+}
+
+/// The same in mode iptables, where each endpoint remembers its own clients, and forgets the oldest
+/// ones: what new clients of the flooded Service get is not limited, only for how long.
+pub(crate) fn a_flood_in_mode_iptables(
+    build: impl FnOnce(&Script) -> Result<RealKernel<Iptables>>,
+) -> Result<()> {
+    let (mut kernel, script) = play(STORY, build)?;
+    let clients = Clients::of(&script)?;
+    let before = connect(&mut kernel, &clients.old)?;
+    let node = kernel.node()?.clone();
+    let_flood_through(&node, kernel.pod(1, 9)?)?;
+    kernel.pod(1, 9)?.enter(|| flood(CLIENTS_OF_IPTABLES))??;
+    let mut remembered = node.command("sh");
+    remembered.args(["-c", "cat /proc/net/xt_recent/*"]);
+    let remembered = String::from_utf8(remembered.output()?.stdout)?;
+    let remembered = remembered
+        .lines()
+        .filter(|line| line.starts_with("src=11."))
+        .count();
+    let few = 1..usize::try_from(CLIENTS_OF_IPTABLES)? / 2;
+    ensure!(few.contains(&remembered), "{remembered} are remembered");
+    clients.expect_affinity_of_others(&mut kernel, &before)
 }
 
 /// Lets `pod` send from the addresses of the flood. Their flows expire at once, so that the
@@ -87,8 +113,8 @@ pub(crate) fn let_flood_through(node: &Namespace, pod: &Namespace) -> Result<()>
 }
 
 /// Sends one datagram from each of many addresses.
-pub(crate) fn flood() -> Result<()> {
-    for client in 0..CLIENTS {
+pub(crate) fn flood(clients: u32) -> Result<()> {
+    for client in 0..clients {
         let source = Ipv4Addr::from_bits(SOURCES.to_bits() + client);
         let socket = UdpSocket::bind((source, 0))?;
         // A full queue drops a datagram, which the next pass sends again.
@@ -141,10 +167,9 @@ impl Clients {
         })
     }
 
-    /// The old client stays at `before`, a new one stays somewhere, and the one of the flooded
-    /// Service does not stay.
-    fn expect_affinity_of_one(&self, kernel: &mut impl Depth, before: &str) -> Result<()> {
-        let Clients { old, new, flooded } = self;
+    /// The old client stays at `before`, and a new one stays somewhere.
+    fn expect_affinity_of_others(&self, kernel: &mut impl Depth, before: &str) -> Result<()> {
+        let Clients { old, new, .. } = self;
         for _ in 0..CONNECTIONS {
             let now = connect(kernel, old)?;
             ensure!(now == before, "{old} = {now}, not {before}");
@@ -154,6 +179,13 @@ impl Clients {
             let next = connect(kernel, new)?;
             ensure!(next == first, "{new} = {next}, not {first}");
         }
+        Ok(())
+    }
+
+    /// The same, and the client of the flooded Service does not stay.
+    fn expect_affinity_of_one(&self, kernel: &mut impl Depth, before: &str) -> Result<()> {
+        self.expect_affinity_of_others(kernel, before)?;
+        let flooded = &self.flooded;
         let mut ends = BTreeSet::new();
         for _ in 0..4 * CONNECTIONS {
             ends.insert(connect(kernel, flooded)?);

@@ -12,7 +12,7 @@ use testkit::address_plan as addresses;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Plan, PlannedNode, Topology, start_server};
 
-use crate::affinity::{LONG, flood, let_flood_through};
+use crate::affinity::{CLIENTS, LONG, flood, let_flood_through};
 
 /// The pod with the flooded Service's endpoint, the client pod, and the port of the endpoint.
 const SERVING: u8 = 5;
@@ -81,7 +81,7 @@ pub(crate) fn it_is_reported_as_long_as_it_lasts() -> Result<()> {
     let pod = topology.pod(1, ASKING)?;
     let_flood_through(node, pod)?;
     agent.wait_for("the flooded Service to be written down", |_| {
-        pod.enter(flood)??;
+        pod.enter(|| flood(CLIENTS))??;
         let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
         Ok(listed.contains("10.96.0.11 . udp . 9999").then_some(()))
     })?;

@@ -30,17 +30,26 @@ fn main() -> Result<()> {
     let legacy = stage::iptables(Variant::Legacy, &lock);
     let mut trials = [
         in_mode("nftables", stage::nftables, &all),
-        in_mode("iptables-nft", nft, &[of_iptables_nft]),
-        in_mode("iptables-legacy", legacy, &[of_iptables_legacy]),
+        in_mode("iptables-nft", nft.clone(), &[of_iptables_nft]),
+        in_mode("iptables-legacy", legacy.clone(), &[of_iptables_legacy]),
     ]
     .into_iter()
     .flatten()
     .collect::<Vec<_>>();
+    let name = "t77_a_service_that_is_flooded_takes_affinity_from_no_other";
+    trials.extend([
+        trial(&format!("iptables-nft/{name}"), || {
+            affinity::a_flood_in_mode_iptables(nft)
+        }),
+        trial(&format!("iptables-legacy/{name}"), || {
+            affinity::a_flood_in_mode_iptables(legacy)
+        }),
+    ]);
     let missing = find_ipvs(&["rr"])?;
     if let Some(why) = &missing {
         println!("SKIPPED: the tests of mode ipvs: {why}");
     }
-    let mut of_ipvs = in_mode("ipvs", stage::ipvs, &all[..2]);
+    let mut of_ipvs = in_mode("ipvs", stage::ipvs, &all);
     of_ipvs.push(trial(
         "ipvs/t77_a_service_whose_maps_are_full_takes_affinity_from_no_other",
         affinity::full_maps_of_mode_ipvs,
@@ -48,10 +57,7 @@ fn main() -> Result<()> {
     let of_ipvs = of_ipvs.into_iter();
     trials.extend(of_ipvs.map(|trial| trial.with_ignored_flag(missing.is_some())));
     trials.extend([
-        trial(
-            "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
-            affinity::a_flood_of_clients,
-        ),
+        trial(name, affinity::a_flood_of_clients),
         trial(
             "t93_a_service_whose_affinity_is_exhausted_is_named_as_long_as_it_is",
             exhausted_affinity::it_is_reported_as_long_as_it_lasts,
