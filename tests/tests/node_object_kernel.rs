@@ -1,6 +1,6 @@
 //! The object of a Node is deleted, recreated without addresses and completed some time later, as
 //! by a cloud provider, and an agent restarts meanwhile: connections to node ports continue all the
-//! time, with both mechanisms.
+//! time, in every mode.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,10 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use crds::node_proxy::IptablesVariant;
+use crds::profile::mechanism::Mode;
 use dataplane::{Family, Protocol};
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
+use tests::ipvs_support::find_ipvs;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{
     Namespace, Outcome, Plan, PlannedNode, Probe, Topology, Traffic, enter_private_namespaces,
@@ -25,15 +28,33 @@ const POD: u8 = 5;
 const CLIENT: u8 = 2;
 const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
-/// The interval between two connections of a client.
-const INTERVAL: Duration = Duration::from_millis(10);
+/// The interval between two connections of a client. It leaves processor time for the agent, also in
+/// user-mode Linux.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// The modes by name, with the variant of mode iptables.
+const MODES: [(&str, Mode, Option<IptablesVariant>); 4] = [
+    ("nftables", Mode::Nftables, None),
+    ("iptables", Mode::Iptables, Some(IptablesVariant::NfTables)),
+    (
+        "iptables_legacy",
+        Mode::Iptables,
+        Some(IptablesVariant::Legacy),
+    ),
+    ("ipvs", Mode::Ipvs, None),
+];
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let trials = ["nftables", "iptables"].map(|mode| {
+    let lacks_ipvs = find_ipvs(&["rr"])?;
+    if let Some(why) = &lacks_ipvs {
+        println!("SKIPPED: mode ipvs: {why}");
+    }
+    let trials = MODES.map(|(name, mode, variant)| {
         let name =
-            format!("t88_t118_connections_survive_a_node_object_that_comes_back_bare_{mode}");
-        trial(&name, move || comes_back_bare(mode))
+            format!("t88_t118_connections_survive_a_node_object_that_comes_back_bare_{name}");
+        let is_skipped = mode == Mode::Ipvs && lacks_ipvs.is_some();
+        trial(&name, move || comes_back_bare(mode, variant)).with_ignored_flag(is_skipped)
     });
     let mut arguments = Arguments::from_args();
     // The clients measure failures.
@@ -41,7 +62,7 @@ fn main() -> Result<()> {
     libtest_mimic::run(&arguments, trials.into()).exit();
 }
 
-fn comes_back_bare(mode: &str) -> Result<()> {
+fn comes_back_bare(mode: Mode, variant: Option<IptablesVariant>) -> Result<()> {
     let topology = Topology::build(&Plan {
         nodes: vec![PlannedNode {
             number: NODE,
@@ -70,8 +91,16 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         sysctls: Sysctls::Writable,
         deadline: PROMPTLY,
     };
+    if variant == Some(IptablesVariant::Legacy) {
+        use_legacy_tables(&workplace)?;
+    }
     let mut agent = LoneAgent::start(&workplace)?;
     agent.wait_until_ready()?;
+    agent.wait_for("the mode to be reported", |agent| {
+        let status = agent.status()?.unwrap_or_default();
+        let used = status.iptables.map(|iptables| iptables.variant);
+        Ok(((status.mode, used) == (Some(mode), variant)).then_some(()))
+    })?;
     let clients = clients(topology.outside()?)?;
     let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": addresses::NODE}});
     let named = with_addresses(&[("Hostname", addresses::NODE)]);
@@ -115,6 +144,26 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         ensure!(tally.failures() == 0, "{way}: {tally}");
         ensure!(tally.answers() > 10, "{way}: {tally}");
     }
+    Ok(())
+}
+
+/// Adds a rule of another program to legacy tables, so that the agent uses them.
+fn use_legacy_tables(workplace: &Workplace) -> Result<()> {
+    let mut command = workplace.node.command("iptables-legacy");
+    command.args([
+        "-t",
+        "filter",
+        "-A",
+        "INPUT",
+        "-s",
+        "203.0.113.9",
+        "-j",
+        "ACCEPT",
+    ]);
+    let output = command
+        .env("XTABLES_LOCKFILE", workplace.xtables_lock())
+        .output()?;
+    ensure!(output.status.success(), "{output:?}");
     Ok(())
 }
 
@@ -177,7 +226,7 @@ fn write_object(folder: &Path, directory: &Path, name: &str, object: &Value) -> 
     fs::rename(&new, file).with_context(|| format!("failed to write {name}"))
 }
 
-fn profile(mode: &str) -> Value {
+fn profile(mode: Mode) -> Value {
     json!({
         "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
         "metadata": {"name": "default"},
