@@ -2,11 +2,15 @@
 
 mod another_form;
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
-use backend::{Backend, Rendered};
-use backend_nftables::{Nftables, Table};
+use backend::{Backend, Change as _, Rendered};
+use backend_nftables::Nftables;
 use dataplane::Dataplane;
 use libtest_mimic::{Arguments, Trial};
+use netlink::OpenError;
+use tests::ipvs_support::find_ipvs;
 use tests::network::{BusyWriter, Namespace, Network, enter_private_namespaces};
 use tests::programmed::program;
 use tests::trial::trial;
@@ -25,7 +29,7 @@ fn main() -> Result<()> {
     let tests: [(&str, Test); 6] = [
         (
             "t86_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
-            start_beside_the_restless,
+            || start_beside_the_restless(backend_nftables::open),
         ),
         (
             "t87_a_table_of_another_form_is_replaced_and_no_connection_notices",
@@ -48,10 +52,19 @@ fn main() -> Result<()> {
             another_form::what_is_half_built_is_cleaned_up,
         ),
     ];
-    let trials: Vec<Trial> = tests
+    let mut trials: Vec<Trial> = tests
         .into_iter()
         .map(|(name, test)| trial(name, test))
         .collect();
+    let lacks_ipvs = find_ipvs(&["rr"])?;
+    if let Some(why) = &lacks_ipvs {
+        println!("SKIPPED: mode ipvs: {why}");
+    }
+    let with_ipvs = trial(
+        "t86_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end::ipvs",
+        || start_beside_the_restless(|| backend_ipvs::open(Path::new("/proc/sys"))),
+    );
+    trials.push(with_ipvs.with_ignored_flag(lacks_ipvs.is_some()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -81,13 +94,19 @@ pub(crate) fn many() -> Dataplane {
 
 /// A transaction of any process interrupts every dump of more than one datagram, so with continuous
 /// transactions no consistent dump of a whole ruleset is possible.
-fn start_beside_the_restless() -> Result<()> {
+fn start_beside_the_restless<B: Backend + Send>(
+    open: impl Fn() -> Result<[B; 2], OpenError> + Sync,
+) -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = &network.add_namespaces(["kernel"])?;
     let dataplane = many();
-    let rules = program(&mut open(namespace)?, &dataplane, &Rendered::default())?.rules;
+    let [mut first, _] = namespace.enter(&open)??;
+    // Mode ipvs makes settings of the network namespace.
+    let programmed =
+        namespace.enter(|| program(&mut first, &dataplane, &Rendered::default()))??;
+    let rules = programmed.rules;
     let others = BusyWriter::start(namespace)?;
-    let mut backend = open(namespace)?;
+    let [mut backend, _] = namespace.enter(&open)??;
     let before = generation(namespace)?;
     let found = backend.observe()?;
     let meanwhile = generation(namespace)?.wrapping_sub(before);
@@ -97,12 +116,9 @@ fn start_beside_the_restless() -> Result<()> {
         dataplane: Dataplane::default(),
         rules: found,
     };
-    let expected: Table = backend.render(&dataplane, &from);
+    let expected = backend.render(&dataplane, &from);
     let change = backend.diff(&from.rules, &expected);
-    ensure!(
-        change.transactions().is_empty(),
-        "it would write:\n{change}"
-    );
+    ensure!(change.size().is_empty(), "it would write:\n{change}");
     others.finish()
 }
 
