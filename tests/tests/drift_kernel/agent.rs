@@ -23,6 +23,8 @@ pub(crate) const UNNAMED_PROGRAM: &str = "another program";
 /// The interval between two flushes, and the duration of the flushes.
 const FLUSHES_EVERY: Duration = Duration::from_millis(200);
 const FLUSHES_FOR: Duration = Duration::from_secs(5);
+/// The deadline for the report of flushes where the agent checks its rules periodically.
+const CONTESTED_WITHIN: Duration = Duration::from_secs(60);
 /// The command that flushes legacy tables of both families concurrently.
 const FLUSH_LEGACY: &str = "iptables-legacy -w -t nat -F & ip6tables-legacy -w -t nat -F & wait";
 
@@ -204,6 +206,27 @@ pub(crate) fn t38_a_program_that_does_not_stop_is_not_answered_every_time(
         let (status, _) = node.condition(RULES_CONTESTED)?;
         Ok((status == "False").then_some(()))
     })
+}
+
+/// The same in mode ipvs, where the agent looks every second or two, and repairs no more often.
+pub(crate) fn flushes_in_mode_ipvs_are_reported_and_repaired() -> Result<()> {
+    let node = Node::start(Place::Ipvs)?;
+    let is_reported = |expected: &str| {
+        let (status, message) = node.condition(RULES_CONTESTED)?;
+        anyhow::Ok((status == expected).then_some(message))
+    };
+    let message = wait_for("the condition to be written", CONTESTED_WITHIN, || {
+        node.nft("flush ruleset")?;
+        std::thread::sleep(FLUSHES_EVERY);
+        is_reported("True")
+    })?;
+    let is_unnamed = message.contains(UNNAMED_PROGRAM);
+    let is_contest = message.contains("keeps changing the rules");
+    ensure!(is_unnamed && is_contest, "{message}");
+    wait_for("an answer after the last flush", PROMPTLY, || {
+        Ok(node.answers()?.then_some(()))
+    })?;
+    wait_for("the condition to end", PROMPTLY, || is_reported("False")).map(drop)
 }
 
 /// Returns the processor time of the agent since its start.

@@ -154,10 +154,14 @@ fn main() -> Result<()> {
         }
     }
     let missing = find_ipvs(&["rr"])?;
-    let of_ipvs: [(&str, Test); 2] = [
+    let of_ipvs: [(&str, Test); 3] = [
         (
             "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check",
             agent::damage_in_mode_ipvs_is_repaired,
+        ),
+        (
+            "ipvs/t38_a_program_that_does_not_stop_is_reported_and_its_flushes_repaired",
+            agent::flushes_in_mode_ipvs_are_reported_and_repaired,
         ),
         (
             "ipvs/t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
