@@ -21,8 +21,16 @@ use crate::node::{PROMPTLY, Place, Setting};
 
 /// The address of the health check for load balancers.
 const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
-/// The command for the table, which is removed with its owner.
-const OWNED: &str = "add table ip6 signpost { flags owner; }\n";
+
+/// The tables for IPv6 that the agent needs in a mode, and in the one that it uses if it cannot have
+/// that mode.
+fn tables(place: Place) -> &'static [&'static str] {
+    match place {
+        Place::Nftables => &["signpost"],
+        Place::Iptables(_) => &["nat", "filter", "signpost"],
+        Place::Ipvs => &["signpost-ipvs", "signpost"],
+    }
+}
 
 /// A node on which IPv6 was switched off after the boot, in every network namespace, or on a kernel
 /// booted without IPv6. No IPv6 address is available, not even `::1`.
@@ -34,7 +42,7 @@ pub(crate) fn ipv6_switched_off() -> Result<()> {
     }
     node.configure("link set lo up\n")?;
     let folder = TempDir::new()?;
-    let agent = start_agent(&node, &folder, "1h")?;
+    let agent = start_agent(&node, &folder, (Place::Nftables, "1h"))?;
     agent.wait_until_ready()?;
     let answer = node.get(HEALTHZ, PROMPTLY)?;
     ensure!(answer.status() == 200, "{answer:?}");
@@ -43,9 +51,13 @@ pub(crate) fn ipv6_switched_off() -> Result<()> {
     Ok(())
 }
 
-fn start_agent(node: &Namespace, folder: &TempDir, sync_period: &'static str) -> Result<LoneAgent> {
+fn start_agent(
+    node: &Namespace,
+    folder: &TempDir,
+    (place, sync_period): (Place, &'static str),
+) -> Result<LoneAgent> {
     let setting = Setting {
-        place: Place::Nftables,
+        place,
         sync_period,
         others: Vec::new(),
     };
@@ -59,13 +71,13 @@ fn start_agent(node: &Namespace, folder: &TempDir, sync_period: &'static str) ->
 }
 
 /// Failure story T84.
-pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
+pub(crate) fn the_other_family_is_served_and_the_node_healthy(place: Place) -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
     node.configure("link set lo up\n")?;
-    let owner = Owner::start(&node)?;
+    let owner = Owner::start(&node, tables(place))?;
     let folder = TempDir::new()?;
-    let agent = start_agent(&node, &folder, "1s")?;
+    let agent = start_agent(&node, &folder, (place, "1s"))?;
     let expect = |kind: &str, status: &str, reason: &str| {
         agent.wait_for(&format!("{kind} to be {status}"), |agent| {
             let said = agent.condition(kind)?;
@@ -106,11 +118,11 @@ pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
     Ok(())
 }
 
-/// A process that owns Signpost's IPv6 table until it is dropped.
+/// A process that owns tables for IPv6 until it is dropped.
 struct Owner(Child);
 
 impl Owner {
-    fn start(node: &Namespace) -> Result<Owner> {
+    fn start(node: &Namespace, tables: &[&str]) -> Result<Owner> {
         let mut command = node.command("nft");
         command.arg("--interactive");
         let child = command
@@ -119,11 +131,15 @@ impl Owner {
             .spawn()?;
         let mut owner = Owner(child);
         let stdin = owner.0.stdin.as_mut().context("it was piped")?;
-        stdin.write_all(OWNED.as_bytes())?;
+        for table in tables {
+            // Removed with its owner.
+            writeln!(stdin, "add table ip6 {table} {{ flags owner; }}")?;
+        }
         stdin.flush()?;
-        wait_for("the table of another program", PROMPTLY, || {
-            let tables = node.nft(&["list", "tables"])?;
-            Ok(tables.contains("table ip6 signpost").then_some(()))
+        wait_for("the tables of another program", PROMPTLY, || {
+            let listed = node.nft(&["list", "tables"])?;
+            let listed = listed.lines().filter(|line| line.starts_with("table ip6 "));
+            Ok((listed.count() == tables.len()).then_some(()))
         })?;
         Ok(owner)
     }

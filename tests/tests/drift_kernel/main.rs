@@ -65,7 +65,7 @@ fn main() -> Result<()> {
     // The tests check that a repair takes less than three seconds: they mostly wait, but no more of
     // them at once than this.
     arguments.test_threads.get_or_insert(2);
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 21] = [
         (
             "others_are_distinguished_from_signpost",
             families::others_are_distinguished_from_signpost,
@@ -111,7 +111,14 @@ fn main() -> Result<()> {
         ),
         (
             "t84_where_one_family_cannot_be_had_the_other_is_served_and_the_node_healthy",
-            lacking::the_other_family_is_served_and_the_node_healthy,
+            || lacking::the_other_family_is_served_and_the_node_healthy(Place::Nftables),
+        ),
+        (
+            "nf_tables/t84_where_one_family_cannot_be_had_the_other_is_served_and_the_node_healthy",
+            || {
+                let place = Place::Iptables(Variant::NfTables);
+                lacking::the_other_family_is_served_and_the_node_healthy(place)
+            },
         ),
         (
             "a_node_with_ipv6_switched_off_is_served",
@@ -154,7 +161,7 @@ fn main() -> Result<()> {
         }
     }
     let missing = find_ipvs(&["rr"])?;
-    let of_ipvs: [(&str, Test); 3] = [
+    let of_ipvs: [(&str, Test); 4] = [
         (
             "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check",
             agent::damage_in_mode_ipvs_is_repaired,
@@ -166,6 +173,10 @@ fn main() -> Result<()> {
         (
             "ipvs/t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
             || second_agent::it_waits_and_takes_over(Place::Ipvs),
+        ),
+        (
+            "ipvs/t84_where_one_family_cannot_be_had_the_other_is_served_and_the_node_healthy",
+            || lacking::the_other_family_is_served_and_the_node_healthy(Place::Ipvs),
         ),
     ];
     for (name, test) in of_ipvs {

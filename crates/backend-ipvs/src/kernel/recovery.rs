@@ -11,10 +11,13 @@ pub(super) fn of_table(error: &netlink::CommitError, is_first: bool) -> (Recover
         true => Effect::None,
         false => Effect::Possible,
     };
-    (
-        nftables_model::recovery(error, usize::from(!is_first)),
-        effect,
-    )
+    let recovery = match (nftables_model::recovery(error, 0), is_first) {
+        // Reading again does not add a missing module, nor a permission.
+        (Recovery::Halt, _) => Recovery::Halt,
+        (_, false) => Recovery::Observe,
+        (recovery, true) => recovery,
+    };
+    (recovery, effect)
 }
 
 /// Like [`of_table`], for operations on virtual servers: of those sent together, all that were not
