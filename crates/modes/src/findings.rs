@@ -122,12 +122,15 @@ pub fn stalled(modes: &BTreeMap<Family, MechanismState>) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Reports how this node limits the active mechanism.
+/// Reports how this node limits the active mechanism, and what limits both families once.
 pub fn limitations(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
-    // They are the same for both families.
-    let limitations = modes.values().map(|state| &state.limitations);
-    let limitations = limitations.into_iter().find(|some| !some.is_empty())?;
-    Some(UnsupportedField {
+    let mut limitations: Vec<&str> = Vec::new();
+    for limitation in modes.values().flat_map(|state| &state.limitations) {
+        if !limitations.contains(&limitation.as_str()) {
+            limitations.push(limitation);
+        }
+    }
+    (!limitations.is_empty()).then(|| UnsupportedField {
         field: "mode".to_owned(),
         reason: reason::FIELD_NOT_HONOURED,
         message: limitations.join("; "),

@@ -134,6 +134,24 @@ fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_desired() {
     assert_eq!(reported, expected);
 }
 
+/// A Service of IPv6 alone may need a module that no Service of IPv4 needs.
+#[test]
+fn what_limits_one_family_is_named_and_what_limits_both_is_named_once() {
+    let mut modes = modes(Mechanism::Ipvs, None);
+    assert_eq!(findings::limitations(&modes), None);
+    let own = [(Family::Ipv4, "no mh"), (Family::Ipv6, "no twos")];
+    for (family, own) in own {
+        let state = modes.get_mut(&family).expect("both are there");
+        state.limitations = vec!["read-only".to_owned(), own.to_owned()];
+    }
+    let reported = findings::limitations(&modes).expect("it is reported");
+    assert_eq!(reported.message, "read-only; no mh; no twos");
+    let ipv4 = modes.get_mut(&Family::Ipv4).expect("it is there");
+    ipv4.limitations.clear();
+    let reported = findings::limitations(&modes).expect("it is reported");
+    assert_eq!(reported.message, "read-only; no twos");
+}
+
 #[test]
 fn t36_a_split_is_reported_with_the_variant_that_is_used() {
     let presence = |rules| Presence {
