@@ -2,7 +2,8 @@
 //! other. Pure.
 //!
 //! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
-//! proxy's mode (decision 0027).
+//! proxy's mode (decision 0027). Where Signpost's rules are beside kube-proxy's, they decide already,
+//! and a takeover changes nothing (decision 0076).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,8 +11,11 @@ use std::net::IpAddr;
 use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::condition::reason::{KUBE_PROXY_IPTABLES, KUBE_PROXY_IPVS, KUBE_PROXY_NFTABLES};
-use crds::condition::{FOREIGN_PROXY_DETECTED, Status, status_of};
+use crds::condition::{
+    FOREIGN_PROXY_DETECTED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of,
+};
 use crds::profile::mechanism::Mode;
+use crds::starter::is_handed_back;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -19,7 +23,7 @@ use kube::ResourceExt;
 use super::find;
 use super::obstacle::Warning;
 use crate::check::first;
-use crate::pod_network::{HostPort, PodNetwork, Protocol};
+use crate::pod_network::{PodNetwork, Protocol};
 
 /// The ports of a Service that may be ports of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +34,28 @@ pub(in crate::migrate) struct ServicePorts {
     node_ports: Vec<(Protocol, i32)>,
     /// The load-balancer IPs at which nodes take `ports`.
     load_balancer_ips: Vec<IpAddr>,
+    /// The clients of the load-balancer IPs.
+    sources: Sources,
 }
+
+/// Which clients reach a load-balancer IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sources {
+    All,
+    /// Those in `loadBalancerSourceRanges`.
+    InRanges,
+}
+
+/// What a port of nodes is of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    NodePort,
+    LoadBalancer,
+    LoadBalancerWithRanges,
+}
+
+/// The Services that have a port of nodes, by protocol and number.
+type Index<'a> = BTreeMap<(Protocol, i32), Vec<(&'a ServicePorts, Kind)>>;
 
 /// A node before its takeover.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +80,16 @@ enum Winner {
 struct Change {
     from: Mode,
     to: Mode,
+    own_rules: OwnRules,
+}
+
+/// Signpost's rules before a takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum OwnRules {
+    /// They are beside kube-proxy's.
+    Present,
+    /// The node was handed back, or nothing is programmed.
+    Absent,
 }
 
 /// A common port that changes hands.
@@ -63,8 +98,7 @@ struct Clash<'a> {
     protocol: Protocol,
     port: i32,
     service: &'a str,
-    /// What the port is of the Service.
-    kind: &'static str,
+    kind: Kind,
     change: Change,
 }
 
@@ -79,21 +113,23 @@ pub(super) fn warnings(
     let movers: BTreeMap<String, (Mover<'_>, Change)> = movers
         .filter_map(|mover| Some((mover.node.name_any(), (*mover, Change::of(mover)?))))
         .collect();
+    let services = index(services);
     let mut clashes: BTreeMap<Clash<'_>, BTreeSet<(&str, &str)>> = BTreeMap::new();
     for pod in pods {
         let Some((mover, change)) = movers.get(&pod.node) else {
             continue;
         };
         for host_port in &pod.host_ports {
-            for service in services {
-                let Some(kind) = mover.common(host_port, service) else {
+            let key = (host_port.protocol, host_port.port);
+            for (service, kind) in services.get(&key).into_iter().flatten() {
+                if !change.moves(*kind) || !mover.takes(host_port.address, service, *kind) {
                     continue;
-                };
+                }
                 let clash = Clash {
                     protocol: host_port.protocol,
                     port: host_port.port,
                     service: &service.name,
-                    kind,
+                    kind: *kind,
                     change: *change,
                 };
                 let found = clashes.entry(clash).or_default();
@@ -112,6 +148,25 @@ pub(super) fn warnings(
         }
     }
     warnings
+}
+
+fn index(services: &[ServicePorts]) -> Index<'_> {
+    let mut index = Index::new();
+    for service in services {
+        for port in &service.node_ports {
+            let found = index.entry(*port).or_default();
+            found.push((service, Kind::NodePort));
+        }
+        let kind = match service.sources {
+            Sources::All => Kind::LoadBalancer,
+            Sources::InRanges => Kind::LoadBalancerWithRanges,
+        };
+        let balanced = service.ports.iter();
+        for port in balanced.filter(|_| !service.load_balancer_ips.is_empty()) {
+            index.entry(*port).or_default().push((service, kind));
+        }
+    }
+    index
 }
 
 // === impl ServicePorts ===
@@ -139,6 +194,11 @@ impl ServicePorts {
         let own = own.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
         let load_balancer_ips = own.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok());
         let load_balancer_ips: Vec<IpAddr> = load_balancer_ips.collect();
+        let ranges = spec.load_balancer_source_ranges.as_ref();
+        let sources = match ranges.is_none_or(Vec::is_empty) {
+            true => Sources::All,
+            false => Sources::InRanges,
+        };
         let namespace = service.namespace().unwrap_or_default();
         let is_any = !node_ports.is_empty() || !load_balancer_ips.is_empty();
         is_any.then(|| ServicePorts {
@@ -146,6 +206,7 @@ impl ServicePorts {
             ports,
             node_ports,
             load_balancer_ips,
+            sources,
         })
     }
 }
@@ -153,19 +214,14 @@ impl ServicePorts {
 // === impl Mover ===
 
 impl Mover<'_> {
-    /// Returns what a host port of the node is of `service`; `None` if nothing.
-    fn common(&self, host_port: &HostPort, service: &ServicePorts) -> Option<&'static str> {
-        let key = (host_port.protocol, host_port.port);
-        let is_at = |address: IpAddr| host_port.address.is_none_or(|at| at == address);
-        if service.node_ports.contains(&key) && self.takes_node_ports(host_port.address) {
-            return Some("a node port");
+    /// Whether Signpost takes a port of `service` at this address of the node, or at any.
+    fn takes(&self, address: Option<IpAddr>, service: &ServicePorts, kind: Kind) -> bool {
+        if kind == Kind::NodePort {
+            return self.takes_node_ports(address);
         }
         let own = self.addresses();
         let mut balanced = service.load_balancer_ips.iter();
-        let is_balanced = balanced.any(|ip| own.contains(ip) && is_at(*ip));
-        let is_port = service.ports.contains(&key);
-        (is_port && is_balanced)
-            .then_some("a port of a load-balancer IP that is the node's address")
+        balanced.any(|ip| own.contains(ip) && address.is_none_or(|at| at == *ip))
     }
 
     /// Whether Signpost takes node ports at this address of the node, or at any.
@@ -204,7 +260,7 @@ impl Mover<'_> {
 // === impl Change ===
 
 impl Change {
-    /// Returns the change of modes; `None` if it is not known, or if the winner stays.
+    /// Returns the change of modes; `None` if it is not known.
     fn of(mover: &Mover<'_>) -> Option<Change> {
         let conditions = mover.conditions;
         if status_of(conditions, FOREIGN_PROXY_DETECTED) != Status::True {
@@ -218,12 +274,25 @@ impl Change {
         ];
         let mut of_reason = of_reason.into_iter();
         let (_, from) = of_reason.find(|(known, _)| known.name == reason)?;
-        let to = mover.config.mode;
-        let change = Change { from, to };
-        (change.before() != change.after()).then_some(change)
+        Some(Change {
+            from,
+            to: mover.config.mode,
+            own_rules: OwnRules::of(conditions),
+        })
     }
 
-    /// In kube-proxy's mode: iptables puts its rules before all others, nftables has portmap's
+    /// Whether the takeover makes another one of the two answer.
+    fn moves(self, kind: Kind) -> bool {
+        let after = self.after(kind);
+        let before = match self.own_rules {
+            // Signpost's rules, which give a Service precedence, do so beside kube-proxy's, too.
+            OwnRules::Present if after == Winner::Service => Winner::Service,
+            OwnRules::Present | OwnRules::Absent => self.before(),
+        };
+        before != after
+    }
+
+    /// By kube-proxy's rules: mode iptables puts them before all others, mode nftables has portmap's
     /// priority, and virtual servers take packets after DNAT.
     fn before(self) -> Winner {
         match self.from {
@@ -233,11 +302,24 @@ impl Change {
         }
     }
 
-    /// In Signpost's mode.
-    fn after(self) -> Winner {
-        match self.to {
-            Mode::Nftables | Mode::Iptables => Winner::Service,
-            Mode::Ipvs => Winner::Pod,
+    /// By Signpost's rules, without kube-proxy's.
+    fn after(self, kind: Kind) -> Winner {
+        match (self.to, kind) {
+            (Mode::Ipvs, Kind::LoadBalancerWithRanges) => Winner::Pod,
+            (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => Winner::Service,
+        }
+    }
+}
+
+// === impl OwnRules ===
+
+impl OwnRules {
+    fn of(conditions: &[Condition]) -> OwnRules {
+        let mut programmed = [READY, IPV4_PROGRAMMED, IPV6_PROGRAMMED].into_iter();
+        let is_programmed = programmed.any(|kind| status_of(conditions, kind) == Status::True);
+        match is_programmed && !is_handed_back(conditions) {
+            true => OwnRules::Present,
+            false => OwnRules::Absent,
         }
     }
 }
@@ -254,18 +336,32 @@ impl Clash<'_> {
             change,
         } = self;
         let protocol = protocol.name();
+        let of = kind.in_words();
         Warning {
             what: format!(
-                "host port {port}/{protocol} ({}) is also {kind} of Service {service}: in kube-proxy's mode {} {}, in \
+                "host port {port}/{protocol} ({}) is also {of} of Service {service}: in kube-proxy's mode {} {}, in \
                  Signpost's mode {} {}",
                 first(pods.iter()),
                 change.from,
                 change.before().in_words(),
                 change.to,
-                change.after().in_words()
+                change.after(*kind).in_words()
             ),
             next: "give the Pods or the Service another port, or make sure that clients of this port may reach the other one"
                 .to_owned(),
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn in_words(self) -> &'static str {
+        match self {
+            Kind::NodePort => "a node port",
+            Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
+                "a port of a load-balancer IP that is the node's address"
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::tests::{READY_TRUE, Said, conditions};
+use super::super::tests::{READY_BACK, READY_TRUE, Said, conditions};
 use super::*;
 use crate::pod_network::tests::pod;
 
@@ -30,14 +30,16 @@ fn service(name: &str, port: &Value, ip: Option<&str>) -> ServicePorts {
 }
 
 /// The first warning about each node: those of kube-proxy's mode `from` move to Signpost's `to`.
+/// Before, the nodes report `ready`.
 fn warned(
+    ready: Said,
     from: Said,
     to: Mode,
     pods: &[(&str, &str, Value)],
     services: &[ServicePorts],
 ) -> BTreeMap<String, String> {
     let nodes = [node("n1", "192.168.0.1"), node("n2", "192.168.0.2")];
-    let conditions = conditions(&[READY_TRUE, from]);
+    let conditions = conditions(&[ready, from]);
     let config = EffectiveConfig::of(&crds::ProxyProfileSpec {
         mode: to,
         ..Default::default()
@@ -71,7 +73,7 @@ fn a_host_port_that_is_a_node_port_changes_hands_with_some_modes() {
     ];
     let expected = "host port 30080/TCP (shop/a, shop/c) is also a node port of Service shop/cart: in kube-proxy's mode ipvs \
                     the Pod answers, in Signpost's mode nftables the Service answers";
-    let warned_about = warned(IPVS, Mode::Nftables, &pods, &services);
+    let warned_about = warned(READY_BACK, IPVS, Mode::Nftables, &pods, &services);
     let both = ["n1", "n2"].map(|node| (node.to_owned(), expected.to_owned()));
     assert_eq!(warned_about, BTreeMap::from(both));
     for (from, to, changes) in [
@@ -79,14 +81,51 @@ fn a_host_port_that_is_a_node_port_changes_hands_with_some_modes() {
         (NFTABLES, Mode::Ipvs, true),
         (IPTABLES, Mode::Nftables, false),
         (IPTABLES, Mode::Iptables, false),
-        (IPTABLES, Mode::Ipvs, true),
+        (IPTABLES, Mode::Ipvs, false),
         (IPVS, Mode::Iptables, true),
-        (IPVS, Mode::Ipvs, false),
+        (IPVS, Mode::Ipvs, true),
         (NONE, Mode::Nftables, false),
     ] {
-        let is_warned = !warned(from, to, &pods, &services).is_empty();
+        let is_warned = !warned(READY_BACK, from, to, &pods, &services).is_empty();
         assert_eq!(is_warned, changes, "{from:?} {to:?}");
     }
+}
+
+/// Failure story T331.
+#[test]
+fn t331_a_host_port_changes_hands_only_where_signposts_rules_are_not_there_yet() {
+    let cart = service("cart", &json!({"port": 80, "nodePort": 30080}), None);
+    let pods = [("a", "n1", host_port(30080))];
+    let all_modes = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
+    let changes = |ready| {
+        let from_all = [NFTABLES, IPTABLES, IPVS].into_iter();
+        let all = from_all.flat_map(|from| all_modes.map(|to| (from, to)));
+        let services = std::slice::from_ref(&cart);
+        let changes =
+            all.filter(|(from, to)| !warned(ready, *from, *to, &pods, services).is_empty());
+        changes.count()
+    };
+    assert_eq!(changes(READY_TRUE), 0);
+    let silent = ("Ready", "Unknown", "AgentSilent");
+    let failed = ("Ready", "False", "CommitFailed");
+    for absent in [READY_BACK, ("Ready", "True", "HandedBack"), silent, failed] {
+        assert_eq!(changes(absent), 6, "{absent:?}");
+    }
+    assert_eq!(changes((IPV6_PROGRAMMED, "True", "FamilyProgrammed")), 0);
+}
+
+#[test]
+fn mode_ipvs_leaves_host_ports_of_load_balancer_ips_with_source_ranges_to_pods() {
+    let mut web = service("web", &json!({"port": 443}), Some("192.168.0.1"));
+    let pods = [("a", "n1", host_port(443))];
+    let is_warned = |ready, web: &ServicePorts| {
+        let services = std::slice::from_ref(web);
+        !warned(ready, IPTABLES, Mode::Ipvs, &pods, services).is_empty()
+    };
+    assert!(!is_warned(READY_BACK, &web) && !is_warned(READY_TRUE, &web));
+    web.sources = Sources::InRanges;
+    // kube-proxy's rules redirect until the takeover.
+    assert!(is_warned(READY_BACK, &web) && is_warned(READY_TRUE, &web));
 }
 
 #[test]
@@ -96,7 +135,14 @@ fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
     let services = [of_nodes, balanced];
     let at = |port: u16, address: &str| {
         let port = json!({"containerPort": 80, "hostPort": port, "hostIP": address});
-        warned(IPVS, Mode::Nftables, &[("a", "n1", port)], &services).remove("n1")
+        warned(
+            READY_BACK,
+            IPVS,
+            Mode::Nftables,
+            &[("a", "n1", port)],
+            &services,
+        )
+        .remove("n1")
     };
     // Mode nftables takes node ports at the node's own first address.
     assert!(
@@ -109,7 +155,7 @@ fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
     assert_eq!(at(443, "203.0.113.1"), None);
     // It is the address of another node.
     let elsewhere = [("a", "n2", host_port(443))];
-    assert!(warned(IPVS, Mode::Nftables, &elsewhere, &services).is_empty());
+    assert!(warned(READY_BACK, IPVS, Mode::Nftables, &elsewhere, &services).is_empty());
 }
 
 #[test]
@@ -124,4 +170,11 @@ fn services_without_ports_of_nodes_are_left_out() {
         "status": {"loadBalancer": {"ingress": [proxied]}},
     });
     assert_eq!(of(proxied), None);
+    let with_ranges = json!({"spec": {
+        "ports": [{"port": 80, "nodePort": 30080}], "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    }});
+    assert_eq!(
+        of(with_ranges).map(|of| of.sources),
+        Some(Sources::InRanges)
+    );
 }
