@@ -83,6 +83,12 @@ pub enum ScanError {
     /// The kernel refused to list connections.
     #[error("failed to list connections to node ports")]
     Flows(#[source] conntrack::ObserveError),
+    /// The legacy tables could not be opened.
+    #[error("failed to open the tables of legacy iptables")]
+    OpenLegacy(#[source] xtables::OpenError),
+    /// A legacy table could not be read.
+    #[error("failed to look for rules of kube-proxy in legacy iptables")]
+    ObserveLegacy(#[source] xtables::ObserveError),
     /// Virtual servers, or what belongs to them, could not be read.
     #[error("failed to look for mode ipvs of kube-proxy")]
     VirtualServers(#[source] VirtualServerError),
@@ -156,12 +162,16 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
     Ok(found)
 }
 
+/// Opens the legacy tables to read them, which takes no lock.
+pub(super) fn open_legacy(family: xtables::Family) -> Result<Tables, xtables::OpenError> {
+    let (lock, patience) = (Path::new(""), Duration::ZERO);
+    Tables::open(Variant::Legacy, family, LEGACY_PREFIX, lock, patience)
+}
+
 /// Checks the legacy table `nat` for chains of kube-proxy.
 fn observe_legacy(family: xtables::Family) -> Legacy {
-    // Read-only, so it takes no lock.
-    let (lock, patience) = (Path::new(""), Duration::ZERO);
-    let tables = Tables::open(Variant::Legacy, family, LEGACY_PREFIX, lock, patience);
-    let chains = tables.map(|mut tables| tables.observe(TableName::Nat).map(|held| held.chains));
+    let chains = open_legacy(family)
+        .map(|mut tables| tables.observe(TableName::Nat).map(|held| held.chains));
     match chains {
         Ok(Ok(chains)) if chains.is_empty() => Legacy::None,
         Ok(Ok(_)) => Legacy::Chains,
@@ -332,7 +342,7 @@ pub(super) fn open() -> Result<Socket, ScanError> {
 }
 
 /// Returns whether only kube-proxy uses an iptables chain of this name.
-fn is_kube_proxys(chain: &str) -> bool {
+pub(super) fn is_kube_proxys(chain: &str) -> bool {
     NAMES.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 

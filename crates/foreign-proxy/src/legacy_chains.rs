@@ -9,7 +9,12 @@ use std::time::Duration;
 
 use dataplane::Family;
 use thiserror::Error;
-use xtables::{CommitError, ObserveError, OpenError, TableChange, TableName, Tables, Variant};
+use xtables::{
+    BuiltIn, ChainKind, CommitError, ObserveError, OpenError, Policy, TableChange, TableName,
+    Tables, Variant,
+};
+
+use super::kernel::{ForeignDependencies, ScanError, is_kube_proxys, open_legacy};
 
 /// The beginnings of the names of chains that only kube-proxy has, in both modes that use iptables,
 /// callers first, and the table that refuses before the one that redirects. Table mangle has one empty chain of kube-proxy's, which no rule leads to.
@@ -80,6 +85,35 @@ pub fn commit_removal(
     Ok(())
 }
 
+/// Reads what makes it unsafe to remove kube-proxy's chains for one family. A removal meets a rule of
+/// another program only when it has replaced tables already.
+pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
+    let mut dependencies = ForeignDependencies::default();
+    let tables = open_legacy(of(family)).map_err(ScanError::OpenLegacy)?;
+    let Tables::Legacy(tables) = tables else {
+        return Ok(dependencies);
+    };
+    for table in TableName::ALL {
+        let chains = tables.observe_chains(table);
+        for chain in chains.map_err(ScanError::ObserveLegacy)? {
+            let name = match chain.kind {
+                ChainKind::BuiltIn(BuiltIn::Forward, Policy::Drop) => {
+                    dependencies.drops_forwarded |= table == TableName::Filter;
+                    continue;
+                }
+                ChainKind::BuiltIn(..) => continue,
+                ChainKind::Named(name) => name,
+            };
+            let leads_to = chain.leads_to.into_iter();
+            let lost = leads_to.filter(|to| is_kube_proxys(to) && !is_kube_proxys(&name));
+            dependencies.others.extend(lost.map(|target| {
+                format!("a rule of chain {name} in legacy table {table} leads to {target}")
+            }));
+        }
+    }
+    Ok(dependencies)
+}
+
 fn commit_kind_removal(
     family: Family,
     table: TableName,
@@ -100,7 +134,7 @@ fn commit_kind_removal(
     tables.commit(&[change]).map_err(Cause::Commit).map(drop)
 }
 
-fn of(family: Family) -> xtables::Family {
+pub(super) fn of(family: Family) -> xtables::Family {
     match family {
         Family::Ipv4 => xtables::Family::Ipv4,
         Family::Ipv6 => xtables::Family::Ipv6,

@@ -1,6 +1,8 @@
 //! The addresses on which kube-proxy's rules accept node ports, and the node ports that clients
 //! have used.
 
+mod legacy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
@@ -9,6 +11,7 @@ use dataplane::{Family, Protocol};
 use netlink::conntrack::{Answers, Filter, Flow, FlowSocket};
 use netlink::nf_tables::{DataType, Expression, ListedRule, Operator, PayloadBase, Rule};
 use netlink::{ObserveError, Socket};
+use xtables::Variant;
 
 use super::kernel::{ScanError, TABLE, open};
 use super::{Mechanism, virtual_servers};
@@ -42,13 +45,24 @@ pub enum Loopback {
 /// A node port, with its protocol.
 pub type NodePort = (Protocol, u16);
 
+/// Where kube-proxy's rules for node ports are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In its own table.
+    Nftables,
+    /// In the tables of this variant of iptables.
+    Iptables(Variant),
+    /// Among the virtual servers.
+    Ipvs,
+}
+
 /// Reads the addresses on which kube-proxy's rules of `family` accept node ports.
-pub fn observe_entrance(mechanism: Mechanism, family: Family) -> Result<NodePortScope, ScanError> {
-    let mut socket = open()?;
-    match mechanism {
-        Mechanism::Nftables => observe_set(&mut socket, family),
-        Mechanism::Iptables => observe_rules(&mut socket, family),
-        Mechanism::Ipvs => {
+pub fn observe_entrance(place: Place, family: Family) -> Result<NodePortScope, ScanError> {
+    match place {
+        Place::Nftables => observe_set(&mut open()?, family),
+        Place::Iptables(Variant::NfTables) => observe_rules(&mut open()?, family),
+        Place::Iptables(Variant::Legacy) => legacy::observe_rules(family),
+        Place::Ipvs => {
             let at = virtual_servers::observe_node_port_addresses(family);
             at.map(NodePortScope::At).map_err(ScanError::VirtualServers)
         }
@@ -83,15 +97,20 @@ fn observe_rules(socket: &mut Socket, family: Family) -> Result<NodePortScope, S
         })
     };
     let asked = socket.observe_chosen_rules(family, "nat", Some(SERVICES), leads_there);
+    asked.map(scope).map_err(ScanError::Observe)
+}
+
+/// Returns the addresses that rules to the chain of node ports require.
+fn scope(all_asked: Vec<FrontendContext>) -> NodePortScope {
     let mut at = BTreeSet::new();
-    for asked in asked.map_err(ScanError::Observe)? {
+    for asked in all_asked {
         match asked {
             FrontendContext::For(address) => drop(at.insert(address)),
-            FrontendContext::Not => return Ok(NodePortScope::Everywhere(Loopback::Out)),
-            FrontendContext::Anything => return Ok(NodePortScope::Everywhere(Loopback::In)),
+            FrontendContext::Not => return NodePortScope::Everywhere(Loopback::Out),
+            FrontendContext::Anything => return NodePortScope::Everywhere(Loopback::In),
         }
     }
-    Ok(NodePortScope::At(at))
+    NodePortScope::At(at)
 }
 
 /// What a rule requires of the destination address.
@@ -138,14 +157,23 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// Returns how many connections each node port has had since kube-proxy's mode iptables wrote its
 /// rule. The counters do not distinguish addresses. Node ports without connections are left out.
-pub fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, ScanError> {
-    let counted = |rule: &ListedRule<'_>| {
-        let packets = rule.packets().filter(|packets| *packets > 0)?;
-        Some((node_port(&rule.decode().ok()?)?, packets))
+pub fn observe_counts(
+    variant: Variant,
+    family: Family,
+) -> Result<BTreeMap<NodePort, u64>, ScanError> {
+    let counted = match variant {
+        Variant::NfTables => {
+            let counted = |rule: &ListedRule<'_>| {
+                let packets = rule.packets().filter(|packets| *packets > 0)?;
+                Some((node_port(&rule.decode().ok()?)?, packets))
+            };
+            let counted = open()?.observe_chosen_rules(family, "nat", Some(NODE_PORTS), counted);
+            counted.map_err(ScanError::Observe)?
+        }
+        Variant::Legacy => legacy::observe_counts(family)?,
     };
-    let counted = open()?.observe_chosen_rules(family, "nat", Some(NODE_PORTS), counted);
     let mut counts = BTreeMap::new();
-    for (port, packets) in counted.map_err(ScanError::Observe)? {
+    for (port, packets) in counted {
         *counts.entry(port).or_default() += packets;
     }
     Ok(counts)
@@ -164,6 +192,19 @@ pub fn observe_virtual_server_counts(
         (connections > 0).then_some(((server.address.ip(), node_port), connections))
     });
     Ok(counts.collect())
+}
+
+// === impl Place ===
+
+impl From<Mechanism> for Place {
+    /// Where nf_tables has the rules, where it has any.
+    fn from(mechanism: Mechanism) -> Place {
+        match mechanism {
+            Mechanism::Nftables => Place::Nftables,
+            Mechanism::Iptables => Place::Iptables(Variant::NfTables),
+            Mechanism::Ipvs => Place::Ipvs,
+        }
+    }
 }
 
 /// Returns the node port that a rule matches, either with an xtables match or, as later versions of

@@ -13,6 +13,7 @@ mod entry;
 mod failure;
 pub(crate) mod kernel;
 mod layout;
+mod listing;
 mod lock;
 mod parsed;
 mod previous_rules;
@@ -31,6 +32,7 @@ use std::time::{Duration, Instant};
 use blob::{Kind, Table, To};
 use failure::{Damaged, Failure, NoFamily};
 use kernel::Kernel;
+use listing::{counted_rules, listed_chains};
 use lock::{Lock, LockError};
 use parsed::observe_parsed;
 use replacement::{Plan, compile_replacement, hook_number};
@@ -39,7 +41,8 @@ use seen::{Finding, Seen};
 use table_summary::TableSummary;
 
 use crate::{
-    BuiltIn, CommitError, Family, ObserveError, OpenError, OwnRules, Rule, TableChange, TableName,
+    BuiltIn, CommitError, CountedRule, Family, ListedChain, ObserveError, OpenError, OwnRules,
+    Rule, TableChange, TableName,
 };
 
 /// How often a replacement is tried when a program that does not take the lock changes the table
@@ -137,6 +140,35 @@ impl Legacy {
         let between = words.filter(|word| (first.to_bits()..=last.to_bits()).contains(word));
         let found = between.map(Ipv4Addr::from_bits);
         Ok(found.filter(|address| among.contains(address)).collect())
+    }
+
+    /// Reads the rules of the chain with this name, whichever program wrote it; none without such a
+    /// chain. Does not create a table that does not exist.
+    pub fn observe_counted_rules(
+        &self,
+        table: TableName,
+        chain: &str,
+    ) -> Result<Vec<CountedRule>, ObserveError> {
+        self.observe_all(table, |parsed| counted_rules(parsed, chain))
+    }
+
+    /// Lists the chains of all programs. Does not create a table that does not exist.
+    pub fn observe_chains(&self, table: TableName) -> Result<Vec<ListedChain>, ObserveError> {
+        self.observe_all(table, listed_chains)
+    }
+
+    fn observe_all<T>(
+        &self,
+        table: TableName,
+        read: impl Fn(&Table<'_>) -> Vec<T>,
+    ) -> Result<Vec<T>, ObserveError> {
+        let failed = self.observe_failed(table);
+        let kernel = match &self.kernel {
+            Some(kernel) if is_there(kernel, table).map_err(&failed)? => kernel,
+            Some(_) | None => return Ok(Vec::new()),
+        };
+        let all = observe_parsed(kernel, table, self.family, |_, parsed| read(parsed));
+        all.map_err(failed)
     }
 
     /// Writes `changes` in order. Consecutive changes of the same table are written together.
@@ -359,16 +391,22 @@ fn held(table: &Table<'_>, family: Family, prefix: &str) -> OwnRules {
 /// Decodes entry `number` if it is a rule that Signpost writes.
 fn decode_entry(table: &Table<'_>, number: usize, family: Family) -> Option<Rule> {
     let entry = table.layout.entry(table.bytes, table.offset(number))?;
-    let chain = match table.leads_to(number) {
-        // Without a target: Signpost writes no such rule.
-        Some(To::Next) => return None,
-        Some(To::Chain(chain)) => {
+    let chain = target_name(table, number);
+    // Signpost writes no rule without a target.
+    let is_lacking = table.leads_to(number).is_some() && chain.is_none();
+    let rule = (!is_lacking).then(|| entry::decode(entry, table.layout, family, chain));
+    rule.flatten()
+}
+
+/// The name of the chain that entry `number` leads to.
+fn target_name(table: &Table<'_>, number: usize) -> Option<Arc<str>> {
+    match table.leads_to(number)? {
+        To::Next => None,
+        To::Chain(chain) => {
             let name = str::from_utf8(table.chains[chain].name()?).ok()?;
             Some(Arc::from(name))
         }
-        None => None,
-    };
-    entry::decode(entry, table.layout, family, chain)
+    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod change;
 mod detect;
 mod error;
 mod extension;
+mod foreign;
 #[cfg(test)]
 mod generate;
 mod legacy;
@@ -37,6 +38,7 @@ pub use detect::{
     Choice, DetectError, Found, OwnChains, Presence, Split, VariantDetector, Why, observe_variants,
 };
 pub use error::{CommitError, Fault, ObserveError, OpenError};
+pub use foreign::{ChainKind, CountedRule, ListedChain, Policy};
 pub use rule::{
     AddressMatch, BuiltIn, Family, InterfaceMatch, Match, PacketEnd, Protocol, Recent, Rule,
     States, TableName, Target,

@@ -10,10 +10,9 @@ use dataplane::{Dataplane, Family, FrontendKey, Port};
 
 use super::preflight::{Point, some_of};
 use crate::engine::View;
-use foreign_proxy::Mechanism;
 use foreign_proxy::kernel::ScanError;
 use foreign_proxy::node_ports::{
-    Loopback, NodePort, NodePortScope, observe_counts, observe_entrance, observe_flows,
+    Loopback, NodePort, NodePortScope, Place, observe_counts, observe_entrance, observe_flows,
     observe_virtual_server_counts,
 };
 
@@ -64,27 +63,27 @@ enum CountedAt {
 
 /// kube-proxy's counters, as of the last check.
 #[derive(Debug, Default)]
-pub(super) struct Counters(BTreeMap<Family, BTreeMap<CountedPort, u64>>);
+pub(super) struct Counters(BTreeMap<(Place, Family), BTreeMap<CountedPort, u64>>);
 
 /// Returns notes and warnings about node ports that would close; none if nothing closes.
 /// `counters` are those of the last check, and become those of this one.
 pub(super) fn observe_points(
-    mechanism: Mechanism,
+    place: Place,
     family: Family,
     signpost: &SignpostNodePorts,
     counters: &mut Counters,
 ) -> Result<Vec<Point>, ScanError> {
-    let taken = signpost.taken(family, &observe_entrance(mechanism, family)?);
+    let taken = signpost.taken(family, &observe_entrance(place, family)?);
     let addresses = signpost.closing(&taken);
     if addresses.is_empty() {
         return Ok(Vec::new());
     }
     let flows = observe_flows(family, &addresses, |port| signpost.has(family, port))?;
-    let (counts, counted_at) = match mechanism {
+    let (counts, counted_at) = match place {
         // Elements of its maps have no counters.
-        Mechanism::Nftables => (BTreeMap::new(), CountedAt::Any),
-        Mechanism::Iptables => {
-            let counts = observe_counts(family)?.into_iter();
+        Place::Nftables => (BTreeMap::new(), CountedAt::Any),
+        Place::Iptables(variant) => {
+            let counts = observe_counts(variant, family)?.into_iter();
             let counts = counts.map(|(node_port, all)| {
                 let address = None;
                 (CountedPort { address, node_port }, all)
@@ -93,16 +92,17 @@ pub(super) fn observe_points(
                 true => CountedAt::Closing,
                 false => CountedAt::Any,
             };
-            (counters.replace(family, counts.collect()), counted_at)
+            let counts = counters.replace((place, family), counts.collect());
+            (counts, counted_at)
         }
-        Mechanism::Ipvs => {
+        Place::Ipvs => {
             let counts = observe_virtual_server_counts(family)?.into_iter();
             let counts = counts.filter(|((address, _), _)| addresses.contains(address));
             let counts = counts.map(|((address, node_port), all)| {
                 let address = Some(address);
                 (CountedPort { address, node_port }, all)
             });
-            let counts = counters.replace(family, counts.collect());
+            let counts = counters.replace((place, family), counts.collect());
             (counts, CountedAt::Closing)
         }
     };
@@ -221,13 +221,13 @@ impl Closing {
 // === impl Counters ===
 
 impl Counters {
-    /// Replaces the counters of one family. Returns them with what has come since.
+    /// Replaces the counters of one family in one place. Returns them with what has come since.
     fn replace(
         &mut self,
-        family: Family,
+        of: (Place, Family),
         counts: BTreeMap<CountedPort, u64>,
     ) -> BTreeMap<CountedPort, Count> {
-        let before = self.0.insert(family, counts.clone());
+        let before = self.0.insert(of, counts.clone());
         let counts = counts.into_iter().map(|(port, all)| {
             let recent = before.as_ref().map(|before| {
                 let before = before.get(&port).copied().unwrap_or_default();

@@ -9,8 +9,11 @@ use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
 use crate::serving_state::ServingState;
 use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
+use foreign_proxy::legacy_chains;
+use foreign_proxy::node_ports::Place;
 use foreign_proxy::services::{Difference, observe_difference};
 use foreign_proxy::{Found, Legacy, Mechanism};
+use xtables::Variant;
 
 /// What changes when mode nftables of either proxy replaces kube-proxy's mode iptables, according
 /// to docs/parity.md.
@@ -45,7 +48,7 @@ pub(super) fn observe_points(
         }
         Legacy::Chains => {
             let text = "kube-proxy's chains are in the legacy variant of iptables (iptables-legacy-save): each table is \
-                replaced once for each kind of chain; which node ports would close is not determined";
+                replaced once for each kind of chain";
             points.push(Point::note(text));
         }
     }
@@ -71,15 +74,23 @@ pub(super) fn observe_points(
                 Some(desired) => observe_nftables(family, serving_state, desired),
                 None => Ok(Vec::new()),
             },
-            Mechanism::Iptables => observe_iptables(family),
+            Mechanism::Iptables => {
+                kernel::observe_foreign_references(family).map(|of| render_points(family, &of))
+            }
             Mechanism::Ipvs => Ok(Vec::new()),
         };
-        points
-            .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
-        // In mode ipvs no chain has node ports.
-        let node_ports = node_ports.filter(|_| !is_ipvs || mechanism == Mechanism::Ipvs);
+        points.extend(some.unwrap_or_else(obstacle));
+    }
+    if found.legacy == Legacy::Chains {
+        for family in Family::ALL {
+            let dependencies = legacy_chains::observe_foreign_references(family);
+            let some = dependencies.map(|of| render_points(family, &of));
+            points.extend(some.unwrap_or_else(obstacle));
+        }
+    }
+    for (place, family) in places(found) {
         let closing = node_ports
-            .map(|node_ports| closing::observe_points(mechanism, family, node_ports, counters));
+            .map(|node_ports| closing::observe_points(place, family, node_ports, counters));
         points.extend(closing.into_iter().flat_map(|closing| {
             closing.unwrap_or_else(|error| {
                 let error = chain(&error);
@@ -89,6 +100,21 @@ pub(super) fn observe_points(
         }));
     }
     points
+}
+
+/// Returns where kube-proxy has node ports. In mode ipvs no chain has them.
+fn places(found: &Found) -> Vec<(Place, Family)> {
+    let is_ipvs = found.rules.contains_key(&Mechanism::Ipvs);
+    let in_nf_tables = found.removable().into_iter();
+    let mut places: Vec<(Place, Family)> = in_nf_tables
+        .filter(|(mechanism, _)| !is_ipvs || *mechanism == Mechanism::Ipvs)
+        .map(|(mechanism, family)| (mechanism.into(), family))
+        .collect();
+    if !is_ipvs && found.legacy == Legacy::Chains {
+        let legacy = Place::Iptables(Variant::Legacy);
+        places.extend(Family::ALL.map(|family| (legacy, family)));
+    }
+    places
 }
 
 /// In mode ipvs the kernel delivers packets to Services to this node before IPVS takes them, so a
@@ -136,20 +162,24 @@ fn observe_nftables(
     Ok(points)
 }
 
-fn observe_iptables(family: Family) -> Result<Vec<Point>, ScanError> {
+fn obstacle(error: ScanError) -> Vec<Point> {
+    vec![Point::obstacle(chain(&error).to_string())]
+}
+
+fn render_points(family: Family, dependencies: &ForeignDependencies) -> Vec<Point> {
     let ForeignDependencies {
         others,
         drops_forwarded,
-    } = kernel::observe_foreign_references(family)?;
+    } = dependencies;
     let mut points = Vec::new();
     if !others.is_empty() {
-        points.push(Point::obstacle(format!("{family}: {}", some_of(&others))));
+        points.push(Point::obstacle(format!("{family}: {}", some_of(others))));
     }
-    if drops_forwarded {
+    if *drops_forwarded {
         points.push(Point::warning(format!(
             "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept traffic \
              to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
         )));
     }
-    Ok(points)
+    points
 }

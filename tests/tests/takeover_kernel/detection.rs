@@ -164,8 +164,8 @@ pub(crate) fn what_signpost_may_not_remove(stage: &mut Stage) -> Result<()> {
         };
         order("-N theirs")?;
         order("-A theirs -j KUBE-SERVICES")?;
-        let used = "a rule of the chain theirs jumps to the chain KUBE-SERVICES";
-        expect(stage.run(&["takeover"])?, false, used)?;
+        let used = "IPv4: a rule of chain theirs in legacy table nat leads to KUBE-SERVICES";
+        expect(stage.run(&["takeover", "--force"])?, false, used)?;
         order("-F theirs")?;
         let removed = "removed kube-proxy's chains from the legacy variant";
         expect(stage.run(&["takeover"])?, true, removed)?;

@@ -186,11 +186,17 @@ pub(crate) fn from_legacy_iptables(stage: &mut Stage) -> Result<()> {
         let status = stage.node()?.command(program).args(rule).status()?;
         ensure!(status.success(), "{rule:?}: {status}");
     }
-    let crowd = Crowd::gather(stage.topology())?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
+    hits_where_legacy_node_ports_close(stage)?;
+    // Failure story T333.
+    run(stage, program, &["-P", "FORWARD", "DROP"])?;
+    let refused = stage.run(&["takeover"])?;
+    expect(refused, false, "IPv4: chain FORWARD of table filter drops")?;
+    run(stage, program, &["-P", "FORWARD", "ACCEPT"])?;
 
+    let crowd = Crowd::gather(stage.topology())?;
     let before = stage.list_kube_proxy(mode, Family::Ipv4)?;
     let dry = stage.run(&["takeover", "--dry-run"])?;
     expect(dry, true, "in the legacy variant of iptables")?;
@@ -205,6 +211,46 @@ pub(crate) fn from_legacy_iptables(stage: &mut Stage) -> Result<()> {
         ensure!(left.contains(kept), "{kept} has gone:\n{left}");
     }
     crowd.disperse()
+}
+
+/// Failure story T332: what closes, and who has used it, is named in variant legacy as in the other.
+fn hits_where_legacy_node_ports_close(stage: &Stage) -> Result<()> {
+    let before = stage.run(&["takeover", "--dry-run"])?;
+    let closes = before.text.lines().any(|line| {
+        line.contains("IPv4: node ports close at ")
+            && line.contains("127.0.0.1")
+            && line.contains(&NODE_ON_THE_WAY.to_string())
+    });
+    ensure!(closes, "{}", before.text);
+    expect(before, true, "nothing was changed")?;
+
+    use_node_port_that_closes(stage)?;
+    let used = format!("{NODE_ON_THE_WAY}:{NODE_PORT}/tcp (3 connections)");
+    expect(stage.run(&["takeover"])?, false, &used)?;
+    run(stage, "conntrack", &["-F"])?;
+    let counted = "(3 connections, 0 of them since the last check)";
+    let counted = format!("do not count by address: {NODE_PORT}/tcp {counted}");
+    expect(stage.run(&["takeover", "--dry-run"])?, true, &counted)?;
+
+    // If every address closes, the hits are at one that does.
+    let elsewhere = stage.configure_by(&node_ports_elsewhere(Handover::Manual)?)?;
+    stage.wait_for_applied(&elsewhere)?;
+    let hits = format!("{HITS}: {NODE_PORT}/tcp (3 connections");
+    expect(stage.run(&["takeover"])?, false, &hits)?;
+    let manual = stage.configure(Handover::Manual)?;
+    stage.wait_for_applied(&manual)
+}
+
+/// Returns a profile with which every address of the node closes.
+fn node_ports_elsewhere(handover: Handover) -> Result<ProxyProfileSpec> {
+    Ok(ProxyProfileSpec {
+        handover,
+        node_ports: NodePortsSpec {
+            addresses: Some(vec![NodePortAddress::Within("192.0.2.0/24".parse()?)]),
+            ..NodePortsSpec::default()
+        },
+        ..ProxyProfileSpec::default()
+    })
 }
 
 /// Failure story T69: kube-proxy in mode iptables accepts node ports at every address of the node,
@@ -247,15 +293,7 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
 
     // Failure story T324: the profile's field goes by the counters, too, if every address closes.
     run(stage, "conntrack", &["-F"])?;
-    let elsewhere = NodePortsSpec {
-        addresses: Some(vec![NodePortAddress::Within("192.0.2.0/24".parse()?)]),
-        ..NodePortsSpec::default()
-    };
-    stage.configure_by(&ProxyProfileSpec {
-        handover: Handover::Takeover,
-        node_ports: elsewhere,
-        ..ProxyProfileSpec::default()
-    })?;
+    stage.configure_by(&node_ports_elsewhere(Handover::Takeover)?)?;
     let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
     ensure!(refused.reason == "HandoverRefused", "{refused:?}");
     let counted = format!("{HITS}: {NODE_PORT}/tcp (3 connections");

@@ -9,14 +9,15 @@ use thiserror::Error;
 use super::blob::Entry;
 use super::layout::{
     CHAIN_NAME, ERROR, ERROR_TARGET, EXTENSION, EXTENSION_NAME, EXTENSION_REVISION, INTERFACE_NAME,
-    INVERTED_DESTINATION, INVERTED_INPUT, INVERTED_SOURCE, Layout, STANDARD_TARGET, VERDICT_ACCEPT,
-    VERDICT_DROP, VERDICT_RETURN, aligned, read_u16, until_nul, write,
+    INVERTED_DESTINATION, INVERTED_INPUT, INVERTED_PROTOCOL, INVERTED_SOURCE, Layout,
+    STANDARD_TARGET, VERDICT_ACCEPT, VERDICT_DROP, VERDICT_RETURN, aligned, read_u16, read_u64,
+    until_nul, write,
 };
 use crate::extension::{
     Extension, decode_comment, decode_match, decode_target, encode_comment, encode_match,
     encode_target,
 };
-use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target};
+use crate::{AddressMatch, CountedRule, Family, InterfaceMatch, Match, Protocol, Rule, Target};
 
 /// Why a rule or a chain cannot be encoded as an entry.
 #[derive(Debug, Error)]
@@ -213,21 +214,14 @@ pub(super) fn decode(
         0 => None,
         number => Some(Protocol::from_number(u8::try_from(number).ok()?)?),
     };
-    let address = |at: usize, mask: usize, flag: u8| {
-        let length = layout.address;
-        let address = address(bytes.get(at..at + length)?)?;
-        let mask = self::address(bytes.get(mask..mask + length)?)?;
-        let range = IpNet::with_netmask(address, mask).ok()?;
-        let inverted = inverted & flag != 0;
-        let asked = range.prefix_len() > 0 || inverted;
-        Some(asked.then_some(AddressMatch { range, inverted }))
-    };
-    let source = address(layout.source(), layout.source_mask(), INVERTED_SOURCE)?;
-    let destination = address(
-        layout.destination(),
-        layout.destination_mask(),
-        INVERTED_DESTINATION,
+    let is_outside = inverted & INVERTED_SOURCE != 0;
+    let source = address_match(
+        bytes,
+        layout,
+        [layout.source(), layout.source_mask()],
+        is_outside,
     )?;
+    let destination = destination(bytes, layout, inverted)?;
     let input = interface(bytes, layout, inverted & INVERTED_INPUT != 0)?;
     let (matches, comment) = matches(entry, layout, protocol)?;
     Some(Rule {
@@ -239,6 +233,66 @@ pub(super) fn decode(
         target: target(entry, family, flags & layout.flag_goto != 0, chain)?,
         comment,
     })
+}
+
+/// Decodes what any rule, also of another program, asks of the destination, and its counter. Other
+/// matches are ignored. `chain` is the chain that it leads to, if any.
+pub(super) fn decode_counted(
+    entry: Entry<'_>,
+    layout: &Layout,
+    chain: Option<Arc<str>>,
+) -> Option<CountedRule> {
+    let bytes = entry.bytes;
+    let inverted = *bytes.get(layout.inverted)?;
+    let number = read_u16(bytes, layout.protocol)?;
+    let number = u8::try_from(number).ok();
+    let number = number.filter(|_| inverted & INVERTED_PROTOCOL == 0);
+    let protocol = number.and_then(Protocol::from_number);
+    Some(CountedRule {
+        destination: destination(bytes, layout, inverted)?,
+        protocol,
+        destination_port: destination_port(entry, layout, protocol),
+        leads_to: chain,
+        packets: read_u64(bytes, layout.counters())?,
+    })
+}
+
+/// The only destination port that a rule matches. kube-proxy puts a comment before it.
+fn destination_port(entry: Entry<'_>, layout: &Layout, protocol: Option<Protocol>) -> Option<u16> {
+    let mut rest = entry.bytes.get(layout.length..entry.target)?;
+    loop {
+        let size = usize::from(read_u16(rest, 0)?);
+        let (asked, behind) = rest.split_at_checked(size)?;
+        rest = behind;
+        let (name, revision, payload) = extension(asked)?;
+        if let Some(Match::DestinationPorts { first, last }) =
+            decode_match(name, revision, payload, protocol)
+        {
+            return (first == last).then_some(first);
+        }
+    }
+}
+
+fn destination(bytes: &[u8], layout: &Layout, inverted: u8) -> Option<Option<AddressMatch>> {
+    address_match(
+        bytes,
+        layout,
+        [layout.destination(), layout.destination_mask()],
+        inverted & INVERTED_DESTINATION != 0,
+    )
+}
+
+/// The match of the address and the mask at these offsets; `Some(None)` if it matches any address.
+fn address_match(
+    bytes: &[u8],
+    layout: &Layout,
+    at: [usize; 2],
+    inverted: bool,
+) -> Option<Option<AddressMatch>> {
+    let [address, mask] = at.map(|at| address(bytes.get(at..at + layout.address)?));
+    let range = IpNet::with_netmask(address?, mask?).ok()?;
+    let asked = range.prefix_len() > 0 || inverted;
+    Some(asked.then_some(AddressMatch { range, inverted }))
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {

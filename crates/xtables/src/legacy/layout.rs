@@ -63,6 +63,8 @@ pub(super) const INVERTED_INPUT: u8 = 0x01;
 pub(super) const INVERTED_SOURCE: u8 = 0x08;
 /// `IPT_INV_DSTIP`.
 pub(super) const INVERTED_DESTINATION: u8 = 0x10;
+/// `XT_INV_PROTO`.
+pub(super) const INVERTED_PROTOCOL: u8 = 0x40;
 
 /// `struct ipt_entry` or `ip6t_entry`. It begins with the source, the destination, their masks, and
 /// the names of the interfaces and their masks.
@@ -153,6 +155,11 @@ impl Layout {
     pub(super) fn next_offset(&self) -> usize {
         self.target_offset + 2
     }
+
+    /// Offset of the counters, packets first. They end the fields.
+    pub(super) fn counters(&self) -> usize {
+        self.length - COUNTERS
+    }
 }
 
 /// Rounds `length` up to the next multiple of the alignment.
@@ -168,6 +175,11 @@ pub(super) fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
 pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_ne_bytes(*bytes))
+}
+
+pub(super) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u64::from_ne_bytes(*bytes))
 }
 
 pub(super) fn read_i32(bytes: &[u8], at: usize) -> Option<i32> {

@@ -2,6 +2,7 @@
 
 mod absence;
 mod damage;
+mod listing;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
