@@ -1,8 +1,20 @@
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
 use futures::stream;
+use http::{Request, Response};
+use kube::client::Body;
+use runtime::{BuildInfo, Health, Metrics};
 use tokio::sync::mpsc;
+use tower::service_fn;
 
 use super::*;
-use crate::fleet::Change;
+use crate::{fleet::Change, lease::Term};
 
 /// Failure story T157: one event was taken in each 100 ms, and a rollout over 100 nodes that
 /// reported within a second took ten times as long as its writes.
@@ -28,4 +40,51 @@ async fn t157_events_that_come_one_by_one_are_taken_in_together() {
     gather(&mut events, GATHER, |_| count += 1).await;
     assert_eq!(count, 1000);
     feeding.abort();
+}
+
+/// Failure story T334: NodeProxies were written about one after another.
+#[tokio::test(start_paused = true)]
+async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
+    const ANSWER: Duration = Duration::from_secs(1);
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (now, at_once) = (Arc::clone(&under_way), Arc::clone(&most));
+    let api_server = service_fn(move |request: Request<Body>| {
+        let (now, at_once) = (Arc::clone(&now), Arc::clone(&at_once));
+        async move {
+            let body = request.into_body().collect_bytes().await?;
+            let count = now.fetch_add(1, Ordering::Relaxed) + 1;
+            at_once.fetch_max(count, Ordering::Relaxed);
+            tokio::time::sleep(ANSWER).await;
+            now.fetch_sub(1, Ordering::Relaxed);
+            Ok::<_, tower::BoxError>(Response::new(Body::from(body)))
+        }
+    });
+    let build = BuildInfo {
+        program: "signpost-operator",
+        version: "1",
+    };
+    let fleet_loop = FleetLoop {
+        writer: Writer::new(&Client::new(api_server, "default"), "a", Term::endless()),
+        metrics: OperatorMetrics::register(&Metrics::new(&build)),
+        heartbeat: Health::new().heartbeat("fleet", Duration::MAX),
+    };
+    let stamps = (0..3 * WRITES_AT_ONCE).map(|number| Action::Stamp {
+        node: format!("n{number}"),
+        owner: "uid".to_owned(),
+        spec: Arc::default(),
+        previous: None,
+        baseline: None,
+        version: None,
+    });
+    let plan = Plan {
+        actions: stamps.collect(),
+        wake: None,
+        counts: BTreeMap::new(),
+    };
+    let start = tokio::time::Instant::now();
+    let (mut fleet, mut pace) = (Fleet::default(), Pace::default());
+    fleet_loop.commit(plan, &mut fleet, &mut pace).await;
+    assert_eq!(most.load(Ordering::Relaxed), WRITES_AT_ONCE);
+    assert_eq!((tokio::time::Instant::now() - start).as_secs(), 3);
 }

@@ -71,6 +71,39 @@ fn whatever_the_plain_manifests_say_the_chart_says_too() -> Result<()> {
     Ok(())
 }
 
+/// Failure story T150. A process that may write all of the node's /proc/sys owns the node.
+#[test]
+fn t150_a_pod_has_no_more_of_its_node_than_it_needs() -> Result<()> {
+    let host = "--set=apiServer.host=192.0.2.10";
+    let with_ipvs = [host, "--set=agent.ipvsSysctls=true"];
+    let with_ipvs = parse(&Helm::new(Cluster::None)?.render(&with_ipvs)?)?;
+    let (plain, chart) = both()?;
+    let all = [
+        "/proc/sys/net/netfilter",
+        "/run/xtables.lock",
+        "/var/lib/signpost",
+    ];
+    let ipvs = ["/proc/sys/net/ipv4/vs"];
+    for (objects, further) in [
+        (&plain, [].as_slice()),
+        (&chart, &[]),
+        (&with_ipvs, ipvs.as_slice()),
+    ] {
+        let expected: BTreeSet<&str> = all.iter().chain(further).copied().collect();
+        for (name, kind, expected) in [
+            ("signpost-agent", "DaemonSet", expected),
+            ("signpost-operator", "Deployment", BTreeSet::new()),
+        ] {
+            let pod = &find(objects, kind, name)?["spec"]["template"]["spec"];
+            let volumes = pod["volumes"].as_array().into_iter().flatten();
+            let of_node = volumes.filter_map(|volume| volume["hostPath"]["path"].as_str());
+            let of_node: BTreeSet<&str> = of_node.collect();
+            ensure!(of_node == expected, "{name} mounts {of_node:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn rights_are_exactly_those_of_the_plain_manifests() -> Result<()> {
     let (plain, chart) = both()?;

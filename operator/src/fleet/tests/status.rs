@@ -47,7 +47,7 @@ fn the_reports_of_the_nodes_are_summed_up() {
 
 #[test]
 fn what_nodes_report_besides_their_health_is_summed_up_by_kind() {
-    let mut cluster = Cluster::with_nodes(8);
+    let mut cluster = Cluster::with_nodes(10);
     for number in 1..=7 {
         let node = format!("n{number}");
         cluster.say(
@@ -59,6 +59,8 @@ fn what_nodes_report_besides_their_health_is_summed_up_by_kind() {
         "n8",
         json!({"Ready": "True", "ConntrackPressure": "True", "RulesContested": "False"}),
     );
+    cluster.say("n9", json!({"Ready": "True", "RulesContested": "True"}));
+    cluster.say_because("n10", "HandedBack", json!({"Ready": "False"}));
     for (node, version) in [("n1", "0.2.0"), ("n2", "0.2.0"), ("n3", "0.1.0")] {
         let mut status = cluster.proxies[node]["status"].clone();
         status["agentVersion"] = json!(version);
@@ -75,8 +77,10 @@ fn what_nodes_report_besides_their_health_is_summed_up_by_kind() {
         json!(status.node_findings),
         json!([
             found("ForeignProxyDetected", 7, &["n1", "n2", "n3", "n4", "n5"]),
+            found("RulesContested", 1, &["n9"]),
             found("RulesOverwritten", 3, &["n1", "n2", "n3"]),
             found("ConntrackPressure", 1, &["n8"]),
+            found("HandedBack", 1, &["n10"]),
         ])
     );
     assert_eq!(
