@@ -282,6 +282,32 @@ fn t110_what_ailed_a_node_before_a_change_is_not_held_against_that_change() {
     }
 }
 
+/// Failure story T110. What a node was like before the first change was forgotten at the second one.
+#[test]
+fn t110_a_node_that_is_ill_all_along_stops_none_of_several_rollouts() {
+    // It is degraded and applies each change, or its agent ends again and again before it does.
+    for is_applying in [true, false] {
+        let mut cluster = Cluster::with_nodes(12);
+        cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+        cluster.mute.insert("n1".into());
+        cluster.advance(3600);
+        for mode in ["iptables", "ipvs", "nftables"] {
+            cluster.put_profile("default", json!({"mode": mode}));
+            for _ in 0..60 {
+                cluster.advance(60);
+                if is_applying && cluster.nodes_with_mode(mode).contains(&"n1") {
+                    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+                }
+            }
+            let case = format!("{mode}, {is_applying}");
+            assert_eq!(cluster.nodes_with_mode(mode).len(), 12, "{case}");
+            let progressing = cluster.condition("default", "Progressing");
+            assert_ne!(progressing, "False/RolledBack", "{case}");
+            assert_ne!(progressing, "True/RollingOut", "{case}");
+        }
+    }
+}
+
 #[test]
 fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
     let mut cluster = Cluster::with_nodes(1);
