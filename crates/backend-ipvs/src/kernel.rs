@@ -19,10 +19,10 @@ use backend::{
     Receipt, Recovery, Remains, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
-use netlink::OpenError;
 use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers};
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
+use netlink::{OpenError, Socket};
 use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::connections::Counted;
@@ -96,8 +96,13 @@ enum Holding {
 /// module. Settings are written below `sysctls`, which is `/proc/sys` or where that is mounted. For
 /// their sake, changes must be committed by threads in the same network namespace.
 pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
+    open_with_socket(sysctls, Socket::open()?)
+}
+
+/// The same, with `tables` for the table, for a listener that has to know Signpost's own commits.
+pub fn open_with_socket(sysctls: &Path, tables: Socket) -> Result<[Ipvs; 2], OpenError> {
     let connection = Arc::new(Mutex::new(Connection {
-        tables: TableSocket::open()?,
+        tables: TableSocket::from(tables),
         servers: ServerSocket::new(IpvsSocket::open(MARKS)?),
         routes: RouteSocket::open()?,
         settings: Settings::below(sysctls),
@@ -278,7 +283,7 @@ impl Backend for Ipvs {
             return Ok(Drift::None);
         }
         let began = Instant::now();
-        if is_due(self.draining_read) {
+        if is_due(self.draining_read) || self.draining.has_overdue(began) {
             let finished = self.finish_draining(&mut connection, self.draining.keys());
             finished.map_err(|error| self.unremoved(error))?;
             self.draining_read = Some(LongRead::since(began));

@@ -49,7 +49,7 @@ mod table_diff;
 pub use diff::{Change, Departure, Step};
 pub use full_affinity_maps::FullAffinityMaps;
 pub use idle::IdleTimeouts;
-pub use kernel::{Ipvs, open};
+pub use kernel::{Ipvs, open, open_with_socket};
 pub use layout::{ENDING_TABLE, MARKS, TABLE};
 pub use nftables_model::Memory;
 pub use packet_counters::PacketCounters;

@@ -60,8 +60,18 @@ pub fn open() -> Result<[Nftables; 2], OpenError> {
 /// Opens the network namespace of this thread, with a listener for external changes to Signpost's
 /// tables. While it listens, changes to other tables cause no read of Signpost's.
 pub fn open_with_listener() -> Result<([Nftables; 2], NotificationListener), OpenError> {
+    open_with_listener_for(&[TABLE, NEXT], &[])
+}
+
+/// The same with a listener for the tables `watched`, of which another mechanism has some: its
+/// commits through the sockets `others` are no external changes.
+pub fn open_with_listener_for(
+    watched: &'static [&'static str],
+    others: &[&Socket],
+) -> Result<([Nftables; 2], NotificationListener), OpenError> {
     let socket = Socket::open()?;
-    let listener = Listener::open(Watched::Tables(&[TABLE, NEXT]), &[&socket])?;
+    let own: Vec<&Socket> = others.iter().copied().chain([&socket]).collect();
+    let listener = Listener::open(Watched::Tables(watched), &own)?;
     let foreign_generations = Arc::default();
     let families = families(socket, &foreign_generations);
     Ok((

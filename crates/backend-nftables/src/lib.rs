@@ -48,7 +48,7 @@ mod table;
 
 pub use diff::Change;
 pub use full_affinity_maps::FullAffinityMaps;
-pub use kernel::{Nftables, open, open_with_listener};
+pub use kernel::{Nftables, open, open_with_listener, open_with_listener_for};
 pub use layout::{NEXT, TABLE};
 pub use nftables_model::{
     CROWDED, CountedPackets, CountedRule, CrowdedError, PacketCountError, PacketCounts,

@@ -93,6 +93,7 @@ pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies,
     let Tables::Legacy(tables) = tables else {
         return Ok(dependencies);
     };
+    let mut has_kube_proxys = false;
     for table in TableName::ALL {
         let chains = tables.observe_chains(table);
         for chain in chains.map_err(ScanError::ObserveLegacy)? {
@@ -104,6 +105,7 @@ pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies,
                 ChainKind::BuiltIn(..) => continue,
                 ChainKind::Named(name) => name,
             };
+            has_kube_proxys |= is_kube_proxys(&name);
             let leads_to = chain.leads_to.into_iter();
             let lost = leads_to.filter(|to| is_kube_proxys(to) && !is_kube_proxys(&name));
             dependencies.others.extend(lost.map(|target| {
@@ -111,6 +113,8 @@ pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies,
             }));
         }
     }
+    // Without any, nothing of this family changes.
+    dependencies.drops_forwarded &= has_kube_proxys;
     Ok(dependencies)
 }
 

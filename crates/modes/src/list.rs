@@ -14,7 +14,7 @@ pub use backend_nftables::{
     CROWDED, CountedPackets, CountedRule, CrowdedError, PacketCountError, RefusalReason, RuleEnd,
 };
 use dataplane::{Dataplane, Family, FrontendKey, Mechanism};
-use netlink::Interruption;
+use netlink::{Interruption, Socket};
 use reconciler::FamilyReconciler;
 use xtables::Variant;
 
@@ -122,6 +122,13 @@ impl PacketCounters {
     }
 }
 
+/// The tables whose changes by other programs are announced: those of modes nftables and ipvs.
+const WATCHED: &[&str] = &[
+    backend_nftables::TABLE,
+    backend_nftables::NEXT,
+    backend_ipvs::TABLE,
+];
+
 /// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables
 /// listener. `variants` sends an iptables listener whenever it opens the iptables tables. Mode ipvs
 /// writes its settings below `sysctls`.
@@ -129,9 +136,10 @@ pub fn open(
     variants: Variants,
     sysctls: &Path,
 ) -> Result<(Families, impl ChangeListener + use<>, Interruption), netlink::OpenError> {
-    let (nftables, listener) = backend_nftables::open_with_listener()?;
+    let tables = Socket::open()?;
+    let (nftables, listener) = backend_nftables::open_with_listener_for(WATCHED, &[&tables])?;
     let interruption = listener.interruption();
-    let ipvs = backend_ipvs::open(sysctls)?;
+    let ipvs = backend_ipvs::open_with_socket(sysctls, tables)?;
     Ok((families(nftables, ipvs, variants), listener, interruption))
 }
 

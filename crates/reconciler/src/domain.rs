@@ -276,7 +276,13 @@ impl<B: Backend> Domain<B> {
                 let drift = progress.measure(Phase::Observe, || backend.observe_drift());
                 let took = progress.phases.observe.saturating_sub(before);
                 match drift {
-                    Ok(Drift::Possible) | Err(_) => true,
+                    Ok(Drift::Possible) => {
+                        // After two slow checks, each next one may come so late that a full read is
+                        // due, and none would count any more.
+                        self.checks_took[0] = took.min(self.checks_took[0]);
+                        true
+                    }
+                    Err(_) => true,
                     Ok(found) => {
                         self.checks_took = [took, self.checks_took[0]];
                         // A periodic check reads everything, and so does one after a notification.

@@ -74,9 +74,8 @@ pub(super) fn observe_points(
                 Some(desired) => observe_nftables(family, serving_state, desired),
                 None => Ok(Vec::new()),
             },
-            Mechanism::Iptables => {
-                kernel::observe_foreign_references(family).map(|of| render_points(family, &of))
-            }
+            Mechanism::Iptables => kernel::observe_foreign_references(family)
+                .map(|of| render_points(family, "table", &of)),
             Mechanism::Ipvs => Ok(Vec::new()),
         };
         points.extend(some.unwrap_or_else(obstacle));
@@ -84,7 +83,7 @@ pub(super) fn observe_points(
     if found.legacy == Legacy::Chains {
         for family in Family::ALL {
             let dependencies = legacy_chains::observe_foreign_references(family);
-            let some = dependencies.map(|of| render_points(family, &of));
+            let some = dependencies.map(|of| render_points(family, "legacy table", &of));
             points.extend(some.unwrap_or_else(obstacle));
         }
     }
@@ -166,7 +165,7 @@ fn obstacle(error: ScanError) -> Vec<Point> {
     vec![Point::obstacle(chain(&error).to_string())]
 }
 
-fn render_points(family: Family, dependencies: &ForeignDependencies) -> Vec<Point> {
+fn render_points(family: Family, table: &str, dependencies: &ForeignDependencies) -> Vec<Point> {
     let ForeignDependencies {
         others,
         drops_forwarded,
@@ -177,7 +176,7 @@ fn render_points(family: Family, dependencies: &ForeignDependencies) -> Vec<Poin
     }
     if *drops_forwarded {
         points.push(Point::warning(format!(
-            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept traffic \
+            "{family}: chain FORWARD of {table} filter drops what no rule accepts, and kube-proxy's rules accept traffic \
              to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
         )));
     }

@@ -193,7 +193,8 @@ pub(crate) fn from_legacy_iptables(stage: &mut Stage) -> Result<()> {
     // Failure story T333.
     run(stage, program, &["-P", "FORWARD", "DROP"])?;
     let refused = stage.run(&["takeover"])?;
-    expect(refused, false, "IPv4: chain FORWARD of table filter drops")?;
+    let forward = "IPv4: chain FORWARD of legacy table filter drops";
+    expect(refused, false, forward)?;
     run(stage, program, &["-P", "FORWARD", "ACCEPT"])?;
 
     let crowd = Crowd::gather(stage.topology())?;

@@ -82,6 +82,13 @@ impl Draining {
         operations
     }
 
+    /// Whether the deadline of any has passed.
+    pub(super) fn has_overdue(&self, now: Instant) -> bool {
+        let servers = self.0.values();
+        let mut deadlines = servers.flat_map(|server| server.destinations.values().flatten());
+        deadlines.any(|deadline| *deadline <= now)
+    }
+
     /// Returns `operations` as a kernel takes them that holds the draining destinations, too: those
     /// that come back are there already.
     pub(super) fn resume(&mut self, operations: Vec<Operation>) -> Vec<Operation> {

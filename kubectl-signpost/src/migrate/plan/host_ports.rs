@@ -315,9 +315,9 @@ impl Change {
 
 impl OwnRules {
     fn of(conditions: &[Condition]) -> OwnRules {
-        let mut programmed = [READY, IPV4_PROGRAMMED, IPV6_PROGRAMMED].into_iter();
-        let is_programmed = programmed.any(|kind| status_of(conditions, kind) == Status::True);
-        match is_programmed && !is_handed_back(conditions) {
+        let is = |kind| status_of(conditions, kind) == Status::True;
+        let are_programmed = is(READY) || is(IPV4_PROGRAMMED) && is(IPV6_PROGRAMMED);
+        match are_programmed && !is_handed_back(conditions) {
             true => OwnRules::Present,
             false => OwnRules::Absent,
         }
