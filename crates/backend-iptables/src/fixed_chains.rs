@@ -122,7 +122,7 @@ pub(crate) fn render(
                 chain(
                     NODE_PORT_REFUSALS,
                     Rank::Entrance,
-                    entrance(TreeName::NodePortRefusals),
+                    tree(TreeName::NodePortRefusals).map_or_else(Vec::new, refusals_entrance),
                 ),
                 chain(CLUSTER_IPS, Rank::Entrance, entrance(TreeName::ClusterIps)),
                 chain(
@@ -208,8 +208,9 @@ pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
     }
 }
 
-/// The rules that lead into the tree of refused addresses. A redirected packet is exempt, as it has
-/// an endpoint: a Service without endpoints may claim the endpoint's address.
+/// The rules that lead into a tree of refused addresses or node ports. A redirected packet is exempt,
+/// as it has an endpoint: a Service without endpoints may claim the endpoint's address, or have its
+/// port for a node port.
 pub(crate) fn refusals_entrance(tree: &Tree) -> Vec<Rule> {
     let mut refused = tree.entrance();
     if !refused.is_empty() {

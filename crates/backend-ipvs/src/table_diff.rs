@@ -24,23 +24,23 @@ enum Group {
     WithRules,
     /// Elements that frontends rely on.
     Before(SetName, Bytes),
-    /// The frontends at an address, and the address itself. A packet to a cluster IP without a
-    /// frontend is refused, so the address is removed before its frontends and added after them.
+    /// The frontends at an address that are added or changed, or an address that becomes a cluster IP.
+    /// A packet to a cluster IP without a frontend is refused, so the address comes after its
+    /// frontends.
     Address(IpAddr, AtAddress),
     /// A node port.
     NodePort(FrontendKey),
-    /// A frontend that is removed without replacement. By then, a node port that may answer at its
-    /// address is up to date.
-    Gone(FrontendKey),
+    /// An address that ceases to be a cluster IP, or a frontend there that is removed without
+    /// replacement. By then, what is to serve or to refuse its packets does so.
+    Gone(IpAddr, Option<FrontendKey>),
     /// Elements that removed frontends relied on.
     After(SetName, Bytes),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum AtAddress {
-    Gone,
     Frontend(FrontendKey),
-    Come,
+    ClusterIp,
 }
 
 /// An element that differs.
@@ -207,10 +207,10 @@ fn put_off_gone(differences: &mut [Difference<'_>]) {
     let come = differences.iter().filter(|other| other.after.is_some());
     let come: BTreeSet<FrontendKey> = come.filter_map(Difference::at_address).collect();
     for difference in differences {
-        if let Some(frontend) = difference.at_address()
+        if let Some(frontend @ FrontendKey::Address { address, .. }) = difference.at_address()
             && !come.contains(&frontend)
         {
-            difference.group = Group::Gone(frontend);
+            difference.group = Group::Gone(address, Some(frontend));
         }
     }
 }
@@ -236,8 +236,8 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
             Group::Address(address, AtAddress::Frontend(frontend))
         }
         (Some(frontend), _) => Group::NodePort(frontend),
-        (None, Some((address, _))) if comes => Group::Address(address, AtAddress::Come),
-        (None, Some((address, _))) => Group::Address(address, AtAddress::Gone),
+        (None, Some((address, _))) if comes => Group::Address(address, AtAddress::ClusterIp),
+        (None, Some((address, _))) => Group::Gone(address, None),
         (None, None) if comes => Group::Before(set, key.clone()),
         (None, None) => Group::After(set, key.clone()),
     }

@@ -165,7 +165,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             )],
         ),
         regular("refuse-services", refuse_services(family)),
-        regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
+        regular("refuse-nodeports", refuse_nodeports(family, config)),
         regular(
             REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
@@ -285,28 +285,34 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     rules
 }
 
-/// Refuses packets to Services without endpoints. A redirected packet is left alone, as it has an
-/// endpoint: a Service without endpoints may claim the endpoint's address.
-fn refuse_services(family: Family) -> Vec<Rule> {
+/// Leaves a redirected packet alone, as it has an endpoint: a Service without endpoints may claim the
+/// endpoint's address, or have its port for a node port.
+fn leave_redirected() -> Rule {
     let mut redirected = ct_dnat();
     redirected.extend(verdict(Verdict::Return).expressions);
+    rule(redirected)
+}
+
+/// Refuses packets to Services without endpoints.
+fn refuse_services(family: Family) -> Vec<Rule> {
     let refused = goto_member(
         family,
         SetName::Refusals,
         Vec::new(),
         refuse(Keyed::Address),
     );
-    vec![rule(redirected), refused]
+    vec![leave_redirected(), refused]
 }
 
-fn refuse_nodeports(family: Family, config: &Config) -> Rule {
+fn refuse_nodeports(family: Family, config: &Config) -> Vec<Rule> {
     let to_node = match config.node_ports.of(family) {
         // The input hook only sees packets to this node.
         None => not_loopback(family),
         Some(_) => to_node_port_address(family, config),
     };
     let refuse = refuse(Keyed::NodePort);
-    goto_member(family, SetName::NodePortRefusals, to_node, refuse)
+    let refused = goto_member(family, SetName::NodePortRefusals, to_node, refuse);
+    vec![leave_redirected(), refused]
 }
 
 /// Sends packets that match `when` and `set` to `chain`.

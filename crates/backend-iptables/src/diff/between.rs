@@ -58,9 +58,12 @@ impl FilterStages {
             let (leading, damaged): (Vec<&BuiltIn>, Vec<&BuiltIn>) = hooks.iter().partition(leads);
             match leading.is_empty() {
                 true => drop_jumps(&mut closed, chain, CLUSTER_IPS),
-                false => damaged
-                    .into_iter()
-                    .for_each(|hook| lead_past_cluster_ips(&mut closed, *hook, chain)),
+                false => {
+                    keep_jumps(&observed.filter, &mut closed, chain, CLUSTER_IPS);
+                    damaged
+                        .into_iter()
+                        .for_each(|hook| lead_past_cluster_ips(&mut closed, *hook, chain));
+                }
             }
         }
         FilterStages { closed, claimed }
@@ -143,6 +146,29 @@ fn lead_past_cluster_ips(filter: &mut TableRules, hook: BuiltIn, chain: &str) {
     filter.put(outer, Some(entering));
 }
 
+/// If no rule of a chain of `filter` leads to `entrance`, adds those of `observed` that do, with the
+/// exemptions before them: what was refused is refused until what refuses it from now on is reached at
+/// every hook, which another program may have damaged.
+fn keep_jumps(observed: &TableRules, filter: &mut TableRules, chain: &str, entrance: &str) {
+    let name: Arc<str> = chain.into();
+    let rules = |table: &TableRules| table.chains().get(&name).map(|chain| chain.rules.clone());
+    let (Some(before), Some(after)) = (rules(observed), rules(filter)) else {
+        return;
+    };
+    let leads = |rule: &Rule| rule.leads_to().is_some_and(|to| **to == *entrance);
+    if after.iter().any(leads) {
+        return;
+    }
+    let is_kept = |rule: &&Rule| leads(rule) || rule.target == Target::Return;
+    let kept = before.iter().filter(is_kept);
+    let chain = Chain {
+        rules: after.iter().chain(kept).cloned().collect(),
+        services: Vec::new(),
+        rank: Rank::Inner,
+    };
+    filter.put(name, Some(chain));
+}
+
 /// Removes the rules of a chain that lead to `entrance`.
 fn drop_jumps(filter: &mut TableRules, chain: &str, entrance: &str) {
     let name: Arc<str> = chain.into();
@@ -196,12 +222,8 @@ fn keep_refusals(observed: &Rules, desired: &Rules, filter: &mut TableRules) {
             // processes that are killed midway would remove what the previous one wrote.
             changes.retain(|_, chain| chain.is_some());
             filter.put_tree(changes);
-            let rules = match tree {
-                TreeName::Refusals => refusals_entrance(after),
-                _ => after.entrance(),
-            };
             let chain = Chain {
-                rules: rules.into(),
+                rules: refusals_entrance(after).into(),
                 ..empty()
             };
             filter.put(entrance.into(), Some(chain));

@@ -5,9 +5,8 @@ use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules};
 use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
-use testkit::{cases, changes, mk_endpoints, mk_service, port};
+use testkit::{cases, changes, mk_endpoints, mk_service, port, services_at_shared_addresses};
 
-use super::shared_addresses::services_at_shared_addresses;
 use super::stories::state;
 use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
 

@@ -2,7 +2,6 @@
 //! chains for lack of memory.
 
 mod interruptions;
-mod shared_addresses;
 mod stories;
 
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
     Cluster, cases, clusters, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
+    services_at_shared_addresses,
 };
 use xtables::{TableChange, TableName, Variant};
 
@@ -81,6 +81,25 @@ fn parts(backend: &Iptables, held: &Rules, desired: &Rules) -> Vec<TableChange> 
 /// Checks every packet of the family at each part of the change from `held` to `desired`.
 fn expect_good_steps(
     backend: &Iptables,
+    (held, desired): (Rules, &Rules),
+    dataplanes: [&Dataplane; 2],
+    packets: &[Packet],
+) {
+    expect_good_repair(
+        backend,
+        [&held],
+        (held.clone(), desired),
+        dataplanes,
+        packets,
+    );
+}
+
+/// Checks every packet of the family at each part of the change from `held` to `desired`. It fares no
+/// worse than on the way from one of `before`: the rules before another program damaged them, and the
+/// damaged ones.
+fn expect_good_repair<const N: usize>(
+    backend: &Iptables,
+    before: [&Rules; N],
     (mut held, desired): (Rules, &Rules),
     dataplanes: [&Dataplane; 2],
     packets: &[Packet],
@@ -96,29 +115,40 @@ fn expect_good_steps(
         node.local_addresses.contains(&packet.destination)
             && frontends.any(|frontend| frontend.kind != FrontendKind::NodePort)
     };
-    // A node port may be reached by an address of the node that becomes a cluster IP. Refusals of
-    // cluster IPs are added after the change of table nat, which removes the node port.
-    let [before, after] = dataplanes;
+    // A node port may be reached by an address of the node that becomes a cluster IP, or is one whose
+    // refusals are damaged. These are added after the change of table nat, which removes the node port.
+    let [old, new] = dataplanes;
     let is_taken = |packet: &Packet| {
-        let frontend = before.frontend_at(packet.destination, packet.protocol, packet.port);
+        let frontend = old.frontend_at(packet.destination, packet.protocol, packet.port);
+        let is_cluster_ip = |of: &Dataplane| of.cluster_ips().get(&packet.destination).is_some();
         frontend.is_some_and(|frontend| frontend.kind == FrontendKind::NodePort)
-            && before.cluster_ips().get(&packet.destination).is_none()
-            && after.cluster_ips().get(&packet.destination).is_some()
+            && (N > 1 || !is_cluster_ip(old))
+            && is_cluster_ip(new)
     };
     let packets = packets.filter(|packet| Family::of(packet.destination) == backend.family());
     let packets = packets.filter(|packet| !is_twofold(packet) && !is_taken(packet));
     let verdict = |rules: &Rules, packet: &Packet| simulate(rules, node, packet);
-    let ends: Vec<(&Packet, Verdict, Verdict)> = packets
-        .map(|packet| (packet, verdict(&held, packet), verdict(desired, packet)))
+    let ends: Vec<(&Packet, [Verdict; N], Verdict)> = packets
+        .map(|packet| {
+            let before = before.map(|rules| verdict(rules, packet));
+            (packet, before, verdict(desired, packet))
+        })
         .collect();
     for part in parts(backend, &held, desired) {
         held.replay(&part)
             .expect("every part of a step can be taken");
         for (packet, before, after) in &ends {
             let between = verdict(&held, packet);
-            laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
+            let is_no_worse = before.iter().any(|before| {
+                let ends = [before, after];
+                laws::is_no_worse_than_both_ends(packet, dataplanes, ends, &between)
+            });
+            assert!(
+                is_no_worse,
+                "{packet} is {between:?} on the way from {before:?} to {after:?}"
+            );
             // Until a repair, damage may concern any Service.
-            if before == after {
+            if before.iter().all(|before| before == after) {
                 laws::unrelated_services_notice_nothing(dataplanes, packet, &between);
             }
         }
@@ -227,7 +257,7 @@ proptest! {
 
     #[test]
     fn t81_at_every_step_of_a_change_among_few_addresses_a_packet_fares_no_worse_than_at_both_ends(
-        (before, after, packets) in shared_addresses::services_at_shared_addresses(),
+        (before, after, packets) in services_at_shared_addresses(),
     ) {
         let [before, after] = [before, after].map(|cluster| cluster.compile());
         let backend = backend(Family::Ipv4);
@@ -265,5 +295,42 @@ proptest! {
             damage(&mut held, &desired, &damages);
             expect_good_steps(&backend, (held, &desired), [&state, &state], &packets);
         }
+    }
+
+    /// Failure story T303: another program damages the rules while Services change.
+    #[test]
+    fn t303_at_every_step_of_a_repair_with_changes_a_packet_fares_no_worse_than_before(
+        (before, after, packets) in ways(), damages in damages(),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let backend = backend(family);
+            let observed = backend.render(&before, &Rendered::default());
+            let desired = backend.render(&after, &Rendered {
+                dataplane: before.clone(),
+                rules: observed.clone(),
+            });
+            let mut damaged = held(&backend, &observed);
+            damage(&mut damaged, &observed, &damages);
+            let befores = [&observed, &damaged];
+            let change = (damaged.clone(), &desired);
+            expect_good_repair(&backend, befores, change, [&before, &after], &packets);
+        }
+    }
+
+    /// The same where most changes move an address from one Service to another.
+    #[test]
+    fn t303_at_every_step_of_a_repair_with_changes_among_few_addresses_a_packet_fares_no_worse_than_before(
+        (before, after, packets) in services_at_shared_addresses(), damages in damages(),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        let backend = backend(Family::Ipv4);
+        let [observed, desired] =
+            [&before, &after].map(|dataplane| backend.render(dataplane, &Rendered::default()));
+        let mut damaged = held(&backend, &observed);
+        damage(&mut damaged, &observed, &damages);
+        let befores = [&observed, &damaged];
+        let change = (damaged.clone(), &desired);
+        expect_good_repair(&backend, befores, change, [&before, &after], &packets);
     }
 }

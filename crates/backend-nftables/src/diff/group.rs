@@ -28,10 +28,14 @@ pub(super) enum Owner {
     /// No frontend, but frontends rely on it: a number, the hairpin of an endpoint. Only elements
     /// of the same key belong together, which [`Step`](super::Step) checks.
     Before,
-    /// A frontend at an address, or the address itself.
+    /// A frontend at an address that is added or changed, or an address that becomes a cluster IP. A
+    /// packet to a cluster IP without a frontend is refused, so the address comes after its frontends.
     Address,
     /// A node port.
     NodePort,
+    /// An address that ceases to be a cluster IP, or a frontend at an address that is removed without
+    /// replacement. By then, what is to serve or to refuse its packets does so.
+    Gone,
     /// Like `Before`, but being removed: it goes after the frontends that relied on it.
     After,
 }
@@ -59,11 +63,19 @@ impl Group {
         }
     }
 
-    /// Before every frontend at `address`. No protocol of a frontend has this number.
+    /// The same frontend, if it is removed.
+    pub(super) fn gone(self) -> Group {
+        Group {
+            owner: Owner::Gone,
+            ..self
+        }
+    }
+
+    /// Before every frontend at `address` that is removed. No protocol of a frontend has this number.
     pub(super) fn ahead_of_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
             turn,
-            owner: Owner::Address,
+            owner: Owner::Gone,
             length: 0,
             address: to_bits(address),
             protocol: u8::MIN,
@@ -71,9 +83,10 @@ impl Group {
         }
     }
 
-    /// After every frontend at `address`. No protocol of a frontend has this number.
+    /// After every frontend at `address` that is added or changed. No protocol of a frontend has this number.
     pub(super) fn behind_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
+            owner: Owner::Address,
             protocol: u8::MAX,
             port: u16::MAX,
             ..Group::ahead_of_address(turn, address)

@@ -1,6 +1,6 @@
 //! The elements that differ, in the order in which they are written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataplane::{Family, PersistentMap, Precedence};
@@ -57,8 +57,25 @@ pub(super) fn steps<'a>(family: Family, observed: &'a Table, desired: &'a Table)
         let with_rules = with_rules.filter(|step| step.group.owner == Owner::Rules);
         with_rules.for_each(|step| step.group = Group::with_rules(first));
     }
+    put_off_gone(&mut steps);
     sort(&mut steps);
     steps
+}
+
+/// Moves frontends at addresses that are removed without replacement behind what may replace them. The
+/// cost is that of a list if none is removed.
+fn put_off_gone(steps: &mut [Step<'_>]) {
+    let is_gone = |step: &&Step<'_>| step.group.owner == Owner::Address && step.after.is_none();
+    let removed = steps.iter().filter(is_gone);
+    let mut gone: BTreeSet<Group> = removed.map(|step| step.group).collect();
+    if gone.is_empty() {
+        return;
+    }
+    for step in steps.iter().filter(|step| step.after.is_some()) {
+        gone.remove(&step.group);
+    }
+    let moved = steps.iter_mut().filter(|step| gone.contains(&step.group));
+    moved.for_each(|step| step.group = step.group.gone());
 }
 
 /// The group of an element of `set` that is added (`comes`) or removed, and the part of its key
@@ -84,8 +101,6 @@ fn place(
         _ => None,
     };
     let group = match address {
-        // A packet to a cluster IP without a frontend is refused, so the address is added after its
-        // frontends and removed before them.
         Some((address, _)) if comes => Group::behind_address(first.turn_at(address), address),
         Some((address, _)) => Group::ahead_of_address(first.turn_at(address), address),
         // Numbers, and newly added addresses that accept node ports.
@@ -113,7 +128,9 @@ fn sort(steps: &mut [Step<'_>]) {
     steps.sort_unstable_by(|a, b| {
         let within = || match a.group.owner {
             Owner::Rules | Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
-            Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
+            Owner::Address | Owner::NodePort | Owner::Gone => {
+                (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key))
+            }
         };
         a.group.cmp(&b.group).then_with(within)
     });
@@ -156,6 +173,7 @@ pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_
         }
     });
     let mut steps: Vec<_> = steps.collect();
+    put_off_gone(&mut steps);
     sort(&mut steps);
     steps
 }

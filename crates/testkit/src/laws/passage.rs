@@ -65,10 +65,16 @@ fn targets(verdict: &Verdict) -> BTreeSet<Target> {
 /// Whether in the end a node port answers at a cluster IP, where before there was a frontend of
 /// that address or the packet passed unchanged.
 fn becomes_node_port_at_cluster_ip(ends: [&Dataplane; 2], packet: &Packet) -> bool {
-    let [had, has] = ends.map(|dataplane| dataplane.frontends().get(&at_address(packet)).is_some());
+    let had = ends[0].frontends().get(&at_address(packet)).is_some();
     let was_untouched = ends[0].verdict(packet) == Verdict::Untouched;
-    let is_cluster_ip = ends[1].cluster_ips().get(&packet.destination).is_some();
-    is_cluster_ip && !has && (had || was_untouched)
+    is_for_node_port_at_cluster_ip(ends[1], packet) && (had || was_untouched)
+}
+
+/// Whether only a node port can answer `packet`, at a cluster IP that is also on a device of the node.
+/// Such a packet may be rejected until the node port is added, see [`never_misleads`].
+pub fn is_for_node_port_at_cluster_ip(dataplane: &Dataplane, packet: &Packet) -> bool {
+    dataplane.cluster_ips().get(&packet.destination).is_some()
+        && dataplane.frontends().get(&at_address(packet)).is_none()
 }
 
 /// If a node port gives way to a frontend with an address, or replaces one: the endpoints that the

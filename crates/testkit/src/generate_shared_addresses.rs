@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use dataplane::{Config, Endpoints, Node, Origin, Packet, Protocol, Service};
+use dataplane::{Config, Endpoints, Node, Origin, Packet, Protocol, Service, ServiceKey};
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use testkit::{Cluster, mk_config, mk_endpoints, mk_node, mk_service, port};
+
+use crate::{Cluster, EndpointsBuilder, mk_config, mk_endpoints, mk_node, mk_service, port};
 
 /// The last one is on a device of the node. Some of them may also be external IPs.
 const CLUSTER_IPS: [&str; 4] = ["10.96.0.1", "10.96.0.2", "198.51.100.1", "172.20.0.1"];
@@ -61,7 +62,7 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
                     service = service.internal_local();
                 }
                 let list = mk_endpoints().tcp("");
-                let add = |list: testkit::EndpointsBuilder, (address, node): &(&str, &str)| {
+                let add = |list: EndpointsBuilder, (address, node): &(&str, &str)| {
                     list.ready(address, node)
                 };
                 (service.build(), endpoints.iter().fold(list, add).build())
@@ -119,8 +120,7 @@ fn packets() -> impl Strategy<Value = Packet> {
 }
 
 /// Two states of one node, and packets.
-pub(super) fn services_at_shared_addresses()
--> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
+pub fn services_at_shared_addresses() -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
     (
         nodes(),
         vec(services(), 1..4),
@@ -142,7 +142,7 @@ pub(super) fn services_at_shared_addresses()
 fn numbered(services: Vec<(Service, Endpoints)>) -> Vec<(Service, Endpoints)> {
     let mut numbered: Vec<(Service, Endpoints)> = Vec::new();
     for ((mut service, endpoints), number) in services.into_iter().zip(1..) {
-        service.key = dataplane::ServiceKey::new("crowd", format!("service-{number}"));
+        service.key = ServiceKey::new("crowd", format!("service-{number}"));
         let taken = |other: &(Service, Endpoints)| other.0.cluster_ipv4 == service.cluster_ipv4;
         if !numbered.iter().any(taken) {
             numbered.push((service, endpoints));
