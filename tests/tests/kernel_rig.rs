@@ -231,9 +231,13 @@ impl Kernel {
                 self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
                     kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
                 }),
-                self.trial("takes_over_from_mode_ipvs_of_kube_proxy", |kernel| {
-                    kernel.expect_with_control_plane("takeover_kernel", "t177", 1)
-                }),
+                self.trial(
+                    "takes_over_from_mode_ipvs_of_kube_proxy_and_back",
+                    |kernel| {
+                        let name = "kube_proxy_in_mode_ipvs";
+                        kernel.expect_with_control_plane("takeover_kernel", name, 2)
+                    },
+                ),
             ]);
         }
         if !self.is_a_program() {

@@ -26,7 +26,7 @@ use stage::Stage;
 
 /// The tests that take a kernel with IPVS.
 const OF_MODE_IPVS: [&str; 5] = [
-    "t177_virtual_servers_of_kube_proxy_end_with_their_connections_after_a_takeover",
+    "t177_virtual_servers_of_kube_proxy_in_mode_ipvs_end_with_their_connections_after_a_takeover",
     "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_signpost_and_back",
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
     "t324_hits_where_node_ports_would_close_stop_a_takeover_from_mode_ipvs",
