@@ -43,6 +43,23 @@ impl Cluster {
         self.run();
     }
 
+    /// Sets what the nodes say about their distribution.
+    fn mark_nodes(&mut self, labels: &Value, annotations: &Value, kubelet_version: &str) {
+        for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            let mut node = self.nodes[&name].clone();
+            node["metadata"]["labels"] = labels.clone();
+            node["metadata"]["annotations"] = annotations.clone();
+            node["status"] = json!({"nodeInfo": {"kubeletVersion": kubelet_version}});
+            self.put_node(&name, node);
+        }
+    }
+
+    /// DaemonSet kube-system/kube-proxy is deleted.
+    fn delete_kube_proxy(&mut self) {
+        self.know(KubeProxyStarter::after(Change::Deleted("kube-proxy".into())).expect("known"));
+        self.run();
+    }
+
     fn waits_for(&self) -> String {
         let rollout = self.status("default").rollout;
         rollout.expect("there was a rollout").waiting_for
@@ -89,8 +106,7 @@ fn t293_a_daemon_set_that_is_deleted_holds_no_node() {
     cluster.put_profile("default", json!({"handover": "Takeover"}));
     cluster.run();
     assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
-    cluster.know(KubeProxyStarter::after(Change::Deleted("kube-proxy".into())).expect("known"));
-    cluster.run();
+    cluster.delete_kube_proxy();
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
 }
 
@@ -223,12 +239,8 @@ fn t293_a_node_that_waits_does_not_keep_others_from_being_changed_or_proven() {
 #[test]
 fn t293_what_a_distribution_starts_again_is_waited_for_as_well() {
     let mut cluster = Cluster::with_nodes(2);
-    for node in ["n1", "n2"] {
-        let mut object = cluster.nodes[node].clone();
-        object["metadata"]["annotations"] = json!({"k3s.io/node-args": "[\"server\"]"});
-        object["status"] = json!({"nodeInfo": {"kubeletVersion": "v1.33.1+k3s1"}});
-        cluster.put_node(node, object);
-    }
+    let arguments = json!({"k3s.io/node-args": "[\"server\"]"});
+    cluster.mark_nodes(&json!({}), &arguments, "v1.33.1+k3s1");
     cluster.find_rules("True");
     cluster.put_profile("default", json!({"handover": "Takeover"}));
     cluster.run();
@@ -247,6 +259,83 @@ fn t293_what_a_distribution_starts_again_is_waited_for_as_well() {
         cluster.run();
         assert_eq!(nodes_with(&cluster, "Takeover"), asked);
     }
+}
+
+#[test]
+fn t335_rke2_that_writes_the_static_pod_again_is_waited_for_until_its_servers_disable_kube_proxy() {
+    let mut cluster = Cluster::with_nodes(2);
+    let arguments = |arguments: &str| json!({"rke2.io/node-args": arguments});
+    let version = "v1.33.1+rke2r1";
+    cluster.mark_nodes(&json!({}), &arguments("[\"server\"]"), version);
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    assert_eq!(cluster.rollout_phase(), "True/RollingOut");
+    let text = cluster.waits_for();
+    assert!(
+        text.contains(
+            "RKE2 starts the static Pod of kube-proxy again when it starts (next: `disable-kube-proxy: true` in \
+             /etc/rancher/rke2/config.yaml of all servers"
+        ),
+        "{text}"
+    );
+    assert!(text.ends_with("on n1, n2"), "{text}");
+    let disabled = arguments("[\"server\",\"--disable-kube-proxy\",\"true\"]");
+    cluster.mark_nodes(&json!({}), &disabled, version);
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+    assert_eq!(cluster.waits_for(), "");
+}
+
+#[test]
+fn t335_on_aks_a_daemon_set_that_is_restored_is_waited_for_until_it_is_gone() {
+    let mut cluster = Cluster::with_nodes(2);
+    let labels = json!({"kubernetes.azure.com/cluster": "a"});
+    cluster.mark_nodes(&labels, &json!({}), "v1.33.1");
+    // Patched so that it selects no node, which lasts until it is reconciled.
+    let reconciled = json!({"addonmanager.kubernetes.io/mode": "Reconcile"});
+    cluster.put_kube_proxy_as(
+        reconciled,
+        json!({"nodeSelector": stopped(), "containers": []}),
+    );
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
+    let text = cluster.waits_for();
+    assert!(
+        text.contains(
+            "an add-on manager keeps DaemonSet kube-system/kube-proxy as it was, and starts kube-proxy again (next: a \
+             kube-proxy configuration with `enabled: false`"
+        ),
+        "{text}"
+    );
+    cluster.delete_kube_proxy();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+    assert_eq!(cluster.waits_for(), "");
+}
+
+/// There is no object by which it could be stopped, so that its nodes wait for ever; others do not.
+#[test]
+fn t335_nodes_of_eks_auto_mode_are_not_taken_over_and_keep_no_other_from_it() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.relabel_node("n1", json!({"eks.amazonaws.com/compute-type": "auto"}));
+    cluster.find_rules("True");
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n2"]);
+    let text = cluster.waits_for();
+    assert!(
+        text.contains(
+            "1 node: EKS Auto Mode runs kube-proxy on its nodes itself (next: there is no way to stop kube-proxy on \
+             nodes of EKS Auto Mode: do not install Signpost on them) on n1"
+        ),
+        "{text}"
+    );
+    cluster.restart_operator();
+    cluster.advance(3600);
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n2"]);
 }
 
 #[test]
