@@ -389,6 +389,7 @@ impl Fleet {
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
             silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
             rollup.left_out = left_out_of.remove(name).unwrap_or_default();
+            rollup.doubts = preflight.describe_doubts(&outcome.members);
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);
             let status = rollup.status(

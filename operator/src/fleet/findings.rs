@@ -168,6 +168,16 @@ impl Rollup {
     }
 
     fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
+        let (status, reason, mut message) = self.progress(target, phase);
+        let has_the_change = !matches!(phase, None | Some(Phase::Failed { .. }));
+        if let Some(doubts) = self.doubts.as_ref().filter(|_| has_the_change) {
+            message += "; ";
+            message += doubts;
+        }
+        (status, reason, message)
+    }
+
+    fn progress(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
         let NodeCounts {
             matched,
             assigned,

@@ -21,7 +21,7 @@ use crate::{
         heartbeats::Heartbeats,
         node_progress::{NodeProgress, after, is_about_the_source},
         observations::Observations,
-        preflight::Hold,
+        preflight::Cause,
     },
     placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord, Report},
@@ -41,7 +41,7 @@ pub(crate) struct Member<'a> {
     /// The spec that the profile would assign now; the current spec while the node is held.
     pub(crate) effective: Arc<NodeProxySpec>,
     /// Why the node must not take Services over yet, if its profile asks for that.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<Cause>,
 }
 
 /// The desired `NodeProxy` of a node.

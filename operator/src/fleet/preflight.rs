@@ -30,19 +30,19 @@ pub(super) enum Preflight<'a> {
     Forbidden,
 }
 
-/// Why a node must not take Services over yet, and what to do about it.
+/// What starts kube-proxy on a node again, or may start it, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Hold {
+pub(crate) struct Cause {
     what: &'static str,
     next: &'static str,
 }
 
-const UNREAD: Hold = Hold {
+const UNREAD: Cause = Cause {
     what: "the operator may not read DaemonSet kube-system/kube-proxy, which may start kube-proxy again",
     next: "grant it Role signpost-operator-kube-proxy of namespace kube-system, which the chart and the manifests have",
 };
 
-/// How many kinds of obstacles are described.
+/// How many causes are described.
 const MOST_DESCRIBED: usize = 2;
 /// The maximum length of `RolloutStatus::waiting_for`, less what a wave adds to it.
 const LONGEST: usize = 2048;
@@ -62,7 +62,7 @@ impl<'a> Preflight<'a> {
 
     /// Returns why the node must not take Services over yet; `None` if it may, if nothing asks it
     /// to, or if its present configuration does already.
-    pub(super) fn hold(&self, member: &Member<'_>) -> Option<Hold> {
+    pub(super) fn hold(&self, member: &Member<'_>) -> Option<Cause> {
         // A node without a configuration may get the proven one, which may ask for it.
         let may_be_asked =
             member.current().is_none() || member.effective.config.handover == Handover::Takeover;
@@ -83,7 +83,29 @@ impl<'a> Preflight<'a> {
         };
         let what = starters.next_start(candidate, node.marks, serving)?;
         let next = starters.stop(Some(node.marks));
-        Some(Hold { what, next })
+        Some(Cause { what, next })
+    }
+
+    /// Describes what may start kube-proxy again on nodes that take Services over or have done so;
+    /// `None` if nothing may. It is not certain, so that it holds no node.
+    pub(super) fn describe_doubts(&self, members: &[Member<'_>]) -> Option<String> {
+        let doubts = members.iter().filter_map(|member| {
+            let doubt = self.doubt(member)?;
+            Some((doubt, member.name()))
+        });
+        let text = list(doubts)?;
+        Some(cut(&format!("kube-proxy may be started again: {text}")))
+    }
+
+    fn doubt(&self, member: &Member<'_>) -> Option<Cause> {
+        let Self::Known(starters) = self else {
+            return None;
+        };
+        let is_asked = member.effective.config.handover == Handover::Takeover;
+        let marks = member.node.marks;
+        let what = starters.doubt(marks)?;
+        let next = starters.stop(Some(marks));
+        (is_asked && member.hold.is_none()).then_some(Cause { what, next })
     }
 }
 
@@ -125,30 +147,39 @@ pub(super) fn without_handover(spec: &NodeProxySpec) -> NodeProxySpec {
 
 /// Describes what the nodes that are held wait for; `None` if none is.
 pub(super) fn describe(members: &[Member<'_>], node_progress: &[NodeProgress]) -> Option<String> {
-    let mut held: BTreeMap<Hold, Vec<String>> = BTreeMap::new();
-    for (member, progress) in members.iter().zip(node_progress) {
-        if let Some(hold) = member.hold.filter(|_| member.is_held(progress)) {
-            held.entry(hold).or_default().push(member.name().to_owned());
-        }
+    let held = members.iter().zip(node_progress);
+    let held = held.filter_map(|(member, progress)| {
+        let hold = member.hold.filter(|_| member.is_held(progress))?;
+        Some((hold, member.name()))
+    });
+    let text = list(held)?;
+    Some(cut(&format!("kube-proxy to stay stopped: {text}")))
+}
+
+/// Lists causes with their nodes; `None` if there is none.
+fn list<'a>(causes: impl Iterator<Item = (Cause, &'a str)>) -> Option<String> {
+    let mut names: BTreeMap<Cause, Vec<String>> = BTreeMap::new();
+    for (cause, name) in causes {
+        names.entry(cause).or_default().push(name.to_owned());
     }
-    let others: usize = held.values().skip(MOST_DESCRIBED).map(Vec::len).sum();
-    let texts = held.into_iter().take(MOST_DESCRIBED).map(|(hold, names)| {
-        let next = match hold.next {
+    let others: usize = names.values().skip(MOST_DESCRIBED).map(Vec::len).sum();
+    let texts = names.into_iter().take(MOST_DESCRIBED);
+    let texts = texts.map(|(Cause { what, next }, names)| {
+        let where_to = match next {
             STOP_KUBE_PROXY => "next, on all nodes of the cluster",
             _ => "next",
         };
-        format!(
-            "{}: {} ({next}: {}) on {}",
-            nodes(names.len()),
-            hold.what,
-            hold.next,
-            first(&names)
-        )
+        let count = nodes(names.len());
+        format!("{count}: {what} ({where_to}: {next}) on {}", first(&names))
     });
     let mut texts: Vec<String> = texts.collect();
     if others > 0 {
         texts.push(format!("{} for other reasons", nodes(others)));
     }
-    let text = format!("kube-proxy to stay stopped: {}", texts.join("; "));
-    (!texts.is_empty()).then(|| text.chars().take(LONGEST).collect())
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// Returns the beginning of `text` that the status has room for.
+fn cut(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
 }

@@ -50,6 +50,8 @@ pub(crate) struct Rollup {
     /// The nodes that the profile selects but on which no agent can run, each with the reason. They
     /// are not counted.
     pub(super) left_out: Vec<String>,
+    /// What may start kube-proxy again on nodes that take Services over.
+    pub(super) doubts: Option<String>,
     /// The settings that some nodes do not support.
     pub(super) unsupported: Vec<UnsupportedField>,
     /// The number of nodes that support all settings.

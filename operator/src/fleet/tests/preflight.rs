@@ -338,6 +338,40 @@ fn t335_nodes_of_eks_auto_mode_are_not_taken_over_and_keep_no_other_from_it() {
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n2"]);
 }
 
+/// The managed add-on of EKS restores its DaemonSet at its next update only, if it is still one.
+#[test]
+fn t336_what_may_start_kube_proxy_again_is_said_and_holds_no_node() {
+    let mut cluster = Cluster::with_nodes(2);
+    let labels = json!({"eks.amazonaws.com/nodegroup": "a"});
+    cluster.mark_nodes(&labels, &json!({}), "v1.33.1-eks-1");
+    cluster.put_kube_proxy(stopped());
+    cluster.find_rules("True");
+    let said = |cluster: &Cluster| cluster.message("default", "Progressing");
+    let is_said = |cluster: &Cluster| said(cluster).contains("may be started again");
+    assert!(!is_said(&cluster), "nobody takes anything over");
+
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
+    let doubt = "kube-proxy may be started again: 2 nodes: an update of the managed add-on of EKS may restore DaemonSet \
+                 kube-system/kube-proxy (next: if kube-proxy is a managed add-on, first `aws eks delete-addon";
+    assert!(said(&cluster).contains(doubt), "{}", said(&cluster));
+    let text = cluster.waits_for();
+    assert_eq!(text, "1 node of wave 1 to be available: n1");
+
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+    assert_eq!(cluster.rollout_phase(), "False/Settled");
+    assert_eq!(cluster.waits_for(), "");
+    assert!(said(&cluster).contains(doubt), "{}", said(&cluster));
+    assert!(said(&cluster).ends_with("on n1, n2"), "{}", said(&cluster));
+
+    cluster.delete_kube_proxy();
+    assert_eq!(said(&cluster), "every node has the profile's configuration");
+}
+
 #[test]
 fn t294_an_operator_that_may_not_read_the_daemon_set_takes_no_services_over_and_says_so() {
     let mut cluster = Cluster::with_nodes(2);
