@@ -56,6 +56,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
 use crate::{
     baseline::Baseline,
+    clock_offset::ClockOffset,
     fleet::{
         conflict::Conflicts,
         heartbeats::Heartbeats,
@@ -94,6 +95,8 @@ pub(crate) struct Fleet {
     left_out: BTreeMap<String, LeftOut>,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
+    /// The offset of the API server's clock when this operator became the leader.
+    offset: ClockOffset,
 }
 
 /// A change reported by a watch, by a list of Leases or by the answer to a write.
@@ -215,6 +218,14 @@ struct Outcome<'a> {
 // === impl Fleet ===
 
 impl Fleet {
+    /// Creates a fleet of which nothing is known but the offset of the API server's clock.
+    pub(crate) fn new(offset: ClockOffset) -> Self {
+        Self {
+            offset,
+            ..Self::default()
+        }
+    }
+
     /// Applies an event to the observed state.
     pub(crate) fn apply(&mut self, event: Event) {
         let impact = match event {
@@ -228,7 +239,10 @@ impl Fleet {
                 }
                 self.profiles.apply(Change::Applied(record)).0
             }
-            Event::Node(change) => self.nodes.apply(change).0,
+            Event::Node(change) => {
+                let change = change.each(|node| node.correct_times(self.offset));
+                self.nodes.apply(change).0
+            }
             Event::Placement(change) => self.placements.apply(change).0,
             Event::Starter(starter) => {
                 let known = self.starter.replace(starter);
@@ -239,6 +253,7 @@ impl Fleet {
                 }
             }
             Event::Proxy(change) => {
+                let change = change.each(|proxy| proxy.correct_times(self.offset));
                 self.heartbeats.receive(&change, &self.proxies);
                 let (impact, gone) = self.proxies.apply(change);
                 let gone = gone.into_iter();
@@ -301,6 +316,7 @@ impl Fleet {
         self.has_changes = false;
         let Self {
             has_changes: _,
+            offset: _,
             profiles,
             nodes,
             proxies,

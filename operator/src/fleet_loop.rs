@@ -10,6 +10,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
+    clock_offset::ClockOffset,
     fleet::{Action, Event, Fleet, Plan},
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
     pace::{Novelty, Pace},
@@ -48,12 +49,12 @@ const WRITES_A_PLAN: usize = 256;
 // === impl FleetLoop ===
 
 impl FleetLoop {
-    /// Watches and writes with `client`; agents renew their Leases in `namespace`. Never returns.
-    /// May be dropped at any point: every write is valid on its own, and the next operator computes
+    /// Watches and writes with `client`; agents renew their Leases in `namespace`; `offset` is that
+    /// of the API server's clock. Never returns. May be dropped at any point: every write is valid on its own, and the next operator computes
     /// the rest.
-    pub(crate) async fn run(self, client: &Client, namespace: &str) {
+    pub(crate) async fn run(self, client: &Client, namespace: &str, offset: ClockOffset) {
         let mut events = watch(client, namespace);
-        let mut fleet = Fleet::default();
+        let mut fleet = Fleet::new(offset);
         let mut pace = Pace::default();
         let mut wake = None;
         let mut planning = Duration::ZERO;

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::{
     boot_time::BootTime,
+    clock_offset::ClockOffset,
     election::{Election, LeaseRecord, Step},
 };
 
@@ -34,6 +35,8 @@ pub(crate) struct Candidate {
     /// Until when this operator may act.
     term: watch::Sender<Option<BootTime>>,
     clock: fn() -> BootTime,
+    /// The offset of the API server's clock at the last write.
+    offset: ClockOffset,
 }
 
 /// Until when an operator may act without renewing its lease.
@@ -74,7 +77,13 @@ impl Candidate {
             lease: None,
             term: watch::Sender::new(None),
             clock: BootTime::now,
+            offset: ClockOffset::default(),
         }
+    }
+
+    /// Returns the offset of the API server's clock, as the last write of the lease has shown it.
+    pub(crate) const fn offset(&self) -> ClockOffset {
+        self.offset
     }
 
     /// Returns the term of this operator, which each renewal extends.
@@ -221,6 +230,8 @@ impl Candidate {
         };
         match written {
             Ok(lease) => {
+                let measured = ClockOffset::of_write(&lease.metadata, Timestamp::now());
+                self.offset = measured.unwrap_or(self.offset);
                 self.election.accepted(record(&lease), began);
                 self.term
                     .send_replace(Some(began + self.election.left(began)));

@@ -19,6 +19,7 @@
 mod announcements;
 mod baseline;
 mod boot_time;
+mod clock_offset;
 mod election;
 mod fleet;
 mod fleet_loop;
@@ -41,6 +42,7 @@ use runtime::{
     BindPolicy, BuildInfo, CancellationToken, Check, ClientSource, GRACE, Health, Metrics,
     RestClientMetrics, Supervisor,
 };
+use tracing::warn;
 
 use crate::{
     election::{Election, Terms},
@@ -136,10 +138,17 @@ async fn lead(
         () = candidate.acquire(|| api_server.ready()) => {}
     }
     fleet_loop.metrics.lead();
+    let offset = candidate.offset();
+    if let Some(seconds_ahead) = offset.unusual() {
+        warn!(
+            seconds_ahead,
+            "the clock of the API server differs from the one of this machine: correct the wrong one"
+        );
+    }
     let act = async {
         tokio::join!(
             initial_profile.create(),
-            fleet_loop.run(&client, &namespace)
+            fleet_loop.run(&client, &namespace, offset)
         )
     };
     tokio::select! {

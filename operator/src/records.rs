@@ -25,7 +25,7 @@ pub(crate) use self::{
     report::{Latency, Report},
     shared_specs::{SharedSpecs, has_all},
 };
-use crate::baseline::Baseline;
+use crate::{baseline::Baseline, clock_offset::ClockOffset};
 
 /// The field manager of `NodeProxy.spec`.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
@@ -99,9 +99,10 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) previous: Option<Arc<NodeProxySpec>>,
     /// The state of the node when it was assigned this spec.
     pub(crate) baseline: Option<Baseline>,
-    /// When the operator last changed the spec, on the API server's clock, in whole seconds.
+    /// When the operator last changed the spec, in whole seconds: as read, on the API server's
+    /// clock, in the fleet on the operator's.
     pub(crate) stamped_at: Option<Timestamp>,
-    /// When the agent last wrote its status, on the API server's clock, in whole seconds.
+    /// When the agent last wrote its status, likewise.
     pub(crate) reported_at: Option<Timestamp>,
     /// The agent's status; absent before the first report, or if it cannot be read.
     pub(crate) status: Option<Report>,
@@ -310,6 +311,13 @@ impl NodeProxyRecord {
 }
 
 impl NodeProxyRecord {
+    /// Replaces the times of the API server's clock by those of the operator's.
+    pub(crate) fn correct_times(&mut self, offset: ClockOffset) {
+        for time in [&mut self.stamped_at, &mut self.reported_at] {
+            *time = time.map(|time| offset.own_time(time));
+        }
+    }
+
     /// Returns a condition that the agent reported.
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
         let mut conditions = self.status.as_ref()?.conditions.iter();

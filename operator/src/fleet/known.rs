@@ -36,6 +36,20 @@ pub(crate) struct ObjectCache<R> {
     since_request: BTreeSet<String>,
 }
 
+// === impl Change ===
+
+impl<R> Change<R> {
+    /// Returns the change with each of its objects changed by `change`.
+    pub(crate) fn each(mut self, mut change: impl FnMut(&mut R)) -> Self {
+        match &mut self {
+            Self::Applied(record) => change(record),
+            Self::Listed(records) => records.iter_mut().for_each(change),
+            Self::Deleted(_) | Self::Relisting => {}
+        }
+        self
+    }
+}
+
 // === impl ObjectCache ===
 
 impl<R: Record> ObjectCache<R> {

@@ -273,7 +273,7 @@ impl Member<'_> {
     }
 
     /// Returns when the node controller, or the operator for the agent, wrote down the loss of a node
-    /// that is lost. The clocks are not those of the API server and of this operator.
+    /// that is lost. The clocks may differ from that of this operator.
     pub(crate) fn loss_written_at(&self) -> Option<Timestamp> {
         let proxy = self.proxy.filter(|proxy| proxy.is_called_silent());
         let silent = proxy.and_then(|proxy| proxy.condition(READY));
@@ -389,8 +389,8 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
 }
 
 /// Returns the deadline of a node to be ready with the spec that it was `given`. If the operator
-/// started since, the time of the change on the API server's clock counts, too, so that operators
-/// that follow one another do not put the deadline off.
+/// started since, the time of the change counts, too, which the API server wrote down, so that
+/// operators that follow one another do not put the deadline off.
 fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timestamp {
     let start = match (given, proxy.stamped_at) {
         (Since::Found(found), Some(stamped)) => found.min(stamped),

@@ -2,7 +2,8 @@
 //! clocks of nodes are not compared with it.
 //!
 //! The observations are kept in memory only. An operator that starts counts what it finds as first
-//! seen then; where that would put a rollout off, it goes by times of the API server, too.
+//! seen then; where that would put a rollout off, it goes by times that the API server wrote down,
+//! too, and reads them by its own clock (`ClockOffset`).
 
 use std::collections::BTreeMap;
 

@@ -31,8 +31,8 @@ impl Member<'_> {
     /// Returns until when the node, which has been ready since `ready`, has to stay so for the next
     /// decision; `None` if it counts as available.
     ///
-    /// What a newly started operator found has been so since the agent's last report, on the API
-    /// server's clock.
+    /// What a newly started operator found has been so since the agent's last report, which the API
+    /// server wrote down.
     pub(super) fn proving_until(
         &self,
         ready: Since,

@@ -2,6 +2,7 @@
 //! as in an API server, and agents report what the test sets.
 
 mod accidents;
+mod clocks;
 mod cost;
 mod handover;
 mod newcomers;
@@ -102,8 +103,9 @@ impl Cluster {
         cluster
     }
 
+    /// An operator starts, and measures the clock of the API server.
     fn restart_operator(&mut self) {
-        self.fleet = Fleet::default();
+        self.fleet = Fleet::new(ClockOffset::ahead(self.api_server_ahead));
         self.relist();
     }
 

@@ -12,6 +12,7 @@ use kube::{Resource, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Version};
+use crate::clock_offset::ClockOffset;
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +29,8 @@ pub(crate) struct NodeRecord {
     pub(crate) reach: Reachability,
     /// Whether the node controller still hears of its kubelet.
     pub(crate) contact: Contact,
-    /// Since when it has not, by the node controller's clock.
+    /// Since when it has not: as read, on the node controller's clock, in the fleet on the
+    /// operator's, if the controller has the clock of the API server, beside which it runs.
     pub(crate) lost_at: Option<Timestamp>,
     /// What it says about how kube-proxy is started on it.
     pub(crate) marks: NodeMarks,
@@ -191,6 +193,11 @@ impl NodeRecord {
             marks,
             version,
         }
+    }
+
+    /// Replaces the time of the node controller's clock by that of the operator's.
+    pub(crate) fn correct_times(&mut self, offset: ClockOffset) {
+        self.lost_at = self.lost_at.map(|time| offset.own_time(time));
     }
 
     /// Returns the zone of the node; empty if it has no zone label.
