@@ -23,6 +23,7 @@ pub mod scenario;
 pub mod shared;
 pub mod stamped;
 pub mod sysdump;
+pub mod table_owner;
 pub mod tcp_connections;
 pub mod test_run;
 pub mod trial;

@@ -310,14 +310,31 @@ impl Change {
         steps.any(|step| matches!(step, Step::Delivery(Presence::Absent)))
     }
 
+    /// Whether it adds chains or rules to the table.
+    pub(crate) fn adds_rules(&self) -> bool {
+        let mut operations = self.transactions().flat_map(|t| &t.operations);
+        operations.any(|operation| {
+            matches!(
+                operation,
+                nf_tables::Operation::AddChain(_)
+                    | nf_tables::Operation::AddRule { .. }
+                    | nf_tables::Operation::InsertRule { .. }
+            )
+        })
+    }
+
+    /// Its transactions on the table, in order.
+    pub(crate) fn transactions(&self) -> impl Iterator<Item = &Transaction> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Table(transaction) => Some(transaction),
+            Step::Servers(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
+        })
+    }
+
     /// The frontends whose elements are added or removed. The cost is proportional to the change.
     pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
         let mut frontends = BTreeSet::new();
-        let tables = self.steps.iter().filter_map(|step| match step {
-            Step::Table(transaction) => Some(transaction),
-            Step::Servers(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
-        });
-        for operation in tables.flat_map(|transaction| &transaction.operations) {
+        for operation in self.transactions().flat_map(|t| &t.operations) {
             let (set, keys): (_, Vec<_>) = match operation {
                 nf_tables::Operation::AddElements { set, elements } => {
                     (set, elements.iter().map(|(key, _)| key).collect())

@@ -7,6 +7,7 @@ mod known_servers;
 mod recovery;
 mod schedulers;
 mod settings;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -23,11 +24,11 @@ use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, Virtu
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
 use netlink::{OpenError, Socket};
-use nftables_model::{TableSocket, commit_in_parts, recovery_of_reading};
+use nftables_model::{Support, TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::connections::Counted;
 use self::draining::Draining;
-use self::ending::Pace;
+use self::ending::{Pace, lasting};
 use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
@@ -56,6 +57,7 @@ pub struct Ipvs {
     /// The last number among the virtual servers that were read last, including those that end.
     last_observed: u32,
     schedulers: Schedulers,
+    support: Support,
     draining: Draining,
     /// As of the last read.
     figures: Arc<Figures>,
@@ -130,6 +132,7 @@ impl Ipvs {
             holding: Holding::Something,
             last_observed: 0,
             schedulers: Schedulers::default(),
+            support: Support::Unknown,
             draining: Draining::default(),
             figures: Arc::default(),
             counted: Counted::default(),
@@ -319,8 +322,10 @@ impl Backend for Ipvs {
         let mut connection = lock(&connection);
         if change.ends() {
             self.schedulers.forget();
+            self.support = Support::Unknown;
         }
-        self.check(&mut connection, &change)?;
+        self.check_schedulers(&mut connection, &change)?;
+        self.check_table(&mut connection, &change)?;
         if change.begins() || !change.schedulers().is_empty() {
             let unset = connection.settings.commit().err();
             if let Some(unset) = unset.filter(|_| change.begins()) {
@@ -380,14 +385,17 @@ impl Backend for Ipvs {
         Ok(Receipt { transactions })
     }
 
-    /// Does not wait for connections to end. Writes nothing if nothing exists.
+    /// Does not wait for connections to end. Writes nothing if nothing exists. Where the kernel never
+    /// lets this process remove the table, as one that another process owns, everything else goes all
+    /// the same.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let connection = self.connection();
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
-        self.commit_without(&mut connection, TABLE)?;
-        self.commit_end(&mut connection)?;
+        let stays = lasting(self.commit_without(&mut connection, TABLE))?;
+        let ended = self.commit_end(&mut connection);
+        stays.map_or(ended, Err)?;
         self.holding = Holding::Nothing;
         Ok(Receipt { transactions: 2 })
     }

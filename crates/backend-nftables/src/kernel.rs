@@ -15,10 +15,13 @@ use backend::{
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::Transaction;
 use netlink::{ForeignGenerations, Listener, OpenError, Socket, Watched};
-use nftables_model::{RulesetVersion, TableSocket, commit_in_parts, recovery, recovery_of_reading};
+use nftables_model::{
+    MissingFeature, RulesetVersion, Support, TableSocket, commit_in_parts, recovery,
+    recovery_of_reading,
+};
 
 use self::sctp::{Sctp, observe_sctp};
-use self::support::{MissingFeature, Support};
+use self::support::probe;
 use crate::diff::{Change, diff, halves};
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::notification_listener::NotificationListener;
@@ -127,18 +130,10 @@ impl Nftables {
     /// Returns the feature that every Signpost table needs and the kernel lacks, if the kernel
     /// names it.
     fn observe_lacking(&mut self) -> Option<MissingFeature> {
-        if self.support == Support::Whole {
-            return None;
-        }
-        let family = self.family;
-        let checked = support::check(self.connection().ok()?.socket(), family);
-        match checked {
-            Ok(()) => {
-                self.support = Support::Whole;
-                None
-            }
-            Err(error) => MissingFeature::of(family, error),
-        }
+        let (family, mut support) = (self.family, self.support);
+        let missing = support.observe_missing(self.connection().ok()?.socket(), || probe(family));
+        self.support = support;
+        missing
     }
 
     fn unobserved(

@@ -16,6 +16,7 @@ mod recovery;
 mod refusals;
 mod replay;
 mod source_ranges;
+mod support;
 mod table_socket;
 mod walk;
 
@@ -45,5 +46,6 @@ pub use refusals::{
 };
 pub use replay::Refused;
 pub use source_ranges::allow_sources;
+pub use support::{MissingFeature, Probe, Support};
 pub use table_socket::{RulesetVersion, TableSocket};
 pub use walk::{End, Memory, Step, View, Walk, simulate, simulate_next, ways};

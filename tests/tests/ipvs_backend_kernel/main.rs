@@ -29,6 +29,14 @@ use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::programmed::{program, richest};
 use tests::trial::trial;
 
+/// The routing rule of the mode.
+const DELIVERY: LocalDelivery = LocalDelivery {
+    mark: 0x5340_0000,
+    mask: 0xfff0_0000,
+    table: 0x5340_0000,
+    priority: 83,
+};
+
 type Test = fn(&Namespace) -> Result<()>;
 /// A test that makes its own namespaces.
 type PacketTest = fn() -> Result<()>;
@@ -47,7 +55,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 5] = [
+    let servers: [(&str, Test); 6] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -64,6 +72,10 @@ fn main() -> Result<()> {
         (
             "t301_a_virtual_server_that_goes_is_missed_before_the_next_full_read",
             removed::is_missed,
+        ),
+        (
+            "t341_a_table_of_another_process_keeps_nothing_else_in_the_kernel",
+            removed::is_all_but_a_table_of_another_process,
         ),
     ];
     let in_namespace = |(name, test): (&str, Test)| {
@@ -171,12 +183,6 @@ fn nft_lists_the_table(namespace: &Namespace) -> Result<()> {
 }
 
 fn delivers_marked_packets(namespace: &Namespace) -> Result<()> {
-    const DELIVERY: LocalDelivery = LocalDelivery {
-        mark: 0x5340_0000,
-        mask: 0xfff0_0000,
-        table: 0x5340_0000,
-        priority: 83,
-    };
     namespace.configure("link set lo up")?;
     let mut socket = namespace.enter(RouteSocket::open)??;
     for (family, option, address) in [

@@ -1,25 +1,30 @@
-//! Virtual servers that another program removes between two full reads.
+//! What another program removes between two full reads, and what Signpost removes where another
+//! program does not let it.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use backend::{Backend, Drift, Rendered};
-use backend_ipvs::MARKS;
+use backend::{Backend, Drift, Recovery, Rendered};
+use backend_ipvs::{ENDING_TABLE, MARKS, Rules, TABLE};
 use dataplane::{Dataplane, Family, compile};
 use netlink::ipvs::{IpvsSocket, Operation};
+use netlink::nf_tables::family_name;
+use netlink::route::{Presence, RouteSocket};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tests::network::Namespace;
 use tests::programmed::program;
+use tests::table_owner::TableOwner;
 
-use crate::open;
+use crate::{DELIVERY, open};
 
 /// So many that a full read is not due again at once.
-const PORTS: u16 = 1_000;
+const MANY_PORTS: u16 = 1_000;
+const FEW_PORTS: u16 = 3;
 
 /// Failure story T301: of 10,000 Services everything is read every half a minute, and a virtual
 /// server that another program removed was missed no sooner.
 pub(super) fn is_missed(namespace: &Namespace) -> Result<()> {
-    let dataplane = dataplane();
+    let dataplane = dataplane(MANY_PORTS);
     let mut socket = namespace.enter(|| IpvsSocket::open(MARKS))??;
     for (backend, family) in open(namespace)?.iter_mut().zip(Family::ALL) {
         program(backend, &dataplane, &Rendered::default())?;
@@ -39,14 +44,41 @@ pub(super) fn is_missed(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// One dual-stack Service of many ports.
-fn dataplane() -> Dataplane {
+/// Failure story T341: where another process owns a table, it stays, and all the rest goes all the same.
+/// Otherwise virtual servers, the routing rule and its route would stay for ever.
+pub(super) fn is_all_but_a_table_of_another_process(namespace: &Namespace) -> Result<()> {
+    namespace.configure("link set lo up")?;
+    let dataplane = dataplane(FEW_PORTS);
+    let mut servers = namespace.enter(|| IpvsSocket::open(MARKS))??;
+    let mut routes = namespace.enter(RouteSocket::open)??;
+    for table in [TABLE, ENDING_TABLE] {
+        for (backend, family) in open(namespace)?.iter_mut().zip(Family::ALL) {
+            let case = || format!("{family}, {table}");
+            program(backend, &dataplane, &Rendered::default())?;
+            namespace.nft(&["delete", "table", family_name(family), TABLE])?;
+            let owner = TableOwner::start(namespace, family, &[table])?;
+            let error = backend.commit_removal().err().with_context(case)?;
+            ensure!(error.recovery == Recovery::Halt, "{}: {error:?}", case());
+            let own = servers.observe_virtual_servers()?.own;
+            ensure!(own.is_empty(), "{}: {own:?}", case());
+            let delivery = routes.observe(family, &DELIVERY)?;
+            ensure!(delivery == Presence::Absent, "{}: {delivery:?}", case());
+            drop(owner);
+            let _ = backend.commit_removal().with_context(case)?;
+            ensure!(backend.observe()? == Rules::default(), "{}", case());
+        }
+    }
+    Ok(())
+}
+
+/// One dual-stack Service of so many ports.
+fn dataplane(ports: u16) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")
         .cluster_ip("fd00:10:96::10");
     let mut all = mk_endpoints();
-    for port in 1..=PORTS {
+    for port in 1..=ports {
         let name = port.to_string();
         service = service.port(&name, port);
         all = all.tcp(&name).ready("10.0.1.5:8080", "node-1");

@@ -113,8 +113,14 @@ impl Ipvs {
 
     /// Removes it unconditionally. Writes nothing if nothing exists.
     pub(super) fn commit_end(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
-        self.commit_without(connection, ENDING_TABLE)?;
+        let stays = lasting(self.commit_without(connection, ENDING_TABLE))?;
         self.draining = Draining::default();
+        let removed = self.commit_without_servers(connection);
+        stays.map_or(removed, Err)
+    }
+
+    /// Removes the virtual servers, and then the routing rule, which leads to them.
+    fn commit_without_servers(&self, connection: &mut Connection) -> Result<(), CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::Possible), error)
         };
@@ -182,6 +188,18 @@ impl Connection {
         let own = self.servers.observe(family)?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
         self.servers.socket().observe_destinations_of(keys)
+    }
+}
+
+/// The error of a removal that will never succeed, after which the others go on. Fails with one that
+/// another attempt may not meet: until then, the table keeps what it leads to.
+pub(super) fn lasting(
+    removed: Result<(), CommitError>,
+) -> Result<Option<CommitError>, CommitError> {
+    match removed {
+        Ok(()) => Ok(None),
+        Err(error) if error.recovery == Recovery::Halt => Ok(Some(error)),
+        Err(error) => Err(error),
     }
 }
 

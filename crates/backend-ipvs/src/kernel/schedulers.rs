@@ -131,7 +131,7 @@ fn first() -> SchedulerName {
 impl Ipvs {
     /// Checks, before anything is written, whether the kernel has the schedulers that `change`
     /// needs. Loads IPVS and its schedulers if possible.
-    pub(super) fn check(
+    pub(super) fn check_schedulers(
         &mut self,
         connection: &mut Connection,
         change: &Change,

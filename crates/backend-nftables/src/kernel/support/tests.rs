@@ -1,18 +1,22 @@
 use std::io;
 
+use netlink::nf_tables::{ChainKind, Expression, Operation};
+use netlink::{CommitError, Refusal};
+use rustix::io::Errno;
+
 use super::*;
 
 /// The error message for a kernel that refuses the first operation that `is_it` accepts, with this
 /// errno.
 fn reported(family: Family, errno: Errno, is_it: impl Fn(&Operation) -> bool) -> Option<String> {
     let probe = probe(family);
-    let at = probe.operations.iter().position(is_it);
+    let at = probe.operations().iter().position(is_it);
     let at = at.expect("it is always there") + 1;
     let error = CommitError::Refused {
         at: Refusal::Message(u32::try_from(at).expect("there are few")),
         source: io::Error::from(errno),
     };
-    MissingFeature::of(family, error).map(|lacking| lacking.to_string())
+    probe.missing(error).map(|missing| missing.to_string())
 }
 
 fn is_nat(operation: &Operation) -> bool {
@@ -56,5 +60,5 @@ fn a_kernel_that_is_busy_or_forbids_lacks_nothing() {
         step: "receive from",
         source,
     };
-    assert!(MissingFeature::of(Family::Ipv6, error).is_none());
+    assert!(probe(Family::Ipv6).missing(error).is_none());
 }
