@@ -41,8 +41,6 @@ const STOPPED: &str = "--- stopped by SIGSTOP ---";
 pub(crate) enum After {
     /// Each one.
     Every,
-    /// The first, the middle and the last one.
-    Three,
     /// The middle one, and what connections of IPVS need is not waited for.
     Middle,
 }
@@ -110,7 +108,7 @@ pub(crate) fn is_completed([back, there]: [Mode; 2], variant: Variant, after: Af
     clients.finish_unharmed()?;
     match after {
         _ if ![back, there].contains(&Mode::Ipvs) => Ok(()),
-        After::Every | After::Three => node.expect_no_ipvs(),
+        After::Every => node.expect_no_ipvs(),
         After::Middle => Ok(()),
     }
 }
@@ -119,11 +117,9 @@ pub(crate) fn is_completed([back, there]: [Mode; 2], variant: Variant, after: Af
 
 impl After {
     fn of(self, writes: RangeInclusive<usize>) -> Vec<usize> {
-        let (first, last) = (*writes.start(), *writes.end());
         match self {
             After::Every => writes.collect(),
-            After::Three => vec![first, last.div_ceil(2), last],
-            After::Middle => vec![last.div_ceil(2)],
+            After::Middle => vec![writes.end().div_ceil(2)],
         }
     }
 }

@@ -50,6 +50,8 @@ const OTHERS: Variant = Variant::NfTables;
 const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
 /// The sysctl that the mode requires.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
+/// The table of the route that the mode adds.
+const ROUTES: &str = "1396703232";
 
 type Test = fn() -> Result<()>;
 
@@ -68,16 +70,16 @@ const KILLED_AFTER_WRITES: [(&str, [Mode; 2], Variant, After); 4] = [
         After::Every,
     ),
     (
-        "some_of_iptables_nft_and_ipvs",
+        "all_of_iptables_nft_and_ipvs",
         [Mode::Iptables, Mode::Ipvs],
         Variant::NfTables,
-        After::Three,
+        After::Every,
     ),
     (
-        "some_of_iptables_legacy_and_ipvs",
+        "all_of_iptables_legacy_and_ipvs",
         [Mode::Iptables, Mode::Ipvs],
         Variant::Legacy,
-        After::Three,
+        After::Every,
     ),
 ];
 
@@ -244,6 +246,11 @@ fn expect_no_delivery(stage: &Stage) -> Result<()> {
         let output = command.args([family, "rule", "list"]).output()?;
         let rules = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(!rules.contains("0x53400000"), "{rules}");
+        let mut command = stage.node()?.command("ip");
+        let output = command.args([family, "route", "list", "table", ROUTES]);
+        // The kernel says of a table without routes that there is none.
+        let routes = String::from_utf8_lossy(&output.output()?.stdout).into_owned();
+        ensure!(routes.is_empty(), "{routes}");
     }
     Ok(())
 }

@@ -47,9 +47,11 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
         trials.push(trial(&format!("{name}::{variant}"), test).with_ignored_flag(!is_supported));
     }
     let has_ipvs = find_ipvs(&["rr"])?.is_none();
-    let test = || outlive(&ALL_SWITCHES, Variant::NfTables);
-    let with_ipvs = trial(&format!("{name}::among_all_modes"), test);
-    trials.push(with_ipvs.with_ignored_flag(!is_supported || !has_ipvs));
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let test = move || outlive(&ALL_SWITCHES, variant);
+        let with_ipvs = trial(&format!("{name}::among_all_modes::{variant}"), test);
+        trials.push(with_ipvs.with_ignored_flag(!is_supported || !has_ipvs));
+    }
     Ok(trials)
 }
 
