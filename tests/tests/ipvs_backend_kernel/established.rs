@@ -1,14 +1,28 @@
 //! Connections that are open while something changes about them.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
+use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::net::TcpStream;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Drift, Remains};
-use backend_ipvs::Rules;
-use dataplane::Family;
+use backend_ipvs::{MARKS, Rules};
+use dataplane::{Family, Protocol};
+use netlink::ipvs::{IpvsSocket, Seconds, Timeouts};
+use socket2::SockRef;
+use tests::deadline::wait_for;
+use tests::network::Way;
 
-use crate::stage::{Affinity, SERVING, Stage, cluster_ip, node_port, server};
+use crate::stage::{Affinity, PATIENCE, SERVING, Stage, cluster_ip, is_by, node_port, server};
+use crate::untaken::ways;
+
+/// How long IPVS remembers a flow of UDP here: far longer than it takes to look.
+const UDP_REMEMBERED: u32 = 8;
+/// Longer than that, and than the ten seconds for which it remembers a connection that was reset
+/// (`tcp_timeouts` in `ip_vs_proto_tcp.c`).
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Failure story T299: the connection tracking table is flushed, or overflows, and IPVS still has its
 /// entry. A connection to a cluster IP goes on. One that was masqueraded has lost its translated
@@ -97,6 +111,67 @@ pub(super) fn of_clients_that_move() -> Result<()> {
                 .with_context(|| format!("{family}: {leaving} has left"))?;
         }
         stage.serve(&SERVING, Affinity::ClientIp)?;
+    }
+    Ok(())
+}
+
+/// Failure story T343: a connection is active until it is closed, and is counted as inactive until IPVS
+/// has forgotten it. A flow of UDP is inactive from the start.
+pub(super) fn are_counted() -> Result<()> {
+    let mut stage = Stage::build()?;
+    stage.serve(&SERVING[..1], Affinity::None)?;
+    set_udp_timeout(&stage)?;
+    let mut closed = Vec::new();
+    let mut reset = Vec::new();
+    for family in Family::ALL {
+        let destination = cluster_ip(family);
+        closed.push(stage.connect(destination)?);
+        let stream = stage
+            .client()?
+            .enter(|| TcpStream::connect(destination))??;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        // Only then is the connection established for IPVS.
+        BufReader::new(&stream).read_line(&mut String::new())?;
+        reset.push(stream);
+    }
+    let is_flow = |way: &Way| way.protocol == Protocol::Udp && way.from == "a pod";
+    for (_, way) in ways(&stage)?.into_iter().filter(|(_, way)| is_flow(way)) {
+        let outcome = way.observe_once(PATIENCE)?;
+        ensure!(is_by(&outcome, &server(SERVING[0])), "{way}: {outcome}");
+    }
+    expect_counted(&mut stage, (2, 1)).context("two connections and a flow")?;
+    drop(closed);
+    expect_counted(&mut stage, (1, 2)).context("one connection is closed")?;
+    for stream in reset {
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    }
+    expect_counted(&mut stage, (0, 3)).context("the other one is reset")?;
+    // The closed one is remembered for two minutes.
+    expect_counted(&mut stage, (0, 1)).context("flow and reset connection are forgotten")
+}
+
+fn set_udp_timeout(stage: &Stage) -> Result<()> {
+    let mut socket = stage.node()?.enter(|| IpvsSocket::open(MARKS))??;
+    let before = socket.observe_timeouts()?.context("IPVS is loaded")?;
+    let udp = Seconds(NonZeroU32::new(UDP_REMEMBERED).context("it is some time")?);
+    socket.commit_timeouts(Timeouts { udp, ..before })?;
+    Ok(())
+}
+
+/// Waits until each family has so many active and inactive connections.
+fn expect_counted(stage: &mut Stage, expected: (u64, u64)) -> Result<()> {
+    for (backend, held) in &mut stage.backends {
+        let family = backend.family();
+        let mut last = None;
+        let what = format!("{family}: {expected:?} active and inactive connections");
+        let counted = wait_for(&what, FORGOTTEN_WITHIN, || {
+            backend.observe()?;
+            let counted = backend.connections(&held.rules).context("IPVS counts")?;
+            let counted = (counted.active, counted.inactive);
+            last = Some(counted);
+            Ok((counted == expected).then_some(()))
+        });
+        counted.with_context(|| format!("they were last {last:?}"))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod established;
 mod interrupted_end;
+mod loopback;
 mod removed;
 mod stage;
 mod untaken;
@@ -89,7 +90,7 @@ fn main() -> Result<()> {
     let is_missing = missing.is_some();
     let servers = servers.map(in_namespace).into_iter();
     trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
-    let packets: [(&str, PacketTest); 4] = [
+    let packets: [(&str, PacketTest); 6] = [
         (
             "t297_packets_that_ipvs_does_not_take_reach_no_process_of_the_node",
             untaken::reach_no_process,
@@ -105,6 +106,14 @@ fn main() -> Result<()> {
         (
             "t314_what_is_left_for_connections_is_no_drift",
             established::whose_table_goes,
+        ),
+        (
+            "t342_an_endpoint_at_a_loopback_address_serves_the_node_alone",
+            loopback::serves_the_node_alone,
+        ),
+        (
+            "t343_connections_are_counted_until_they_have_ended_and_timed_out",
+            established::are_counted,
         ),
     ];
     let packets = packets.into_iter().map(|(name, test)| trial(name, test));

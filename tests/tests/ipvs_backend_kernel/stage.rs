@@ -87,12 +87,20 @@ impl Stage {
 
     /// Programs the Service `shop/web` over TCP and UDP with these endpoints.
     pub(crate) fn serve(&mut self, pods: &[u8], affinity: Affinity) -> Result<()> {
-        let desired = service(pods, affinity);
+        let at = |family| -> Vec<SocketAddr> {
+            let pods = pods.iter();
+            pods.map(|pod| endpoint(*pod, family)).collect()
+        };
+        self.program(&service(&Family::ALL.map(at), affinity))
+    }
+
+    /// Programs a node with these Services.
+    pub(crate) fn program(&mut self, desired: &Dataplane) -> Result<()> {
         let backends = &mut self.backends;
         // Sysctls are those of the thread's namespace.
         self.topology.node(1)?.enter(|| {
             for (backend, held) in backends {
-                *held = program(backend, &desired, held)?;
+                *held = program(backend, desired, held)?;
             }
             anyhow::Ok(())
         })?
@@ -163,7 +171,8 @@ fn endpoint(pod: u8, family: Family) -> SocketAddr {
     SocketAddr::new(addresses::pod_address(1, pod, family), 8080)
 }
 
-fn service(pods: &[u8], affinity: Affinity) -> Dataplane {
+/// The Service `shop/web` over TCP and UDP with these endpoints of each family.
+pub(crate) fn service(endpoints: &[Vec<SocketAddr>; 2], affinity: Affinity) -> Dataplane {
     let node = mk_node(1).build();
     let config = mk_config().mechanism(Mechanism::Ipvs).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
@@ -172,17 +181,17 @@ fn service(pods: &[u8], affinity: Affinity) -> Dataplane {
     if affinity == Affinity::ClientIp {
         service = service.client_ip_affinity(Duration::from_secs(600));
     }
-    let mut endpoints = mk_endpoints();
-    for family in Family::ALL {
+    let mut slices = mk_endpoints();
+    for (family, endpoints) in Family::ALL.into_iter().zip(endpoints) {
         let address = addresses::cluster_ip(CLUSTER_IP, family).to_string();
         service = service.cluster_ip(&address);
-        for pod in pods {
-            let at = endpoint(*pod, family).to_string();
-            endpoints = endpoints.tcp("tcp").ready(&at, addresses::NODE);
-            endpoints = endpoints.udp("udp").ready(&at, addresses::NODE);
+        for endpoint in endpoints {
+            let at = endpoint.to_string();
+            slices = slices.tcp("tcp").ready(&at, addresses::NODE);
+            slices = slices.udp("udp").ready(&at, addresses::NODE);
         }
     }
-    let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+    let rules = compile(&service.build(), &slices.build(), &node, &config);
     dataplane.set(rules.into());
     dataplane
 }

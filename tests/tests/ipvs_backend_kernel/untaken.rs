@@ -45,7 +45,7 @@ pub(super) fn reach_no_process() -> Result<()> {
 }
 
 /// TCP and UDP in both families, from a pod and from the node itself.
-fn ways(stage: &Stage) -> Result<Vec<(Family, Way)>> {
+pub(super) fn ways(stage: &Stage) -> Result<Vec<(Family, Way)>> {
     let mut ways = Vec::new();
     for (from, inside) in [("a pod", stage.client()?), ("the node", stage.node()?)] {
         for family in Family::ALL {
