@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// The number of additional Services.
 const FEW: u8 = 5;
 /// How long a new connection may take that is expected to fail.
-const FAILS_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const FAILS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Failure story T178: a Pod that is not ready for a moment leaves the EndpointSlice, and IPVS
 /// drops the packets of connections whose destination is removed. They stay, in every mode, also

@@ -18,7 +18,8 @@ use crate::manifests::{NODE_PORT, endpoints, endpoints_at, endpoints_elsewhere};
 use crate::stage::{ELSEWHERE, PROMPTLY, SERVING, SERVING_ELSEWHERE, Stage};
 
 const FEW: u8 = 0;
-/// Larger than the MTU of every link, so that it is sent in fragments.
+/// Datagrams that fit every link, and that are larger than the MTU and sent in few and many fragments.
+const SIZES: [usize; 3] = [1_000, IN_FRAGMENTS, 20_000];
 const IN_FRAGMENTS: usize = 4_000;
 /// The MTU of a link between the router and another node, and a datagram that fits the client's link
 /// only.
@@ -45,14 +46,20 @@ pub(crate) fn pass(mode: Mode, variant: Variant) -> Result<()> {
     // IPVS takes a datagram of the node's own before the kernel divides it, and refuses what is
     // larger than the MTU of an IPv6 link (`__mtu_check_toobig_v6` in `ip_vs_xmit.c`), in
     // kube-proxy's mode ipvs as well.
-    let is_divided = |way: &&Way| {
+    let is_divided = |way: &Way| {
         let is_ipv6 = Family::of(way.destination.ip()) == Family::Ipv6;
         !(mode == Mode::Ipvs && is_ipv6 && way.from == "the node")
     };
-    for way in ways.iter().filter(is_divided) {
-        way.inside
-            .enter(|| send_fragments(way.destination))?
-            .with_context(|| format!("fragments: {way}"))?;
+    for way in &ways {
+        for size in SIZES {
+            let ask = match size < IN_FRAGMENTS || is_divided(way) {
+                true => send_fragments,
+                false => stay_unanswered,
+            };
+            way.inside
+                .enter(|| ask(way.destination, size))?
+                .with_context(|| format!("{size} bytes: {way}"))?;
+        }
     }
     // A router behind the node has the narrow link: its error passes the node, and says what
     // datagram it is about by the address of the endpoint.
@@ -115,15 +122,29 @@ fn client_of(destination: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends a datagram in fragments until a server has answered: it answers only whole datagrams.
-fn send_fragments(destination: SocketAddr) -> Result<()> {
-    wait_for("an answer to a datagram in fragments", PROMPTLY, || {
+/// Sends a datagram of this size, in fragments if it is larger than the MTU, until a server has
+/// answered: it answers only whole datagrams.
+fn send_fragments(destination: SocketAddr, size: usize) -> Result<()> {
+    wait_for("an answer to a whole datagram", PROMPTLY, || {
         let socket = client_of(destination)?;
-        socket.send(&[b'x'; IN_FRAGMENTS])?;
+        socket.send(&vec![b'x'; size])?;
         let mut answer = [0; 64];
         let length = socket.recv(&mut answer).unwrap_or(0);
         Ok(answer[..length].starts_with(b"web-").then_some(()))
     })
+}
+
+/// Sends datagrams of this size, which get no answer, as often as it takes for the client's kernel to have
+/// learned whatever it can learn from an error.
+fn stay_unanswered(destination: SocketAddr, size: usize) -> Result<()> {
+    for _ in 0..2 {
+        let socket = client_of(destination)?;
+        // An error about its size is no answer.
+        let sent = socket.send(&vec![b'x'; size]);
+        let received = sent.and_then(|_| socket.recv(&mut [0; 64]));
+        ensure!(received.is_err(), "a datagram of {size} bytes is answered");
+    }
+    Ok(())
 }
 
 /// Sends datagrams that are too large for a link on the way. Routers do not fragment them: IPv6 never

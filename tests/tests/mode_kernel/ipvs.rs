@@ -2,7 +2,6 @@
 //! `tests/kernel-rig/run` has a kernel with IPVS.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -21,16 +20,15 @@ use netlink::ipvs::{
 use serde_json::json;
 use tests::deadline::wait_for;
 use tests::ipvs_support::find_ipvs;
-use tests::lone_agent::Sysctls;
-use tests::network::{Connections, Kind};
+use tests::network::{Connections, Kind, Outcome, Way};
 use tests::trial::trial;
 use xtables::Variant;
 
-use crate::departures::{ask, connect};
+use crate::departures::{FAILS_WITHIN, ask, connect, connect_to};
 use crate::every_write::{self, After};
-use crate::manifests::{self, endpoints};
+use crate::manifests::{self, NODE_PORT, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
-use crate::{departures, handback, icmp_and_fragments, interruptions, shared_endpoint};
+use crate::{departures, handback, icmp_and_fragments, interruptions, settings, shared_endpoint};
 
 /// The interval between two connections of one client. Three hundred connections a second leave no
 /// processor time for the agent on an emulated machine.
@@ -48,8 +46,6 @@ const REPAIRED_WITHIN: Duration = Duration::from_secs(3);
 const OTHERS: Variant = Variant::NfTables;
 /// When the agent is killed after a change of the mode, in milliseconds.
 const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
-/// The sysctl that the mode requires.
-const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 /// The table of the route that the mode adds.
 const ROUTES: &str = "1396703232";
 
@@ -121,7 +117,7 @@ pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
         ),
         (
             "t129_where_ipvs_cannot_be_set_up_mode_ipvs_is_not_begun",
-            settings_that_cannot_be_written,
+            settings::that_cannot_be_written,
         ),
         (
             "t166_connections_outlive_a_switch_to_mode_ipvs_and_back",
@@ -342,12 +338,30 @@ fn add_foreign_server(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T122: cleanup removes Signpost's rules and virtual servers, and only those.
+/// Failure story T122: cleanup removes Signpost's rules and virtual servers, and only those. A client
+/// of a Service that is gone does not wait for an answer afterwards.
 fn cleanup() -> Result<()> {
     let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let mut socket = servers(&stage)?;
     add_foreign_server(&stage)?;
     ensure!(!socket.observe_virtual_servers()?.own.is_empty());
+    let mut open = Vec::new();
+    let at_node = |way: &Way| way.destination.port() == NODE_PORT;
+    for way in stage.ways()?.into_iter().filter(at_node) {
+        open.push((connect_to(&way)?.1, way));
+    }
+    stage.remove("web")?;
+    wait_for("the Service to be gone", PROMPTLY, || {
+        for (_, way) in &open {
+            if matches!(way.observe_once(FAILS_WITHIN)?, Outcome::Answered { .. }) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })?;
+    for (connection, way) in &mut open {
+        ask(connection).with_context(|| format!("the Service is gone: {way}"))?;
+    }
     stage.kill_agent()?;
     stage.clean_up()?;
     ensure!(stage.places()?.is_empty(), "{:?}", stage.places()?);
@@ -355,13 +369,24 @@ fn cleanup() -> Result<()> {
     ensure!(left.own.is_empty(), "{left:?}");
     ensure!(left.foreign.len() == 1, "{left:?}");
     expect_no_delivery(&stage)?;
+    for (mut connection, way) in open {
+        let Err(error) = ask(&mut connection) else {
+            bail!("{way}: a connection goes on without any rule");
+        };
+        let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        ensure!(!is_wait, "{way}: the client waits: {error}");
+    }
     stage.clean_up()
 }
 
-/// Failure story T123: the kernel sends no notification of these changes, and the periodic check is
-/// far away. The agent looks by itself every second or two.
+/// Failure story T123, and T344 of the settings: the kernel sends no notification of these changes, and
+/// the periodic check is far away. The agent looks by itself every second or two.
 fn changes_by_others() -> Result<()> {
-    let stage = Stage::build_with(OTHERS, 1)?.serve(Mode::Ipvs)?;
+    let stage = Stage::build_with(OTHERS, 1)?;
+    let there = settings::those_there(&stage)?;
+    settings::reset(&stage, &there)?;
+    let stage = stage.serve(Mode::Ipvs)?;
+    ensure!(settings::are_set(&stage, &there)?, "{there:?} are not set");
     let mut profile = manifests::profile("ipvs");
     profile["spec"]["syncPeriod"] = json!("1h");
     stage.apply("profile", &profile)?;
@@ -426,6 +451,10 @@ fn changes_by_others() -> Result<()> {
             .output()?;
         let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
         Ok(rules.contains("0x53400000").then_some(()))
+    })?;
+    settings::reset(&stage, &there)?;
+    wait_for("the settings", PROMPTLY, || {
+        Ok(settings::are_set(&stage, &there)?.then_some(()))
     })?;
     stage.expect_answers(&SERVING)
 }
@@ -511,26 +540,6 @@ fn timeouts_of_the_profile() -> Result<()> {
     stage.apply("profile", &without_timeouts)?;
     stage.expect_condition(FEATURES_HONOURED, "True")?;
     Ok(())
-}
-
-/// Failure story T129: without its sysctl, masqueraded connections would get no replies. In a
-/// container the agent can only read it.
-fn settings_that_cannot_be_written() -> Result<()> {
-    let mut stage = Stage::build_with(OTHERS, FEW)?;
-    stage.sysctls = Sysctls::ReadOnly;
-    stage.set_mode(Mode::Ipvs)?;
-    stage.start_agent()?;
-    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
-    ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
-    ensure!(said.message.contains("vs/conntrack"), "{said:?}");
-    stage.expect_mode(Mode::Nftables)?;
-    stage.expect_only(Place::Nftables)?;
-    stage.expect_answers(&SERVING)?;
-    // As an administrator does on the node.
-    stage.node()?.enter(|| fs::write(CONNTRACK, "1"))??;
-    stage.expect_mode(Mode::Ipvs)?;
-    stage.expect_only(Place::Ipvs)?;
-    stage.expect_answers(&SERVING)
 }
 
 /// Failure story T165: one Service requests a scheduler for which this kernel has no module; all

@@ -10,6 +10,7 @@ mod leftovers;
 mod manifests;
 mod obstacles;
 mod sctp;
+mod settings;
 mod shared_endpoint;
 mod stage;
 mod switches;

@@ -1,11 +1,11 @@
 //! Services and addresses of one Service that share an endpoint, and a client that uses one port for
 //! all of them.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use socket2::{Domain, Socket, Type};
@@ -14,12 +14,14 @@ use tests::deadline::patience;
 use xtables::Variant;
 
 use crate::manifests::{NODE_PORT, endpoints};
-use crate::stage::{ASKING, Place, SERVING, Stage};
+use crate::stage::{ASKING, Place, SERVED, SERVING, Stage};
 
 /// The client's port.
 const PORT: u16 = 4_711;
 /// Far longer than an answer takes.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long an answer is waited for that does not come.
+const FAILS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Failure story T181: connections from one address and port to several Services become connections
 /// from one address and port to one endpoint. All of them have to go on, whichever is the older:
@@ -41,7 +43,8 @@ pub(crate) fn serves_both(mode: Mode, variant: Variant) -> Result<()> {
             ),
             (stage.node()?, addresses::node_address(1, family)),
         ];
-        for (inside, source) in clients {
+        for (inside, source) in &clients {
+            let source = *source;
             inside
                 .enter(|| over_tcp(source, &[web, other, node_port]))?
                 .with_context(|| format!("TCP from {source}"))?;
@@ -49,11 +52,43 @@ pub(crate) fn serves_both(mode: Mode, variant: Variant) -> Result<()> {
                 .enter(|| over_udp(source, &[web, node_port]))?
                 .with_context(|| format!("UDP from {source}"))?;
         }
+        let (pod, source) = (stage.topology.pod(1, ASKING)?, clients[0].1);
+        let endpoint = addresses::pod_address(1, SERVING[0], family);
+        let endpoint = SocketAddr::new(endpoint, SERVED);
+        pod.enter(|| beside_the_endpoint(mode, source, [web, endpoint]))?
+            .with_context(|| format!("TCP from {source}, also to the endpoint itself"))?;
     }
     if mode == Mode::Ipvs {
         outlive_a_handback(&stage)?;
     }
     Ok(())
+}
+
+/// Opens a connection to a Service and, from the same port, one to its endpoint. In mode ipvs, as in
+/// kube-proxy's, the endpoint's answer to the latter gets the source of the Service: IPVS finds it by
+/// client and endpoint, and no label says that it is not for the Service (decision 0072). The one to the
+/// Service goes on in every mode.
+fn beside_the_endpoint(
+    mode: Mode,
+    source: IpAddr,
+    [service, endpoint]: [SocketAddr; 2],
+) -> Result<()> {
+    let source = SocketAddr::new(source, PORT + 2);
+    let mut streams = open(source, &[service])?;
+    let limit = match mode {
+        Mode::Ipvs => FAILS_WITHIN,
+        Mode::Nftables | Mode::Iptables => ANSWERS_WITHIN,
+    };
+    match (mode, connect_within(source, endpoint, patience(limit))) {
+        (Mode::Ipvs, Ok(_)) => bail!("{endpoint} answers in mode ipvs: say so in decision 0072"),
+        (Mode::Ipvs, Err(error)) => {
+            let error = error.downcast::<std::io::Error>()?;
+            let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            ensure!(is_wait, "{endpoint}: {error}");
+        }
+        (_, direct) => streams.push((endpoint, direct?)),
+    }
+    ask_all(&mut streams)
 }
 
 /// Another table has the replies of connections that a handback leaves.
@@ -120,13 +155,21 @@ fn over_udp(source: IpAddr, destinations: &[SocketAddr]) -> Result<()> {
 }
 
 fn connect(source: SocketAddr, destination: SocketAddr) -> Result<BufReader<TcpStream>> {
+    connect_within(source, destination, patience(ANSWERS_WITHIN))
+}
+
+fn connect_within(
+    source: SocketAddr,
+    destination: SocketAddr,
+    limit: Duration,
+) -> Result<BufReader<TcpStream>> {
     let socket = Socket::new(Domain::for_address(destination), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&source.into())?;
-    socket.connect(&destination.into())?;
+    socket.connect_timeout(&destination.into(), limit)?;
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(patience(ANSWERS_WITHIN)))?;
+    stream.set_read_timeout(Some(limit))?;
     let mut stream = BufReader::new(stream);
     stream.read_line(&mut String::new())?;
     Ok(stream)
