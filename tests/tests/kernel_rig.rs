@@ -225,7 +225,7 @@ impl Kernel {
                 }),
                 self.trial("has_every_scheduler_of_ipvs", |kernel| {
                     // Debian's kernel lacks `twos`.
-                    let schedulers = if kernel.is_a_program() { 17 } else { 16 };
+                    let schedulers = if kernel.is_a_program() { 18 } else { 17 };
                     kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
                 }),
                 self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {

@@ -9,11 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dataplane::{Family, Protocol};
 use netlink::ipvs::IpvsSocket;
+use tests::deadline::patience;
 
 use crate::{CLIENTS, build_ipvs, connect, packet, script, tell};
 
 /// Far longer than an answer takes.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long an answer is waited for that does not come.
+const FAILS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a scheduler does with four endpoints of the same weight.
 pub(crate) struct Promise {
@@ -22,7 +25,7 @@ pub(crate) struct Promise {
     /// begins, or with a datagram.
     of_short: RangeInclusive<usize>,
     /// Which endpoint gets each of some connections of one client that stay open: the first is `A`,
-    /// the next other one `B`. A `?` is the one with the fewest, a `*` any.
+    /// the next other one `B`. A `?` is the one with the fewest, a `*` any. A `!` is none.
     of_open: &'static str,
 }
 
@@ -39,14 +42,15 @@ const OF_TWOS: usize = 9;
 /// - `lblcr` keeps all that it has taken, and chooses the least busy of them.
 /// - `dh` hashes the address of the Service, `sh` and `mh` hash that of the client.
 /// - `twos` takes the less busy one of two chosen at random, and counts closed connections too.
-/// - `fo` takes the heaviest endpoint; `ovf` fills one, to more than its weight, before the next.
+/// - `fo` takes the heaviest endpoint; `ovf` fills one, to more than its weight, before the next, and
+///   finds none once all are full.
 pub(crate) const OF_IPVS: [Promise; 14] = [
     Promise::new("rr", 4..=4, "ABCD????????"),
     Promise::new("wrr", 4..=4, "ABCD????????"),
     Promise::new("lc", 4..=4, "ABCD????????"),
     Promise::new("wlc", 4..=4, "ABCD????????"),
     Promise::new("fo", 1..=1, "AAAAAAAAAAAA"),
-    Promise::new("ovf", 1..=1, "AABBCCDD"),
+    Promise::new("ovf", 1..=1, "AABBCCDD!"),
     Promise::new("lblc", 1..=1, "AABBCCDDDDDD"),
     Promise::new("lblcr", 1..=1, "AABBCCDD????"),
     Promise::new("dh", 1..=1, "AAAAAAAAAAAA"),
@@ -111,6 +115,12 @@ impl Promise {
         let mut letters: BTreeMap<SocketAddr, char> = BTreeMap::new();
         let mut seen = String::new();
         for expected in self.of_open.chars() {
+            if expected == '!' {
+                let refused = TcpStream::connect_timeout(&destination, patience(FAILS_WITHIN));
+                ensure!(refused.is_err(), "{seen}, and another connection");
+                seen.push(expected);
+                continue;
+            }
             let stream = TcpStream::connect_timeout(&destination, ANSWERS_WITHIN)?;
             stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
             let mut stream = BufReader::new(stream);
