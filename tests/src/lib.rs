@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod load_balancer;
 pub mod metric_reference;
 pub mod ordinary_service;
+pub mod other_rules;
 pub mod pool;
 pub mod programmed;
 pub mod real_cluster;

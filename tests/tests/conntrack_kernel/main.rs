@@ -15,6 +15,7 @@ use libtest_mimic::{Arguments, Trial};
 use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
+use xtables::Variant;
 
 use crate::stage::Stage;
 
@@ -126,10 +127,13 @@ fn main() -> Result<()> {
         trial.with_ignored_flag(lacks_ipvs.is_some())
     });
     let mut trials: Vec<Trial> = trials.into_iter().chain(with_ipvs).collect();
-    trials.push(trial(
-        "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow::iptables",
-        || tenant::claims_addresses(&Stage::build(Mode::Iptables)?),
-    ));
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let name = "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow";
+        let name = format!("{name}::iptables_{variant}");
+        trials.push(trial(&name, move || {
+            tenant::claims_addresses(&Stage::build_beside(variant)?)
+        }));
+    }
     let mut arguments = Arguments::from_args();
     // The tests measure figures and wait for silence.
     arguments.test_threads = Some(1);

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::conntrack::{Answers, Filter, Flow, FlowSocket, Protocol};
@@ -15,6 +15,8 @@ use tempfile::TempDir;
 use testkit::address_plan as addresses;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, start_server};
+use tests::other_rules::add_rule_of_others;
+use xtables::Variant;
 
 /// The deadline of waits.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
@@ -42,6 +44,8 @@ pub(crate) struct Stage {
     topology: Topology,
     folder: TempDir,
     mode: Mode,
+    /// The variant of iptables that another program uses, if that matters.
+    variant: Option<Variant>,
 }
 
 // === impl Stage ===
@@ -67,6 +71,7 @@ impl Stage {
             topology,
             folder: tempfile::tempdir()?,
             mode,
+            variant: None,
         };
         fs::create_dir(stage.manifests())?;
         // The others see the defaults of an agent without a profile.
@@ -74,6 +79,17 @@ impl Stage {
             stage.apply_profile(&json!({}))?;
         }
         stage.apply("node", &node())?;
+        Ok(stage)
+    }
+
+    /// The same in mode iptables, where another program uses this variant, and so Signpost does.
+    pub(crate) fn build_beside(variant: Variant) -> Result<Stage> {
+        let stage = Stage {
+            variant: Some(variant),
+            ..Stage::build(Mode::Iptables)?
+        };
+        let lock = stage.folder.path().join("their.lock");
+        add_rule_of_others(stage.node()?, variant, &lock)?;
         Ok(stage)
     }
 
@@ -95,6 +111,11 @@ impl Stage {
             let [ipv4, ipv6] = Family::ALL.map(|family| passes(agent, family));
             Ok((ipv4? > 0.0 && ipv6? > 0.0).then_some(()))
         })?;
+        if let Some(variant) = self.variant {
+            let iptables = agent.status()?.unwrap_or_default().iptables;
+            let used = iptables.context("it is in mode iptables")?.variant;
+            ensure!(used.to_string() == variant.to_string(), "it uses {used}");
+        }
         Ok(agent)
     }
 
