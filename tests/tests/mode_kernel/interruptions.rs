@@ -1,9 +1,10 @@
 //! Agents that are killed at bad moments.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use crds::profile::mechanism::Mode;
+use dataplane::Family;
 use tests::network::{BusyWriter, Connections, Kind};
 use xtables::Variant;
 
@@ -61,7 +62,8 @@ pub(crate) fn restarted(variant: Variant) -> Result<()> {
 
 /// Failure story T86: while another process continuously changes an unrelated table, every dump of
 /// nf_tables is interrupted. An agent that started then wrote everything to legacy tables and left
-/// its earlier rules behind; a later version waited for the other process to stop.
+/// its earlier rules behind; a later version waited for the other process to stop. One after that
+/// failed again and again before it was ready, and each time paused for up to seconds.
 pub(crate) fn restarted_among_the_restless() -> Result<()> {
     let variant = Variant::NfTables;
     let mut stage = Stage::start(variant, Mode::Iptables)?;
@@ -69,8 +71,15 @@ pub(crate) fn restarted_among_the_restless() -> Result<()> {
     stage.kill_agent()?;
     stage.leave_behind(LEFT_BEHIND)?;
     let others = BusyWriter::start(stage.node()?)?;
+    let began = Instant::now();
     stage.start_agent()?;
     stage.expect_mode(Mode::Iptables)?;
+    println!("    it was ready after {:.1?}", began.elapsed());
+    for family in Family::ALL {
+        let failed = format!("signpost_syncs_total{{ip_family=\"{family}\",outcome=\"failed\"}}");
+        let failed = stage.agent()?.metric(&failed)?;
+        ensure!(failed == 0.0, "{failed} attempts at {family} failed before");
+    }
     others.finish()?;
     stage.expect_only(Place::Iptables(variant))?;
     clients.finish_unharmed()
