@@ -134,13 +134,32 @@ impl Connections {
     /// Stops the clients and prints their number of requests. Fails unless every request was
     /// answered, without a noticeable gap, and on every kept connection by one server.
     pub fn finish_unharmed(self) -> Result<()> {
+        self.finish(patience(LONGEST_GAP))
+    }
+
+    /// The same, where no kept connection may be without an answer for longer than `silence` and the
+    /// longest gap of the clients `beside`. Those ask servers that no rule is about: they wait only
+    /// for the machine.
+    pub fn finish_unharmed_within(self, silence: Duration, beside: Connections) -> Result<()> {
+        let mut stalled = Duration::ZERO;
+        for Client { way, traffic, .. } in beside.0 {
+            let tally = traffic.stop().with_context(|| way.clone())?;
+            ensure!(tally.failures() == 0, "beside the rules: {way}: {tally}");
+            stalled = stalled.max(tally.longest_gap);
+        }
+        println!("    longest gap beside the rules {stalled:.1?}");
+        self.finish(patience(silence) + stalled)
+    }
+
+    /// Does so, with this longest gap of kept connections.
+    fn finish(self, silence: Duration) -> Result<()> {
         let (mut asked, mut longest) = (BTreeMap::<Kind, u64>::new(), Duration::ZERO);
         let mut harm = Vec::new();
         for Client { way, kind, traffic } in self.0 {
             let tally = traffic.stop().with_context(|| way.clone())?;
             *asked.entry(kind).or_default() += tally.answers() + tally.failures();
             longest = longest.max(tally.longest_gap);
-            if is_harmed(kind, &tally) {
+            if is_harmed(kind, &tally, silence) {
                 harm.push(format!("{kind}: {way}: {tally}"));
             }
         }
@@ -162,9 +181,14 @@ impl Connections {
     }
 }
 
-fn is_harmed(kind: Kind, tally: &Tally) -> bool {
-    let moved = kind == Kind::Kept && tally.answered.len() > 1;
-    tally.failures() > 0 || tally.longest_gap > patience(LONGEST_GAP) || moved
+/// Whether a client was harmed, whose connection may be without an answer for up to `silence` if it
+/// is a kept one.
+fn is_harmed(kind: Kind, tally: &Tally, silence: Duration) -> bool {
+    let (moved, longest) = match kind {
+        Kind::Kept => (tally.answered.len() > 1, silence),
+        Kind::New => (false, patience(LONGEST_GAP)),
+    };
+    tally.failures() > 0 || tally.longest_gap > longest || moved
 }
 
 impl fmt::Display for Kind {
@@ -203,6 +227,8 @@ mod tests {
     fn a_client_that_waits_is_refused_or_is_moved_from_a_kept_connection_is_harmed() {
         let one = tally(&["web-1"], Duration::ZERO);
         let two = tally(&["web-1", "web-2"], Duration::ZERO);
+        let silence = Duration::from_secs(1);
+        let silent = tally(&["web-1"], silence + Duration::from_millis(1));
         let late = tally(&["web-1"], patience(LONGEST_GAP) + Duration::from_millis(1));
         let mut refused = one.clone();
         refused.count(&Outcome::Refused, Duration::ZERO);
@@ -211,10 +237,12 @@ mod tests {
             (Kind::New, &two, false),
             (Kind::Kept, &one, false),
             (Kind::Kept, &two, true),
+            (Kind::New, &silent, false),
+            (Kind::Kept, &silent, true),
             (Kind::New, &late, true),
             (Kind::Kept, &refused, true),
         ] {
-            assert_eq!(is_harmed(kind, tally), harmed, "{kind}: {tally}");
+            assert_eq!(is_harmed(kind, tally, silence), harmed, "{kind}: {tally}");
         }
     }
 }

@@ -9,7 +9,7 @@ use tests::network::{BusyWriter, Connections, Kind};
 use xtables::Variant;
 
 use crate::manifests;
-use crate::stage::{Place, SERVING, Stage};
+use crate::stage::{Place, SERVING, SILENCE, Stage};
 
 /// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
@@ -100,6 +100,7 @@ pub(crate) fn kill_again_and_again(
     every: Duration,
 ) -> Result<()> {
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], every)?;
+    let beside = Connections::start(&stage.ways_beside()?, &[Kind::Kept], every)?;
     let some = [&SERVING[..1], &SERVING].into_iter().cycle();
     for (moment, pods) in AFTER_START.into_iter().zip(some) {
         stage.kill_agent()?;
@@ -117,5 +118,5 @@ pub(crate) fn kill_again_and_again(
     }
     let written = stage.agent()?.metric("signpost_elements_written_total")?;
     ensure!(written == 0.0, "{written} rules were not as they should be");
-    clients.finish_unharmed()
+    clients.finish_unharmed_within(SILENCE, beside)
 }

@@ -34,6 +34,8 @@ pub(crate) const SERVING_ELSEWHERE: u8 = 7;
 const OUTSIDER: u8 = 2;
 /// The deadline of waits for the agent.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(60);
+/// The longest time for which a kept connection may be without an answer, whatever the agent does.
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// The prefix of Signpost's chains.
 const OWN_PREFIX: &str = "SIGNPOST-";
 /// The prefix of another program's chains.
@@ -340,6 +342,23 @@ impl Stage {
             }
         }
         Ok(ways)
+    }
+
+    /// Returns ways to a serving pod's own address, which no rule of Signpost is about.
+    pub(crate) fn ways_beside(&self) -> Result<Vec<Way>> {
+        let places = [
+            ("a pod", self.topology.pod(1, ASKING)?),
+            ("the node", self.topology.node(1)?),
+        ];
+        let ways = places.into_iter().flat_map(|(from, inside)| {
+            Family::ALL.map(|family| Way {
+                from: from.to_owned(),
+                inside: inside.clone(),
+                protocol: Protocol::Tcp,
+                destination: SocketAddr::new(addresses::pod_address(1, SERVING[0], family), SERVED),
+            })
+        });
+        Ok(ways.collect())
     }
 
     /// Waits until all of these pods, and no others, answer on all ways.

@@ -10,7 +10,7 @@ use tests::network::{Connections, Kind};
 use xtables::Variant;
 
 use crate::manifests::{self, endpoints};
-use crate::stage::{Place, SERVING, Stage};
+use crate::stage::{Place, SERVING, SILENCE, Stage};
 
 /// The interval between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
@@ -46,6 +46,7 @@ pub(crate) fn serves(variant: Variant) -> Result<()> {
 pub(crate) fn there_and_back(variant: Variant) -> Result<()> {
     let stage = Stage::start(variant, Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    let beside = Connections::start(&stage.ways_beside()?, &[Kind::Kept], EVERY)?;
     for _ in 0..2 {
         stage.set_mode(Mode::Iptables)?;
         stage.expect_mode(Mode::Iptables)?;
@@ -60,7 +61,7 @@ pub(crate) fn there_and_back(variant: Variant) -> Result<()> {
         let status = stage.agent()?.status()?.unwrap_or_default();
         ensure!(status.iptables.is_none(), "{:?}", status.iptables);
     }
-    clients.finish_unharmed()
+    clients.finish_unharmed_within(SILENCE, beside)
 }
 
 /// Failure story T175: while a switch is under way, each Service is in the old mode or in both.
