@@ -10,7 +10,7 @@ use crds::profile::mechanism::Mode;
 use dataplane::{Family, Protocol};
 use libtest_mimic::Arguments;
 use testkit::address_plan as addresses;
-use tests::deadline::wait_for;
+use tests::deadline::{patience, wait_for};
 use tests::ipvs_support::find_ipvs;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{
@@ -102,7 +102,8 @@ fn new_addresses(mode: Mode, variant: Option<Variant>) -> Result<()> {
             follow(
                 node,
                 address,
-                |there| Ok(answers(client, address)? == there),
+                // One answer that is late is none of an address that is gone.
+                |there| Ok(answers(client, address)? == there && answers(client, address)? == there),
             )?;
         }
         // No pod can ask for an address that is unique on its own link alone.
@@ -153,7 +154,7 @@ fn answers(client: &Namespace, address: IpAddr) -> Result<bool> {
         protocol: Protocol::Tcp,
         source: None,
         destination: SocketAddr::new(address, NODE_PORT),
-        deadline: ANSWERED,
+        deadline: patience(ANSWERED),
     };
     let outcomes = probe(client, &question, 1)?;
     Ok(matches!(outcomes[..], [Outcome::Answered { .. }]))

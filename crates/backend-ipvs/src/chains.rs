@@ -208,7 +208,10 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
                 goto_member(family, SetName::Refusals, Vec::new(), REFUSE),
             ],
         ),
-        regular("refuse-nodeports", vec![refuse_node_ports(family, config)]),
+        regular(
+            "refuse-nodeports",
+            vec![return_redirected(), refuse_node_ports(family, config)],
+        ),
         regular(
             REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, cluster_ips),
@@ -379,7 +382,8 @@ fn leave_redirected() -> Rule {
     rule(expressions)
 }
 
-/// Like [`leave_marked`], for packets that affinity has redirected.
+/// Like [`leave_marked`], for packets that affinity or another mode has redirected: a Service without
+/// endpoints may claim the endpoint's address, or have its port for a node port.
 fn return_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Return));

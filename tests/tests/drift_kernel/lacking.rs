@@ -136,6 +136,7 @@ fn expect_no_ipvs(node: &Namespace, family: Family) -> Result<()> {
     for listed in [&["rule", "list"][..], &["route", "list", "table", "all"]] {
         let mut command = node.command("ip");
         let output = command.arg(option).args(listed).output()?;
+        ensure!(output.status.success(), "{output:?}");
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         let is_ours = output.contains("0x53400000") || output.contains("1396703232");
         ensure!(!is_ours, "{output}");

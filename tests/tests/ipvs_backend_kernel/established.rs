@@ -19,7 +19,7 @@ use crate::stage::{Affinity, PATIENCE, SERVING, Stage, cluster_ip, is_by, node_p
 use crate::untaken::ways;
 
 /// How long IPVS remembers a flow of UDP here: far longer than it takes to look.
-const UDP_REMEMBERED: u32 = 8;
+const UDP_REMEMBERED: u32 = 15;
 /// Longer than that, and than the ten seconds for which it remembers a connection that was reset
 /// (`tcp_timeouts` in `ip_vs_proto_tcp.c`).
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(30);

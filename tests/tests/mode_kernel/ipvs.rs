@@ -18,7 +18,7 @@ use netlink::ipvs::{
     Weight,
 };
 use serde_json::json;
-use tests::deadline::wait_for;
+use tests::deadline::{patience, wait_for};
 use tests::ipvs_support::find_ipvs;
 use tests::network::{Connections, Kind, Outcome, Way};
 use tests::trial::trial;
@@ -353,7 +353,8 @@ fn cleanup() -> Result<()> {
     stage.remove("web")?;
     wait_for("the Service to be gone", PROMPTLY, || {
         for (_, way) in &open {
-            if matches!(way.observe_once(FAILS_WITHIN)?, Outcome::Answered { .. }) {
+            let outcome = way.observe_once(patience(FAILS_WITHIN))?;
+            if matches!(outcome, Outcome::Answered { .. }) {
                 return Ok(None);
             }
         }

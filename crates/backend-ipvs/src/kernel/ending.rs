@@ -198,7 +198,10 @@ pub(super) fn lasting(
 ) -> Result<Option<CommitError>, CommitError> {
     match removed {
         Ok(()) => Ok(None),
-        Err(error) if error.recovery == Recovery::Halt => Ok(Some(error)),
+        Err(error) if error.recovery == Recovery::Halt => Ok(Some(CommitError {
+            effect: Effect::Possible,
+            ..error
+        })),
         Err(error) => Err(error),
     }
 }

@@ -63,18 +63,19 @@ impl Group {
         }
     }
 
-    /// The same frontend, if it is removed.
+    /// The same frontend, if it is removed. What may replace it has any turn, so it goes in the last.
     pub(super) fn gone(self) -> Group {
         Group {
+            turn: Precedence::Ordinary,
             owner: Owner::Gone,
             ..self
         }
     }
 
     /// Before every frontend at `address` that is removed. No protocol of a frontend has this number.
-    pub(super) fn ahead_of_address(turn: Precedence, address: IpAddr) -> Group {
+    pub(super) fn ahead_of_address(address: IpAddr) -> Group {
         Group {
-            turn,
+            turn: Precedence::Ordinary,
             owner: Owner::Gone,
             length: 0,
             address: to_bits(address),
@@ -86,10 +87,11 @@ impl Group {
     /// After every frontend at `address` that is added or changed. No protocol of a frontend has this number.
     pub(super) fn behind_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
+            turn,
             owner: Owner::Address,
             protocol: u8::MAX,
             port: u16::MAX,
-            ..Group::ahead_of_address(turn, address)
+            ..Group::ahead_of_address(address)
         }
     }
 

@@ -102,7 +102,7 @@ fn place(
     };
     let group = match address {
         Some((address, _)) if comes => Group::behind_address(first.turn_at(address), address),
-        Some((address, _)) => Group::ahead_of_address(first.turn_at(address), address),
+        Some((address, _)) => Group::ahead_of_address(address),
         // Numbers, and newly added addresses that accept node ports.
         None if comes && (set.is_numbers() || set == SetName::NodePortAddresses) => {
             Group::with_rules(Precedence::Ordinary)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::{Config, Dataplane, Family, FrontendKey, Packet, Target, Verdict};
+use dataplane::{Config, Dataplane, Family, FrontendKey, FrontendKind, Packet, Target, Verdict};
 
 /// Checks rules between `[before, after]` whose verdict on `packet` is `held`. If the packet is
 /// served in the end, and before was served or passed unchanged, these rules neither refuse it nor
@@ -73,8 +73,9 @@ fn becomes_node_port_at_cluster_ip(ends: [&Dataplane; 2], packet: &Packet) -> bo
 /// Whether only a node port can answer `packet`, at a cluster IP that is also on a device of the node.
 /// Such a packet may be rejected until the node port is added, see [`never_misleads`].
 pub fn is_for_node_port_at_cluster_ip(dataplane: &Dataplane, packet: &Packet) -> bool {
+    let frontend = dataplane.frontend_at(packet.destination, packet.protocol, packet.port);
     dataplane.cluster_ips().get(&packet.destination).is_some()
-        && dataplane.frontends().get(&at_address(packet)).is_none()
+        && frontend.is_some_and(|frontend| frontend.kind == FrontendKind::NodePort)
 }
 
 /// If a node port gives way to a frontend with an address, or replaces one: the endpoints that the
