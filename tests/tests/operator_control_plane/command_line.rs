@@ -1,5 +1,6 @@
 //! `kubectl signpost` as users run it.
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -170,6 +171,44 @@ pub(crate) fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_li
         cluster.report_ready(node)?;
     }
     cli.expect(0, &["rollout", "status", "default", "--timeout=60s"])?;
+
+    // Without the plugin, in the way that the documentation has.
+    let read = || cluster.get("proxyprofile", "default");
+    let before = read()?.context("the profile is there")?;
+    run_documented(cluster, ".status.history[1].spec")?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+        cluster.report_ready(node)?;
+    }
+    cli.expect(0, &["rollout", "status", "default", "--timeout=60s"])?;
+    let after = read()?.context("the profile is there")?;
+    let expected = &before["status"]["history"][1]["configHash"];
+    assert_eq!(after["status"]["targetHash"], *expected, "{after:#}");
+    assert_eq!(after["spec"]["rollout"], before["spec"]["rollout"]);
+    Ok(())
+}
+
+/// Runs the command of docs/operations.md that contains this text, for profile `default`.
+fn run_documented(cluster: &Cluster, text: &str) -> Result<()> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let page = fs::read_to_string(page)?;
+    let mut code = page.split('`');
+    let found = code.find(|code| code.starts_with("kubectl ") && code.contains(text));
+    let line = found.context("the page has no such command")?;
+    let kubeconfig = cluster.control_plane.kubeconfig(ADMINISTRATOR)?;
+    let kubectl = cluster.control_plane.kubectl_command(&kubeconfig);
+    let words = [kubectl.get_program()]
+        .into_iter()
+        .chain(kubectl.get_args());
+    let words: Vec<String> = words
+        .map(|word| format!("'{}'", word.to_string_lossy()))
+        .collect();
+    let line = line.replace("NAME", "default");
+    let script = format!("kubectl() {{ {} \"$@\"; }}\n{line}", words.join(" "));
+    let mut shell = Command::new("sh");
+    shell.env_remove("KUBECONFIG").env("KUBERC", "off");
+    let output = shell.args(["-c", &script]).output().context("it runs")?;
+    ensure!(output.status.success(), "{line}: {output:?}");
     Ok(())
 }
 
