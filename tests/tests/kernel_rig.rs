@@ -203,12 +203,21 @@ impl Kernel {
                         kernel.expect_named("steps_kernel", name, 2)
                     },
                 ),
+                self.trial(
+                    "lets_no_excluded_source_pass_at_a_step_of_mode_ipvs",
+                    |kernel| {
+                        let name = "t52_at_no_step_of_closing_does_an_excluded_source_pass::ipvs";
+                        kernel.expect_named("steps_kernel", name, 2)
+                    },
+                ),
                 self.trial("keeps_associations_through_all_modes", |kernel| {
-                    kernel.expect_named(
-                        "mode_kernel",
-                        "t278_sctp_associations_outlive_every_switch::among",
-                        1,
-                    )
+                    kernel.expect_named("mode_kernel", "::among_all_modes", 2)
+                }),
+                self.trial("does_not_begin_mode_ipvs_without_its_settings", |kernel| {
+                    kernel.expect_named("mode_kernel", "t129", 1)
+                }),
+                self.trial("has_nothing_of_mode_ipvs_after_a_cleanup", |kernel| {
+                    kernel.expect_named("mode_kernel", "t122", 1)
                 }),
                 self.trial(
                     "completes_a_switch_of_mode_ipvs_that_was_killed",
