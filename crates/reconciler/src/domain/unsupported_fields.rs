@@ -13,7 +13,7 @@ use dataplane::{Dataplane, FrontendKey, ServiceKey};
 pub(crate) struct UnsupportedFields {
     about: Dataplane,
     by_claim: BTreeMap<(ServiceKey, FrontendKey), Vec<UnsupportedField>>,
-    /// What the last rules have no room for.
+    /// What the last rules have no room for, as far as it is still desired.
     without_room: Vec<UnsupportedField>,
     list: Arc<[UnsupportedField]>,
 }
@@ -62,14 +62,28 @@ impl UnsupportedFields {
                 self.by_claim.insert((service.clone(), *key), found);
             }
         }
-        if let Some(rules) = rules {
-            let without_room = backend.without_room(rules);
-            is_same_list &= without_room == self.without_room;
-            self.without_room = without_room;
-        }
+        let without_room = match rules {
+            Some(rules) => backend.without_room(rules),
+            // What has gone needs no room any more.
+            None => self.without_room_in(desired),
+        };
+        is_same_list &= without_room == self.without_room;
+        self.without_room = without_room;
         if !is_same_list {
             let of_claims = self.by_claim.values().flatten();
             self.list = of_claims.chain(&self.without_room).cloned().collect();
         }
+    }
+    /// What of the last rules' Services without room still has its frontend in `desired`.
+    fn without_room_in(&self, desired: &Dataplane) -> Vec<UnsupportedField> {
+        let is_desired = |field: &&UnsupportedField| {
+            let claims = desired.frontends().get(&field.frontend);
+            claims.is_some_and(|claims| *claims.winner().0 == field.service)
+        };
+        self.without_room
+            .iter()
+            .filter(is_desired)
+            .cloned()
+            .collect()
     }
 }

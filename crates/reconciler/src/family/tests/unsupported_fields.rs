@@ -60,10 +60,13 @@ fn what_a_backend_cannot_do_is_reported_for_what_is_desired_now() {
 
 /// What a backend reports that has no room for a Service of `desired`.
 fn no_room(desired: &Dataplane) -> UnsupportedField {
-    let (frontend, _) = desired.frontends().iter().next().expect("it has some");
+    let web = ServiceKey::new("shop", "web");
+    let mut frontends = desired.frontends().iter();
+    let of_web = frontends.find(|(_, claims)| *claims.winner().0 == web);
+    let (frontend, _) = of_web.expect("it has some");
     UnsupportedField {
-        service: ServiceKey::new("shop", "web"),
         frontend: *frontend,
+        service: web,
         field: "spec.ports",
         message: "there is no room",
     }
@@ -103,6 +106,32 @@ fn t310_a_service_without_room_is_reported_while_a_repair_fails() {
         assert_eq!(*sync.unsupported_fields, [no_room(&desired)], "{sync}");
     }
     assert_held(&kernel, &desired);
+}
+
+#[test]
+fn t350_a_service_without_room_that_is_deleted_while_a_repair_fails_is_named_no_more() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let refused = CallOutcome::Refuse(Recovery::Retry);
+    let mut family = FamilyReconciler::new(failing(&kernel, refused, &[1, 2, 3]));
+    let mut desired = web_and_cart();
+    let no_room = no_room(&desired);
+    kernel.leave_no_room(vec![no_room.clone()]);
+    family.sync(&desired, Reason::Startup, &clock);
+    kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+    let mut reported = |desired: &Dataplane, reason| {
+        let sync = family.sync(desired, reason, &clock);
+        assert!(matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
+        sync.unsupported_fields.to_vec()
+    };
+    assert_eq!(reported(&desired, Reason::Drift), [no_room.clone()]);
+    desired.remove(&ServiceKey::new("shop", "cart"));
+    assert_eq!(
+        reported(&desired, Reason::Changed),
+        [no_room],
+        "another Service has gone"
+    );
+    desired.remove(&ServiceKey::new("shop", "web"));
+    assert!(reported(&desired, Reason::Changed).is_empty());
 }
 
 /// Of several Services that claim the same address, the first by name gets it, in whatever order
