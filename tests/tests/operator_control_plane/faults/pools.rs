@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crds::profile::handover::Handover;
+use crds::profile::rollout::OnFailure;
 use serde_json::{Value, json};
 
 use super::record::Record;
@@ -33,6 +34,8 @@ pub(crate) struct Pool {
     pub(crate) min_ready_back: Duration,
     /// `rollout.progressDeadline`.
     progress_deadline: Duration,
+    /// `rollout.onFailure`.
+    on_failure: OnFailure,
     /// `handover` of [`SECOND`].
     handover: Handover,
     /// How its rollout ends.
@@ -51,6 +54,11 @@ pub(crate) enum End {
         /// The number of nodes that returned.
         changed: usize,
     },
+    /// The first node has [`SECOND`], and failed with it; the others kept [`FIRST`].
+    Halted,
+    /// Every node but the last had [`FIRST`] from another profile and has [`SECOND`], which the last
+    /// had all along.
+    Moved,
 }
 
 /// `rollout.minReady` of rollouts that a fault must find before it is over.
@@ -67,6 +75,7 @@ const IN_WAVES: Pool = Pool {
     most_back: 2,
     min_ready_back: Duration::from_secs(3),
     progress_deadline: Duration::from_mins(10),
+    on_failure: OnFailure::Rollback,
     handover: Handover::Manual,
     end: End::Settled,
     is_in_phase: |_, _| false,
@@ -75,7 +84,7 @@ const IN_WAVES: Pool = Pool {
 /// The canary has not reported yet.
 pub(crate) const UNREPORTED: Pool = Pool {
     name: "unreported",
-    is_in_phase: |pool, record| pool.has_changed(1, record) && !pool.has_reported(1, record),
+    is_in_phase: has_silent_canary,
     ..IN_WAVES
 };
 
@@ -160,7 +169,21 @@ pub(crate) const FAILING: Pool = Pool {
     most_back: 1,
     progress_deadline: Duration::from_secs(20),
     end: End::RolledBack { changed: 1 },
-    is_in_phase: |pool, record| pool.has_changed(1, record) && !pool.has_reported(1, record),
+    is_in_phase: has_silent_canary,
+    ..IN_WAVES
+};
+
+/// The canary has not reported before its deadline, and all nodes keep what they have.
+pub(crate) const HALTED: Pool = Pool {
+    name: "halted",
+    // The shortest that the definition allows.
+    progress_deadline: Duration::from_secs(10),
+    on_failure: OnFailure::Halt,
+    end: End::Halted,
+    is_in_phase: |pool, record| {
+        let mut others = 2..=pool.size;
+        has_silent_canary(pool, record) && !others.any(|number| pool.has_changed(number, record))
+    },
     ..IN_WAVES
 };
 
@@ -178,12 +201,7 @@ pub(crate) const TAKING_OVER: Pool = Pool {
     name: "taking-over",
     min_ready: Duration::ZERO,
     handover: Handover::Takeover,
-    is_in_phase: |pool, record| {
-        let mut at_it = [2, 3].into_iter();
-        let is_at_it =
-            |number| pool.has_changed(number, record) && !pool.has_reported(number, record);
-        pool.has_reported(1, record) && at_it.all(is_at_it) && !pool.has_changed(4, record)
-    },
+    is_in_phase: is_in_second_wave,
     ..IN_WAVES
 };
 
@@ -193,6 +211,20 @@ pub(crate) const HANDING_BACK: Pool = Pool {
     handover: Handover::Handback,
     ..TAKING_OVER
 };
+
+/// Labels move all nodes but the last from profile [`ORIGIN`] to that of the last, whose rollout has
+/// ended. One node has moved, the next two are at it, and the others still have what they had.
+pub(crate) const MOVING: Pool = Pool {
+    name: "moving",
+    size: 7,
+    min_ready: Duration::ZERO,
+    end: End::Moved,
+    is_in_phase: is_in_second_wave,
+    ..IN_WAVES
+};
+
+/// The profile from which the nodes of [`MOVING`] move, and their label before.
+pub(crate) const ORIGIN: &str = "origin";
 
 /// One pool for each phase of a rollout.
 pub(crate) const POOLS: &[Pool] = &[
@@ -204,9 +236,11 @@ pub(crate) const POOLS: &[Pool] = &[
     PAUSED,
     SETTLED,
     FAILING,
+    HALTED,
     HELD,
     TAKING_OVER,
     HANDING_BACK,
+    MOVING,
 ];
 
 // === impl Pool ===
@@ -225,6 +259,14 @@ impl Pool {
     /// Whether its rollout is in the phase of its name, by what its nodes have.
     pub(crate) fn is_in_phase(&self, record: &Record) -> bool {
         (self.is_in_phase)(self, record)
+    }
+
+    /// Returns the label of its node of this number before the rollout.
+    pub(crate) fn label(&self, number: usize) -> &'static str {
+        match self.end {
+            End::Moved if number < self.size => ORIGIN,
+            _ => self.name,
+        }
     }
 
     /// Whether its node of this number has the change.
@@ -249,6 +291,10 @@ impl Pool {
             SECOND => self.handover,
             _ => Handover::Manual,
         };
+        let period = match self.end {
+            End::Moved => SECOND,
+            _ => period,
+        };
         json!({
             "nodeSelector": {"matchLabels": {"pool": self.name}},
             "syncPeriod": period,
@@ -259,6 +305,7 @@ impl Pool {
                 "maxUnavailable": self.most,
                 "minReady": seconds(self.min_ready),
                 "progressDeadline": seconds(self.progress_deadline),
+                "onFailure": self.on_failure,
             },
         })
     }
@@ -285,9 +332,25 @@ impl Pool {
         match self.end {
             End::Settled => &[FIRST, SECOND],
             End::RolledBack { changed } if number <= changed => &[FIRST, SECOND, FIRST],
-            End::RolledBack { .. } => &[FIRST],
+            End::Halted if number == 1 => &[FIRST, SECOND],
+            End::Moved if number == self.size => &[SECOND],
+            End::Moved => &[FIRST, SECOND],
+            End::RolledBack { .. } | End::Halted => &[FIRST],
         }
     }
+}
+
+/// Whether the first node has the change and has not reported.
+fn has_silent_canary(pool: &Pool, record: &Record) -> bool {
+    pool.has_changed(1, record) && !pool.has_reported(1, record)
+}
+
+/// Whether the first node has the change and has reported, the next two have it and have not, and the
+/// fourth does not have it.
+fn is_in_second_wave(pool: &Pool, record: &Record) -> bool {
+    let mut at_it = [2, 3].into_iter();
+    let is_at_it = |number| pool.has_changed(number, record) && !pool.has_reported(number, record);
+    pool.has_reported(1, record) && at_it.all(is_at_it) && !pool.has_changed(4, record)
 }
 
 fn seconds(duration: Duration) -> String {

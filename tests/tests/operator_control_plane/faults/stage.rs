@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::agents::Agents;
 use super::pools::{
-    BETWEEN, End, FAILING, FIRST, HANDING_BACK, HELD, PAUSED, PROVING, Pool, RETURNING, SECOND,
-    SETTLED, STAMPING, TAKING_OVER, UNREPORTED,
+    BETWEEN, End, FAILING, FIRST, HALTED, HANDING_BACK, HELD, MOVING, ORIGIN, PAUSED, PROVING,
+    Pool, RETURNING, SECOND, SETTLED, STAMPING, TAKING_OVER, UNREPORTED,
 };
 use super::record::Record;
 use crate::cluster::Cluster;
@@ -41,8 +41,9 @@ impl<'c> Stage<'c> {
     /// Adds the nodes of `pools` to a cluster without profiles and operators.
     pub(crate) fn start(cluster: &'c mut Cluster, pools: &'static [Pool]) -> Result<Stage<'c>> {
         let nodes = pools.iter().flat_map(|pool| {
-            pool.nodes().map(|node| {
-                let metadata = json!({"name": node, "labels": {"pool": pool.name}});
+            (1..=pool.size).map(|number| {
+                let labels = json!({"pool": pool.label(number)});
+                let metadata = json!({"name": pool.node(number), "labels": labels});
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
             })
         });
@@ -65,32 +66,51 @@ impl<'c> Stage<'c> {
         self.cluster.put_profile(pool.name, pool.profile(period))
     }
 
-    /// Gives all nodes the first configuration.
+    /// Gives all nodes the configuration that they have before the rollout.
     pub(crate) fn settle(&self) -> Result<()> {
         for pool in self.pools {
             self.edit(pool, FIRST)?;
         }
-        for pool in self.pools {
-            self.wait_for_phase(pool, "Settled")?;
-            self.wait_until_ready(pool)?;
+        if self.has(&MOVING) {
+            let selector = json!({"matchLabels": {"pool": ORIGIN}});
+            let spec = json!({"nodeSelector": selector, "syncPeriod": FIRST});
+            self.cluster.put_profile(ORIGIN, spec)?;
         }
-        Ok(())
+        for pool in self.pools {
+            let here = (1..=pool.size).filter(|number| pool.label(*number) == pool.name);
+            self.wait_for_phase(pool, "Settled")?;
+            self.wait_until_ready(pool, here.count())?;
+        }
+        self.agents.wait_for("reports of all nodes", |record| {
+            let mut nodes = self.pools.iter().flat_map(Pool::nodes);
+            nodes.all(|node| record.has_reported(&node))
+        })
+    }
+
+    fn has(&self, pool: &Pool) -> bool {
+        self.pools.iter().any(|other| other.name == pool.name)
     }
 
     /// Rolls the second configuration out in all pools, and returns when the rollout of each pool is
     /// in the phase of its name.
     pub(crate) fn reach_every_phase(&self) -> Result<()> {
         let agents = &self.agents;
-        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &FAILING] {
+        for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED, &FAILING, &HALTED] {
             agents.hold(pool.nodes());
         }
-        let past_their_canary = [&BETWEEN, &TAKING_OVER, &HANDING_BACK];
+        let past_their_canary = [&BETWEEN, &TAKING_OVER, &HANDING_BACK, &MOVING];
         for pool in past_their_canary {
             agents.hold(pool.nodes().skip(1));
         }
         for pool in self.pools.iter().filter(|pool| pool.name != FAILING.name) {
             self.edit(pool, SECOND)?;
         }
+        let (from, to) = (
+            format!("--selector=pool={ORIGIN}"),
+            format!("pool={}", MOVING.name),
+        );
+        let label = ["label", "nodes", &from, &to, "--overwrite"];
+        self.cluster.control_plane.kubectl(&label)?;
         for pool in [&UNREPORTED, &PROVING, &STAMPING, &PAUSED] {
             self.wait_for_canary(pool)?;
         }
@@ -119,6 +139,7 @@ impl<'c> Stage<'c> {
             nodes.any(|node| record.given(&node).len() == 3)
         })?;
         self.wait_for_phase(&SETTLED, "Settled")?;
+        self.wait_for_phase(&HALTED, "Halted")?;
         for pool in past_their_canary {
             self.wait_for_second_wave(pool)?;
         }
@@ -203,10 +224,10 @@ impl<'c> Stage<'c> {
     /// names `undone` the user has returned to the first configuration.
     pub(crate) fn expect_ends(&self, undone: &[&str]) -> Result<()> {
         self.release();
-        if self.pools.iter().any(|pool| pool.name == PAUSED.name) {
+        if self.has(&PAUSED) {
             self.edit(&PAUSED, SECOND)?;
         }
-        if self.pools.iter().any(|pool| pool.name == HELD.name) {
+        if self.has(&HELD) {
             if !undone.contains(&HELD.name) {
                 let is_held = self.agents.look(|record| HELD.is_in_phase(record));
                 ensure!(is_held, "a fault let held nodes go");
@@ -221,16 +242,21 @@ impl<'c> Stage<'c> {
         }
         for pool in self.pools {
             let end = match pool.end {
-                End::Settled => "Settled",
+                End::Settled | End::Moved => "Settled",
                 End::RolledBack { .. } => "RolledBack",
+                End::Halted => "Halted",
             };
             let profile = self.wait_for_phase(pool, end)?;
             expect_said_once(pool, &profile["status"])
                 .with_context(|| format!("the status of {}: {:#}", pool.name, profile["status"]))?;
         }
         self.agents.release([FAILING.node(1)]);
+        self.agents.wait_for("all nodes to move", |record| {
+            let mut moved = self.pools.iter().filter(|pool| pool.end == End::Moved);
+            moved.all(|pool| pool.nodes().all(|node| record.has(&node, SECOND)))
+        })?;
         for pool in self.pools {
-            self.wait_until_ready(pool)?;
+            self.wait_until_ready(pool, pool.size)?;
         }
         self.wait_for_a_plan()?;
         self.expect_given(undone)
@@ -281,9 +307,9 @@ impl<'c> Stage<'c> {
         self.wait_for_status(pool, &what, is_there).map(drop)
     }
 
-    fn wait_until_ready(&self, pool: &Pool) -> Result<()> {
-        let what = format!("the nodes of {} to be ready", pool.name);
-        let is_ready = |status: &Value| status["readyNodes"] == pool.size;
+    fn wait_until_ready(&self, pool: &Pool, count: usize) -> Result<()> {
+        let what = format!("{count} nodes of {} to be ready", pool.name);
+        let is_ready = |status: &Value| status["readyNodes"] == count;
         self.wait_for_status(pool, &what, is_ready).map(drop)
     }
 
@@ -338,25 +364,30 @@ pub(crate) fn second_wave() -> impl Iterator<Item = String> {
     [2, 3].into_iter().map(|number| BETWEEN.node(number))
 }
 
-/// Asserts that the history has each of two configurations once, and that there is a verdict if the
-/// rollout failed.
+/// Asserts that the history has each configuration once, and that there is a verdict if the rollout
+/// failed.
 fn expect_said_once(pool: &Pool, status: &Value) -> Result<()> {
     let history = status["history"].as_array().context("a history")?;
     let hashes: BTreeSet<Option<&str>> = history
         .iter()
         .map(|revision| revision["configHash"].as_str())
         .collect();
+    let expected = match pool.end {
+        End::Moved => 1,
+        _ => 2,
+    };
     ensure!(
-        history.len() == 2 && hashes.len() == 2,
+        history.len() == expected && hashes.len() == expected,
         "{} revisions",
         history.len()
     );
     ensure!(history[0]["phase"] == status["rollout"]["phase"]);
     let verdict = &status["rollout"]["verdict"];
     let is_expected = match pool.end {
-        End::Settled => verdict.is_null(),
+        End::Settled | End::Moved => verdict.is_null(),
+        End::Halted => verdict["failedNodes"] == 1 && verdict["node"] == pool.node(1),
         End::RolledBack { .. } if pool.name == FAILING.name => {
-            verdict["failedNodes"] == 1 && verdict["node"] == FAILING.node(1)
+            verdict["failedNodes"] == 1 && verdict["node"] == pool.node(1)
         }
         End::RolledBack { .. } => verdict["failedNodes"] == 0 && verdict["reason"] == "Aborted",
     };
