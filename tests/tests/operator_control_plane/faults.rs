@@ -31,7 +31,7 @@ const POOL_OF_LOST: &[Pool] = &[BETWEEN];
 /// How many times a test is tried on a busy machine, where a phase may be over before the fault acts.
 const ATTEMPTS: usize = 3;
 
-/// How often API servers cut their watches in each part of a rollout.
+/// How often API servers cut their watches while rollouts go on.
 const CUTS: usize = 3;
 
 /// How long a leader is stopped and leads afterwards: less than its term of 10 s, more than the two
@@ -153,20 +153,38 @@ fn cut_watches(cluster: &mut Cluster) -> Result<()> {
     let _operator = Operator::start_at(load_balancer.address(), stage.cluster, "operator-1")?;
     stage.settle()?;
     stage.reach_every_phase()?;
+    // Failure story T337: the agents lose their watches as well, and say so another way.
+    stage.agents.lose_api_server();
     stage.expect_every_phase()?;
-    for _ in 0..CUTS {
-        let before = load_balancer.accepted();
-        load_balancer.cut();
-        wait_for("the operator to connect again", DEADLINE, || {
-            Ok((load_balancer.accepted() > before).then_some(()))
-        })?;
-    }
+    cut_and_connect(&load_balancer, LoadBalancer::cut_one_server)?;
+    stage.agents.wait_until_said()?;
+    stage.wait_for_a_plan()?;
+    let without = stage.rollouts_on_hold()?;
+    stage.agents.find_api_server();
+    cut_and_connect(&load_balancer, LoadBalancer::cut)?;
+    stage.agents.wait_until_said()?;
+    let with = stage.rollouts_on_hold()?;
+    ensure!(
+        without == with,
+        "agents without watches count: {without:#?}\nwith them: {with:#?}"
+    );
+    stage.agents.lose_api_server();
     stage.release();
     for cut in [LoadBalancer::cut, LoadBalancer::cut_one_server].repeat(CUTS) {
         cut(&load_balancer);
         stage.wait_for_a_plan()?;
     }
+    stage.agents.find_api_server();
     stage.expect_ends(&[])
+}
+
+/// Cuts connections and returns once the operator has another one.
+fn cut_and_connect(load_balancer: &LoadBalancer, cut: fn(&LoadBalancer)) -> Result<()> {
+    let before = load_balancer.accepted();
+    cut(load_balancer);
+    wait_for("the operator to connect again", DEADLINE, || {
+        Ok((load_balancer.accepted() > before).then_some(()))
+    })
 }
 
 pub(crate) fn t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_node(

@@ -52,12 +52,30 @@ struct Shared {
 #[derive(Debug)]
 struct Desk {
     record: Record,
-    /// The nodes whose agents do not report.
+    /// The nodes whose agents do not report on what they are given.
     held: BTreeSet<String>,
+    source: Source,
 }
 
-/// What an agent has reported on: the UID and the generation of its NodeProxy.
-type Reported = (Option<String>, Option<i64>);
+/// Whether the agents hear from their API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Synced,
+    /// Their watches fail. They report by way of another API server.
+    Stale,
+}
+
+/// A report that is due.
+#[derive(Debug)]
+struct Report {
+    node: String,
+    about: Subject,
+    /// The fields of the status that it writes.
+    status: Value,
+}
+
+/// What a report is about: the UID and the generation of the NodeProxy, and the source.
+type Subject = (Option<String>, Option<i64>, Source);
 
 // === impl Agents ===
 
@@ -73,6 +91,7 @@ impl Agents {
             desk: Mutex::new(Desk {
                 record: Record::new(pools),
                 held: BTreeSet::new(),
+                source: Source::Synced,
             }),
             changed: Condvar::new(),
         });
@@ -121,13 +140,31 @@ impl Agents {
 
     /// Restarts all agents: each writes a report of a later sync with the same conditions.
     pub(crate) fn restart(&self) -> Result<()> {
-        let has_status = |proxy: &&DynamicObject| proxy.data["status"].is_object();
         let names: Vec<String> = self.look(|record| {
             let reported = record.proxies().filter(has_status);
             reported.map(DynamicObject::name_any).collect()
         });
         let status = json!({"lastSyncTime": Timestamp::now()});
         self.patch_all(&self.proxies, &names, &status)
+    }
+
+    /// The watches of all agents fail from now on, and each agent says so.
+    pub(crate) fn lose_api_server(&self) {
+        self.shared.lock().source = Source::Stale;
+    }
+
+    /// The watches of all agents work from now on, and each agent says so.
+    pub(crate) fn find_api_server(&self) {
+        self.shared.lock().source = Source::Synced;
+    }
+
+    /// Returns once all agents that have reported have said whether their watches work.
+    pub(crate) fn wait_until_said(&self) -> Result<()> {
+        let source = self.shared.lock().source;
+        self.wait_for("all agents to say whether their watches work", |record| {
+            let mut reported = record.proxies().filter(has_status);
+            reported.all(|proxy| source.is_said_by(proxy))
+        })
     }
 
     /// Reports in place of the node controller that these kubelets are lost.
@@ -173,18 +210,67 @@ impl Shared {
 // === impl Desk ===
 
 impl Desk {
-    /// Returns the NodeProxies on which agents have not reported.
-    fn due(&self, reported: &BTreeMap<String, Reported>) -> Vec<DynamicObject> {
-        let due = self.record.proxies().filter(|proxy| {
-            let name = proxy.name_any();
-            !self.held.contains(&name) && reported.get(&name) != Some(&report_on(proxy))
+    /// Returns the reports that agents have to write, after those about `reported`.
+    fn due(&self, reported: &BTreeMap<String, Subject>) -> Vec<Report> {
+        let source = self.source;
+        let due = self.record.proxies().filter_map(|proxy| {
+            let node = proxy.name_any();
+            let known = reported.get(&node);
+            if self.held.contains(&node) {
+                // Its agent reports on what the node had before.
+                let (uid, generation, _) = known.filter(|(_, _, known)| *known != source)?;
+                return Some(Report {
+                    about: (uid.clone(), *generation, source),
+                    status: source.said_as_before(proxy),
+                    node,
+                });
+            }
+            let generation = proxy.metadata.generation;
+            let about = (proxy.uid(), generation, source);
+            (known != Some(&about)).then(|| Report {
+                status: programmed(&json!(generation), &proxy.data["spec"], source.degraded()),
+                about,
+                node,
+            })
         });
-        due.cloned().collect()
+        due.collect()
     }
 }
 
-fn report_on(proxy: &DynamicObject) -> Reported {
-    (proxy.uid(), proxy.metadata.generation)
+// === impl Source ===
+
+impl Source {
+    /// Returns the status and the reason of condition Degraded.
+    fn degraded(self) -> (&'static str, &'static str) {
+        match self {
+            Source::Synced => ("False", "AsExpected"),
+            Source::Stale => ("True", "SourceStale"),
+        }
+    }
+
+    /// Returns the conditions of `proxy` with another condition Degraded.
+    fn said_as_before(self, proxy: &DynamicObject) -> Value {
+        let mut conditions = proxy.data["status"]["conditions"].clone();
+        let all = conditions.as_array_mut().into_iter().flatten();
+        for condition in all.filter(|condition| condition["type"] == "Degraded") {
+            let (status, reason) = self.degraded();
+            condition["status"] = status.into();
+            condition["reason"] = reason.into();
+            condition["lastTransitionTime"] = json!(Timestamp::now());
+        }
+        json!({"conditions": conditions})
+    }
+
+    fn is_said_by(self, proxy: &DynamicObject) -> bool {
+        let conditions = proxy.data["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let (_, reason) = self.degraded();
+        conditions.any(|condition| condition["type"] == "Degraded" && condition["reason"] == reason)
+    }
+}
+
+fn has_status(proxy: &&DynamicObject) -> bool {
+    proxy.data["status"].is_object()
 }
 
 async fn watch(proxies: Api<DynamicObject>, shared: Arc<Shared>) {
@@ -207,18 +293,15 @@ async fn watch(proxies: Api<DynamicObject>, shared: Arc<Shared>) {
 }
 
 async fn report(proxies: Api<DynamicObject>, shared: Arc<Shared>) {
-    let mut reported: BTreeMap<String, Reported> = BTreeMap::new();
+    let mut reported: BTreeMap<String, Subject> = BTreeMap::new();
     loop {
         let due = shared.lock().due(&reported);
-        let reports = due.into_iter().map(|proxy| {
+        let reports = due.into_iter().map(|report| {
             let proxies = proxies.clone();
             async move {
-                let (name, on) = (proxy.name_any(), report_on(&proxy));
-                let generation = json!(proxy.metadata.generation);
-                let status = programmed(&generation, &proxy.data["spec"], ("False", "AsExpected"));
                 // After an error the report is due again.
-                let written = write(&proxies, &name, &status).await;
-                written.ok().map(|()| (name, on))
+                let written = write(&proxies, &report.node, &report.status).await;
+                written.ok().map(|()| (report.node, report.about))
             }
         });
         let mut reports = stream::iter(reports).buffer_unordered(AT_A_TIME);

@@ -196,6 +196,27 @@ impl<'c> Stage<'c> {
         })
     }
 
+    /// Returns what the statuses of those pools say whose rollouts do not go on while agents are held,
+    /// after another plan.
+    pub(crate) fn rollouts_on_hold(&self) -> Result<Vec<Value>> {
+        self.wait_for_a_plan()?;
+        let on_hold = [
+            &UNREPORTED,
+            &PAUSED,
+            &SETTLED,
+            &HALTED,
+            &HELD,
+            &TAKING_OVER,
+            &HANDING_BACK,
+            &MOVING,
+        ];
+        let rollout = |pool: &Pool| -> Result<Value> {
+            let mut profile = self.profile(pool.name)?;
+            Ok(profile["status"]["rollout"].take())
+        };
+        on_hold.into_iter().map(rollout).collect()
+    }
+
     /// Lets all agents report, but the canary that shall not.
     pub(crate) fn release(&self) {
         let nodes = self.pools.iter().flat_map(Pool::nodes);
