@@ -21,9 +21,7 @@ const NODE_ADDRESSES: [&str; 2] = ["192.168.0.1", "172.20.0.1"];
 const PORTS: [u16; 2] = [80, 30080];
 const SOURCES: [&str; 4] = ["203.0.113.2", "203.0.113.200", "10.0.1.9", "192.168.0.1"];
 const SOURCE_RANGES: [&str; 3] = ["203.0.113.0/25", "203.0.113.128/25", "10.0.1.0/24"];
-/// The first one is where a node port is.
-const ENDPOINTS: [(&str, &str); 4] = [
-    ("192.168.0.1:30080", "node-1"),
+const ENDPOINTS: [(&str, &str); 3] = [
     ("10.0.1.5:80", "node-1"),
     ("10.0.2.7:80", "node-2"),
     ("10.0.2.8:80", "node-2"),

@@ -287,9 +287,10 @@ impl Pool {
 
     /// Returns the spec of its profile.
     pub(crate) fn profile(&self, period: &str) -> Value {
-        let handover = match period {
-            SECOND => self.handover,
-            _ => Handover::Manual,
+        // What comes first has time, also on a busy machine.
+        let (handover, progress_deadline) = match period {
+            SECOND => (self.handover, self.progress_deadline),
+            _ => (Handover::Manual, IN_WAVES.progress_deadline),
         };
         let period = match self.end {
             End::Moved => SECOND,
@@ -304,7 +305,7 @@ impl Pool {
                 "waves": self.waves,
                 "maxUnavailable": self.most,
                 "minReady": seconds(self.min_ready),
-                "progressDeadline": seconds(self.progress_deadline),
+                "progressDeadline": seconds(progress_deadline),
                 "onFailure": self.on_failure,
             },
         })
