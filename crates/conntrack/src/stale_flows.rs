@@ -104,4 +104,6 @@ fn answers(protocol: Protocol) -> Answers {
 }
 
 #[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use dataplane::{Dataplane, FrontendKey, Target};
 
 pub use ends::{is_no_worse_than_both_ends, no_worse_than_both_ends};
 pub use faults::{converges_under_faults, never_half_serves};
-pub use isolation::honest_verdicts_do_not_depend_on_tenants;
+pub use isolation::{HonestVerdicts, honest_verdicts_do_not_depend_on_tenants, is_protected};
 pub use passage::{is_for_node_port_at_cluster_ip, never_misleads};
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 pub use simulated::Simulated;

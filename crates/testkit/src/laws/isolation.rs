@@ -28,7 +28,7 @@ pub fn honest_verdicts_do_not_depend_on_tenants(
         .filter(|packet| is_protected(packet, cluster, &honest, tenants))
         .cloned()
         .collect();
-    let expected = normalised(&packets, judge(&honest, &packets));
+    let expected = all_normalised(&packets, judge(&honest, &packets));
     let mut seeded = Seeded::new(seed);
     let mut arrivals: Vec<Arc<ServiceRules>> = cluster
         .services
@@ -47,7 +47,7 @@ pub fn honest_verdicts_do_not_depend_on_tenants(
     seeded.shuffle(&mut leaving);
     let mut leaving = leaving.into_iter();
     loop {
-        let seen = normalised(&packets, judge(&dataplane, &packets));
+        let seen = all_normalised(&packets, judge(&dataplane, &packets));
         for ((packet, seen), expected) in packets.iter().zip(&seen).zip(&expected) {
             assert_eq!(
                 seen, expected,
@@ -59,9 +59,51 @@ pub fn honest_verdicts_do_not_depend_on_tenants(
     }
 }
 
-/// Whether the packet is to an honest Service, at an address that no tenant has an equally good
-/// claim to.
-fn is_protected(
+/// What happens to packets to honest Services, which no change of a tenant's objects may alter at any
+/// of its steps. The exceptions are those of [`honest_verdicts_do_not_depend_on_tenants`].
+#[derive(Debug)]
+pub struct HonestVerdicts(Vec<(Packet, Verdict)>);
+
+// === impl HonestVerdicts ===
+
+impl HonestVerdicts {
+    /// The verdicts of `judge` on those of the packets that no tenant may have, while there are no
+    /// tenants.
+    pub fn of(
+        cluster: &Cluster,
+        tenants: &[(Service, Endpoints)],
+        packets: &[Packet],
+        judge: impl Fn(&Packet) -> Verdict,
+    ) -> HonestVerdicts {
+        let honest = cluster.compile();
+        let packets = packets.iter();
+        let protected = packets.filter(|packet| is_protected(packet, cluster, &honest, tenants));
+        HonestVerdicts(
+            protected
+                .map(|packet| (packet.clone(), normalised(packet, judge(packet))))
+                .collect(),
+        )
+    }
+
+    /// Checks that the verdicts of `judge` are still these.
+    ///
+    /// # Panics
+    ///
+    /// If one is not.
+    pub fn expect(&self, judge: impl Fn(&Packet) -> Verdict) {
+        for (packet, expected) in &self.0 {
+            assert_eq!(
+                normalised(packet, judge(packet)),
+                *expected,
+                "left is what happens to {packet} while tenants' objects come and go"
+            );
+        }
+    }
+}
+
+/// Whether the packet is to an honest Service, or to nobody's, at an address that no tenant has an
+/// equally good claim to. `honest` is the `cluster` without tenants.
+pub fn is_protected(
     packet: &Packet,
     cluster: &Cluster,
     honest: &Dataplane,
@@ -85,14 +127,18 @@ fn is_protected(
     }
 }
 
-fn normalised(packets: &[Packet], mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
-    for (packet, verdict) in packets.iter().zip(&mut verdicts) {
-        let Verdict::Deliver(choices) = verdict else {
-            continue;
-        };
+fn all_normalised(packets: &[Packet], verdicts: Vec<Verdict>) -> Vec<Verdict> {
+    let verdicts = packets.iter().zip(verdicts);
+    verdicts
+        .map(|(packet, verdict)| normalised(packet, verdict))
+        .collect()
+}
+
+fn normalised(packet: &Packet, mut verdict: Verdict) -> Verdict {
+    if let Verdict::Deliver(choices) = &mut verdict {
         for choice in choices {
             choice.masquerade |= choice.target.address == packet.source;
         }
     }
-    verdicts
+    verdict
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use backend::{
@@ -14,11 +15,13 @@ use dataplane::{
     Target, Verdict, compile,
 };
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::Subject;
 use crate::{
     Cluster, FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, cases, histories, laws,
-    mk_config, mk_endpoints, mk_node, mk_service,
+    mk_config, mk_endpoints, mk_node, mk_service, questions_beside_tenants,
 };
 
 struct Fake(Family);
@@ -456,4 +459,31 @@ fn a_tenant_that_changes_a_verdict_is_caught() {
             packets.iter().map(ask).collect()
         },
     );
+}
+
+#[test]
+fn a_lie_about_an_honest_service_beside_tenants_is_caught() {
+    let mut runner = TestRunner::deterministic();
+    let mut lies = 0;
+    for _ in 0..60 {
+        let tree = questions_beside_tenants(6).new_tree(&mut runner);
+        let (cluster, tenants, packets) = tree.expect("nothing is filtered").current();
+        let honest = cluster.compile();
+        let truth = |packet: &Packet| honest.verdict(packet);
+        let verdicts = laws::HonestVerdicts::of(&cluster, &tenants, &packets, truth);
+        verdicts.expect(truth);
+        let is_protected =
+            |packet: &&Packet| laws::is_protected(packet, &cluster, &honest, &tenants);
+        for about in packets.iter().filter(is_protected) {
+            let lie = |packet: &Packet| match truth(packet) {
+                verdict if packet != about => verdict,
+                Verdict::Drop => Verdict::Reject,
+                _ => Verdict::Drop,
+            };
+            let law = AssertUnwindSafe(|| verdicts.expect(lie));
+            assert!(catch_unwind(law).is_err(), "{about}");
+            lies += 1;
+        }
+    }
+    assert!(lies > 100, "{lies}");
 }
