@@ -3,6 +3,7 @@
 
 mod interruptions;
 mod stories;
+mod tenants;
 
 use std::sync::Arc;
 

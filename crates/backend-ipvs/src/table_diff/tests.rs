@@ -1,9 +1,10 @@
 use backend::Rendered;
 use dataplane::{Dataplane, Origin, Packet, Protocol, compile};
 use proptest::prelude::*;
+use proptest::sample::Index;
 use testkit::{
     EndpointsBuilder, ServiceBuilder, cases, changes, histories, laws, mk_config, mk_endpoints,
-    mk_node, mk_service, port, questions, services_at_shared_addresses,
+    mk_node, mk_service, port, questions, questions_beside_tenants, services_at_shared_addresses,
 };
 
 use super::*;
@@ -224,5 +225,45 @@ proptest! {
         (before, after, packets) in services_at_shared_addresses(),
     ) {
         expect_good_changes(&before.compile(), &after.compile(), &packets);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(30)))]
+
+    /// Failure story T352: also if an agent is killed after any step, and the next one finds the
+    /// tenants gone.
+    #[test]
+    fn t352_honest_services_notice_nothing_while_tenants_come_and_go(
+        (cluster, tenants, packets) in questions_beside_tenants(8), killed_after in any::<Index>(),
+    ) {
+        let mut beside = cluster.clone();
+        beside.services.extend(tenants.iter().cloned());
+        let [honest, beside] = [&cluster, &beside].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let packets = packets.iter().filter(|p| Family::of(p.destination) == family);
+            let packets: Vec<Packet> = packets.cloned().collect();
+            let rules = render(family, &honest, &Rendered::default(), &|_, _| false);
+            let verdict = |held: &Rules, packet: &Packet| simulate(held, honest.node(), packet);
+            let verdicts = laws::HonestVerdicts::of(&cluster, &tenants, &packets, |packet| {
+                verdict(&rules, packet)
+            });
+            let steps = |from: &Rendered<Rules>, to: &Dataplane| {
+                let desired = render(family, to, from, &|_, _| false);
+                let prefixes = prefixes(family, from.rules.clone(), &desired);
+                for held in &prefixes {
+                    verdicts.expect(|packet| verdict(held, packet));
+                }
+                (prefixes, desired)
+            };
+            let alone = Rendered { dataplane: honest.clone(), rules };
+            let (mut prefixes, rules) = steps(&alone, &beside);
+            let crowded = Rendered { dataplane: beside.clone(), rules };
+            prefixes.extend(steps(&crowded, &honest).0);
+            if !prefixes.is_empty() {
+                let rules = killed_after.get(&prefixes).clone();
+                steps(&Rendered { dataplane: Dataplane::default(), rules }, &honest);
+            }
+        }
     }
 }

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
     EndpointsBuilder, ServiceBuilder, cases, changes, histories, laws, mk_config, mk_endpoints,
-    mk_node, mk_service, port, questions, services_at_shared_addresses,
+    mk_node, mk_service, port, questions, questions_beside_tenants,
+    services_at_shared_addresses,
 };
 
 use crate::{Nftables, simulate};
@@ -383,6 +384,45 @@ proptest! {
                 never_misleads(&held, [&before, &after], &packets);
             }
             prop_assert_eq!(held.canonical(family), desired.canonical(family));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(30)))]
+
+    /// Failure story T352: also if an agent is killed after any transaction, and the next one finds
+    /// the tenants gone.
+    #[test]
+    fn t352_honest_services_notice_nothing_while_tenants_come_and_go(
+        (cluster, tenants, packets) in questions_beside_tenants(8), killed_after in any::<Index>(),
+    ) {
+        let mut beside = cluster.clone();
+        beside.services.extend(tenants.iter().cloned());
+        let [honest, beside] = [&cluster, &beside].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let packets = of_family(family, &packets);
+            let rules = render(family, &honest, &Rendered::default());
+            let verdict = |held: &Table, packet: &Packet| simulate(held, honest.node(), packet);
+            let verdicts = laws::HonestVerdicts::of(&cluster, &tenants, &packets, |packet| {
+                verdict(&rules, packet)
+            });
+            let steps = |from: &Rendered<Table>, to: &Dataplane| {
+                let desired = render(family, to, from);
+                let prefixes = prefixes(family, &from.rules, &desired);
+                for held in &prefixes {
+                    verdicts.expect(|packet| verdict(held, packet));
+                }
+                (prefixes, desired)
+            };
+            let alone = Rendered { dataplane: honest.clone(), rules };
+            let (mut prefixes, rules) = steps(&alone, &beside);
+            let crowded = Rendered { dataplane: beside.clone(), rules };
+            prefixes.extend(steps(&crowded, &honest).0);
+            if !prefixes.is_empty() {
+                let rules = killed_after.get(&prefixes).clone();
+                steps(&Rendered { dataplane: Dataplane::default(), rules }, &honest);
+            }
         }
     }
 }
