@@ -1,5 +1,5 @@
 //! Test support for all crates: an address plan, builders for objects of the model, generators of
-//! whole clusters, hostile tenants, histories and packets, a backend over a simulated kernel,
+//! whole clusters, hostile tenants, histories, packets and damage, a backend over a simulated kernel,
 //! faults for any backend, the laws that every backend obeys, and damaged input for parsers.
 //!
 //! ```
@@ -36,6 +36,7 @@ mod generate_endpoints;
 mod generate_history;
 mod generate_packet;
 mod generate_shared_addresses;
+mod generate_table_damage;
 mod generate_tenant;
 mod in_memory_backend;
 pub mod laws;
@@ -53,6 +54,7 @@ pub use generate_cluster::{Cluster, clusters};
 pub use generate_history::{changes, histories};
 pub use generate_packet::{packets, questions};
 pub use generate_shared_addresses::services_at_shared_addresses;
+pub use generate_table_damage::{TableDamage, table_damages};
 pub use generate_tenant::{clusters_with_tenants, questions_beside_tenants};
 pub use in_memory_backend::{InMemoryBackend, Replay};
 pub use seeded::Seeded;

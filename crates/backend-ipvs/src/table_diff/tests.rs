@@ -1,14 +1,18 @@
 use backend::Rendered;
-use dataplane::{Dataplane, Origin, Packet, Protocol, compile};
+use dataplane::{Dataplane, Origin, Packet, Protocol, Verdict, compile};
+use netlink::ipvs::{self, VirtualServerKey};
+use netlink::route::Presence;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
-    EndpointsBuilder, ServiceBuilder, cases, changes, histories, laws, mk_config, mk_endpoints,
-    mk_node, mk_service, port, questions, questions_beside_tenants, services_at_shared_addresses,
+    EndpointsBuilder, ServiceBuilder, TableDamage, cases, changes, histories, laws, mk_config,
+    mk_endpoints, mk_node, mk_service, port, questions, questions_beside_tenants,
+    services_at_shared_addresses, table_damages,
 };
 
 use super::*;
-use crate::diff::diff as diff_rules;
+use crate::diff::{Step, diff as diff_rules};
+use crate::layout::MARKS;
 use crate::render::render;
 use crate::rules::Rules;
 use crate::simulate::simulate;
@@ -225,6 +229,141 @@ proptest! {
         (before, after, packets) in services_at_shared_addresses(),
     ) {
         expect_good_changes(&before.compile(), &after.compile(), &packets);
+    }
+}
+
+/// What another program removes of the virtual servers and of the way to them.
+#[derive(Debug, Clone, Copy)]
+enum ServerDamage {
+    Server,
+    Destination,
+    Delivery,
+}
+
+fn server_damages() -> impl Strategy<Value = Vec<(ServerDamage, Index)>> {
+    let damage = prop_oneof![
+        3 => Just(ServerDamage::Server),
+        3 => Just(ServerDamage::Destination),
+        1 => Just(ServerDamage::Delivery),
+    ];
+    proptest::collection::vec((damage, any::<Index>()), 0..=3)
+}
+
+/// Does to the rules what another program does. The kernel refuses some of it.
+fn damage(
+    family: Family,
+    held: &mut Rules,
+    of_table: &[(TableDamage, Index)],
+    of_servers: &[(ServerDamage, Index)],
+) {
+    for (damage, at) in of_table {
+        let mut transaction = Transaction::new(family, name(TABLE));
+        transaction.operations = operations(*damage, *at, &held.table);
+        drop(held.replay(&Step::Table(transaction)));
+    }
+    for (damage, at) in of_servers {
+        let numbers = held.servers.sorted().into_iter();
+        let keys = numbers.filter_map(|(number, _)| {
+            let mark = MARKS.mark(*number)?;
+            Some(VirtualServerKey { family, mark })
+        });
+        let keys: Vec<_> = keys.collect();
+        let servers = held.servers.sorted().into_iter().zip(&keys);
+        let destinations = servers.flat_map(|((_, server), key)| {
+            let addresses = server.destinations.keys();
+            addresses.map(move |address| (*key, *address))
+        });
+        let destinations: Vec<_> = destinations.collect();
+        let step = match damage {
+            ServerDamage::Delivery => Step::Delivery(Presence::Absent),
+            ServerDamage::Server if !keys.is_empty() => {
+                let key = *at.get(&keys);
+                Step::Servers(vec![ipvs::Operation::RemoveVirtualServer { key }])
+            }
+            ServerDamage::Destination if !destinations.is_empty() => {
+                let (key, address) = *at.get(&destinations);
+                Step::Servers(vec![ipvs::Operation::RemoveDestination { key, address }])
+            }
+            ServerDamage::Server | ServerDamage::Destination => continue,
+        };
+        held.replay(&step).expect("any program can do that");
+    }
+}
+
+fn operations(damage: TableDamage, at: Index, held: &Contents) -> Vec<Operation> {
+    let chains: Vec<Arc<str>> = held.chains.keys().cloned().collect();
+    let chain = || (!chains.is_empty()).then(|| Arc::clone(at.get(&chains)));
+    let sets: Vec<_> = held.sets.values().collect();
+    let set = || (!sets.is_empty()).then(|| *at.get(&sets));
+    let elements = held.sets.values().flat_map(|set| {
+        let keys = set.elements.sorted().into_iter();
+        keys.map(move |(key, _)| (Arc::clone(&set.set), vec![key.clone()]))
+    });
+    let operations = match damage {
+        TableDamage::AllRules => Some(vec![Operation::FlushTable]),
+        TableDamage::Rules => chain().map(|name| vec![Operation::FlushChain(name)]),
+        TableDamage::Chain => chain().map(|name| {
+            let flushed = Operation::FlushChain(Arc::clone(&name));
+            vec![flushed, Operation::DeleteChain(name)]
+        }),
+        TableDamage::Elements => set().map(|held| {
+            let keys = held.elements.sorted().into_iter();
+            let keys = keys.map(|(key, _)| key.clone()).collect();
+            let set = Arc::clone(&held.set);
+            vec![Operation::DeleteElements { set, keys }]
+        }),
+        TableDamage::Element => {
+            let elements: Vec<_> = elements.collect();
+            (!elements.is_empty()).then(|| {
+                let (set, keys) = at.get(&elements).clone();
+                vec![Operation::DeleteElements { set, keys }]
+            })
+        }
+        TableDamage::Set => {
+            set().map(|held| vec![Operation::DeleteSet(Arc::clone(&held.set.name))])
+        }
+    };
+    operations.unwrap_or_default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(60)))]
+
+    /// Failure story T353: another program removes rules, chains, sets, elements, virtual servers,
+    /// destinations or the routing rule, and an agent that has just started repairs them.
+    #[test]
+    fn t353_no_step_of_a_repair_refuses_or_misleads_a_packet(
+        (cluster, packets) in questions(12),
+        of_table in table_damages(4),
+        of_servers in server_damages(),
+    ) {
+        let state = cluster.compile();
+        for family in Family::ALL {
+            let packets = packets.iter().filter(|p| Family::of(p.destination) == family);
+            let mut rules = render(family, &state, &Rendered::default(), &|_, _| false);
+            damage(family, &mut rules, &of_table, &of_servers);
+            let found = Rendered { dataplane: Dataplane::default(), rules };
+            let desired = render(family, &state, &found, &|_, _| false);
+            let verdict = |held: &Rules, packet| simulate(held, state.node(), packet);
+            let of_packets: Vec<_> = packets
+                .map(|packet| (packet, verdict(&found.rules, packet), verdict(&desired, packet)))
+                .collect();
+            for held in prefixes(family, found.rules.clone(), &desired) {
+                for (packet, had, has) in &of_packets {
+                    let (ends, between) = ([&state, &state], verdict(&held, packet));
+                    // What the damage has taken from its clients may be refused until all of it is
+                    // back.
+                    let delivers = |verdict: &Verdict| matches!(verdict, Verdict::Deliver(_));
+                    if delivers(has) && !delivers(had) && !delivers(&between) {
+                        continue;
+                    }
+                    laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
+                    if had == has {
+                        laws::unrelated_services_notice_nothing(ends, packet, &between);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use dataplane::{Config, Dataplane, Node, Origin, Packet, Protocol, Service, Verd
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
-    EndpointsBuilder, ServiceBuilder, cases, changes, histories, laws, mk_config, mk_endpoints,
-    mk_node, mk_service, port, questions, questions_beside_tenants,
-    services_at_shared_addresses,
+    EndpointsBuilder, ServiceBuilder, TableDamage, cases, changes, histories, laws, mk_config,
+    mk_endpoints, mk_node, mk_service, port, questions, questions_beside_tenants,
+    services_at_shared_addresses, table_damages,
 };
 
 use crate::{Nftables, simulate};
@@ -384,6 +384,91 @@ proptest! {
                 never_misleads(&held, [&before, &after], &packets);
             }
             prop_assert_eq!(held.canonical(family), desired.canonical(family));
+        }
+    }
+}
+
+/// Does to the table what another program does. The kernel refuses some of it.
+fn damage(family: Family, held: &mut Table, damages: &[(TableDamage, Index)]) {
+    for (damage, at) in damages {
+        let mut transaction = Transaction::new(family, layout::name(TABLE));
+        transaction.operations = operations(*damage, *at, held);
+        drop(held.replay(&transaction));
+    }
+}
+
+fn operations(damage: TableDamage, at: Index, held: &Table) -> Vec<Operation> {
+    let chains: Vec<Arc<str>> = held.chains.keys().cloned().collect();
+    let chain = || (!chains.is_empty()).then(|| Arc::clone(at.get(&chains)));
+    let sets: Vec<_> = held.sets.values().collect();
+    let set = || (!sets.is_empty()).then(|| *at.get(&sets));
+    let elements = held.sets.values().flat_map(|set| {
+        let keys = set.elements.sorted().into_iter();
+        keys.map(move |(key, _)| (Arc::clone(&set.set), vec![key.clone()]))
+    });
+    let operations = match damage {
+        TableDamage::AllRules => Some(vec![Operation::FlushTable]),
+        TableDamage::Rules => chain().map(|name| vec![Operation::FlushChain(name)]),
+        TableDamage::Chain => chain().map(|name| {
+            let flushed = Operation::FlushChain(Arc::clone(&name));
+            vec![flushed, Operation::DeleteChain(name)]
+        }),
+        TableDamage::Elements => set().map(|held| {
+            let keys = held.elements.sorted().into_iter();
+            let keys = keys.map(|(key, _)| key.clone()).collect();
+            let set = Arc::clone(&held.set);
+            vec![Operation::DeleteElements { set, keys }]
+        }),
+        TableDamage::Element => {
+            let elements: Vec<_> = elements.collect();
+            (!elements.is_empty()).then(|| {
+                let (set, keys) = at.get(&elements).clone();
+                vec![Operation::DeleteElements { set, keys }]
+            })
+        }
+        TableDamage::Set => {
+            set().map(|held| vec![Operation::DeleteSet(Arc::clone(&held.set.name))])
+        }
+    };
+    operations.unwrap_or_default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(60)))]
+
+    /// Failure story T353: another program removes rules, chains, sets or elements, and an agent that
+    /// has just started repairs them.
+    #[test]
+    fn t353_no_step_of_a_repair_refuses_or_misleads_a_packet(
+        (cluster, packets) in questions(12), damages in table_damages(6),
+    ) {
+        let state = cluster.compile();
+        for family in Family::ALL {
+            let packets = of_family(family, &packets);
+            let mut rules = render(family, &state, &Rendered::default());
+            damage(family, &mut rules, &damages);
+            let found = Rendered { dataplane: Dataplane::default(), rules };
+            let desired = render(family, &state, &found);
+            let verdict = |held: &Table, packet| simulate_both(held, state.node(), packet);
+            let of_packets: Vec<_> = packets
+                .iter()
+                .map(|packet| (packet, verdict(&found.rules, packet), verdict(&desired, packet)))
+                .collect();
+            for held in prefixes(family, &found.rules, &desired) {
+                for (packet, had, has) in &of_packets {
+                    let (ends, between) = ([&state, &state], verdict(&held, packet));
+                    // What the damage has taken from its clients may be refused until all of it is
+                    // back.
+                    let delivers = |verdict: &Verdict| matches!(verdict, Verdict::Deliver(_));
+                    if delivers(has) && !delivers(had) && !delivers(&between) {
+                        continue;
+                    }
+                    laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
+                    if had == has {
+                        laws::unrelated_services_notice_nothing(ends, packet, &between);
+                    }
+                }
+            }
         }
     }
 }
