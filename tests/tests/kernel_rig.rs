@@ -394,7 +394,8 @@ impl Kernel {
 
     fn without_ipv6(&self) -> Result<()> {
         let drift = test_program("drift_kernel")?.into_os_string();
-        let command = [drift, "a_node_with_ipv6_switched_off_is_served".into()];
+        let test = "a_node_with_ipv6_switched_off_is_served";
+        let command = [drift, "--exact".into(), test.into()];
         let machine = Machine {
             boot: "ipv6.disable=1",
             ..self.machine()

@@ -16,9 +16,10 @@ use tempfile::TempDir;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Network};
 use tests::table_owner::TableOwner;
+use tests::xtables_lock::xtables_lock_folder;
 
 use crate::manifests;
-use crate::node::{PROMPTLY, Place, Setting};
+use crate::node::{PROMPTLY, Place, Setting, iptables, program, shell};
 
 /// The address of the health check for load balancers.
 const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
@@ -35,34 +36,58 @@ fn tables(place: Place) -> &'static [&'static str] {
 
 /// A node on which IPv6 was switched off after the boot, in every network namespace, or on a kernel
 /// booted without IPv6. No IPv6 address is available, not even `::1`.
-pub(crate) fn ipv6_switched_off() -> Result<()> {
+pub(crate) fn ipv6_switched_off(place: Place) -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
     if Path::new("/proc/sys/net/ipv6").exists() {
         node.set_sysctls(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
     }
     node.configure("link set lo up\n")?;
-    let folder = TempDir::new()?;
-    let agent = start_agent(&node, &folder, (Place::Nftables, "1h"))?;
+    let folder = xtables_lock_folder()?;
+    let workplace = workplace(&node, &folder, (place, "1h"))?;
+    if let Place::Iptables(variant) = place {
+        // Signpost uses the variant of the other programs.
+        let rule = "-A INPUT -s 203.0.113.1 -j ACCEPT";
+        iptables(&workplace, variant, Family::Ipv4, rule)?;
+    }
+    let agent = LoneAgent::start(&workplace)?;
     agent.wait_until_ready()?;
     let answer = node.get(HEALTHZ, PROMPTLY)?;
     ensure!(answer.status() == 200, "{answer:?}");
-    let tables = node.nft(&["list", "tables"])?;
-    ensure!(tables.contains("table ip signpost"), "{tables}");
+    let mode = agent.status()?.unwrap_or_default().mode;
+    ensure!(mode == Some(manifests::mode(place)), "{mode:?}");
+    let (rules, expected) = match place {
+        Place::Nftables => (node.nft(&["list", "tables"])?, "table ip signpost\n"),
+        Place::Ipvs => (node.nft(&["list", "tables"])?, "table ip signpost-ipvs\n"),
+        Place::Iptables(variant) => {
+            let save = program(variant, Family::Ipv4, "-save");
+            let saved = shell(&workplace, &format!("{save} -t nat"))?;
+            (saved, "-A PREROUTING -m comment --comment signpost -j SIGNPOST-")
+        }
+    };
+    ensure!(rules.contains(expected), "{rules}");
     Ok(())
 }
 
 fn start_agent(
     node: &Namespace,
     folder: &TempDir,
-    (place, sync_period): (Place, &'static str),
+    setting: (Place, &'static str),
 ) -> Result<LoneAgent> {
+    LoneAgent::start(&workplace(node, folder, setting)?)
+}
+
+fn workplace(
+    node: &Namespace,
+    folder: &TempDir,
+    (place, sync_period): (Place, &'static str),
+) -> Result<Workplace> {
     let setting = Setting {
         place,
         sync_period,
         others: Vec::new(),
     };
-    LoneAgent::start(&Workplace {
+    Ok(Workplace {
         node: node.clone(),
         source: Source::Manifests(manifests::write(folder.path(), &setting)?),
         folder: folder.path().to_owned(),

@@ -22,7 +22,7 @@ type Test = fn() -> Result<()>;
 type TestOfVariant = fn(Variant) -> Result<()>;
 
 /// The tests of mode iptables, for each variant.
-const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
+const OF_VARIANTS: [(&str, TestOfVariant); 9] = [
     (
         "t30_a_flushed_ruleset_is_repaired_at_once",
         iptables::flushed_rulesets_are_repaired,
@@ -57,6 +57,9 @@ const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
         "t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
         |variant| second_agent::it_waits_and_takes_over(Place::Iptables(variant)),
     ),
+    ("a_node_with_ipv6_switched_off_is_served", |variant| {
+        lacking::ipv6_switched_off(Place::Iptables(variant))
+    }),
 ];
 
 fn main() -> Result<()> {
@@ -120,10 +123,9 @@ fn main() -> Result<()> {
                 lacking::the_other_family_is_served_and_the_node_healthy(place)
             },
         ),
-        (
-            "a_node_with_ipv6_switched_off_is_served",
-            lacking::ipv6_switched_off,
-        ),
+        ("a_node_with_ipv6_switched_off_is_served", || {
+            lacking::ipv6_switched_off(Place::Nftables)
+        }),
         (
             "a_socket_of_another_user_keeps_no_agent_waiting",
             second_agent::another_programs_socket,
@@ -161,7 +163,7 @@ fn main() -> Result<()> {
         }
     }
     let missing = find_ipvs(&["rr"])?;
-    let of_ipvs: [(&str, Test); 4] = [
+    let of_ipvs: [(&str, Test); 5] = [
         (
             "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check",
             agent::damage_in_mode_ipvs_is_repaired,
@@ -178,6 +180,9 @@ fn main() -> Result<()> {
             "ipvs/t84_where_one_family_cannot_be_had_the_other_is_served_and_the_node_healthy",
             || lacking::the_other_family_is_served_and_the_node_healthy(Place::Ipvs),
         ),
+        ("ipvs/a_node_with_ipv6_switched_off_is_served", || {
+            lacking::ipv6_switched_off(Place::Ipvs)
+        }),
     ];
     for (name, test) in of_ipvs {
         trials.push(trial(name, test).with_ignored_flag(missing.is_some()));

@@ -319,7 +319,8 @@ pub(crate) fn program(variant: Variant, family: Family, suffix: &str) -> String 
     format!("{family}-{variant}{suffix}")
 }
 
-fn iptables(
+/// Runs `iptables` on the node of a workplace, with arguments that the shell splits.
+pub(crate) fn iptables(
     workplace: &Workplace,
     variant: Variant,
     family: Family,
@@ -329,7 +330,8 @@ fn iptables(
     shell(workplace, &format!("{program} --wait {arguments}"))
 }
 
-fn shell(workplace: &Workplace, line: &str) -> Result<String> {
+/// Runs a line of shell on the node of a workplace.
+pub(crate) fn shell(workplace: &Workplace, line: &str) -> Result<String> {
     let mut command = workplace.node.command("sh");
     command.args(["-c", line]);
     command.env("XTABLES_LOCKFILE", workplace.xtables_lock());
