@@ -69,6 +69,9 @@ pub enum Measure {
     BesideLargeP99,
     /// The maximum of that time.
     BesideLargeMost,
+    /// The number of these changes that never reached the kernel because a later one superseded
+    /// them.
+    BesideLargeUnseen,
     /// The time from the first write of a large object until the kernel is quiet.
     LargeWritten,
     /// The time from the start of the process until it reports that it is done.
@@ -193,6 +196,10 @@ impl Measure {
             Measure::BesideLargeMost => {
                 "changes of others while large objects are written, longest"
             }
+            Measure::BesideLargeUnseen => {
+                "changes of others while large objects are written, overtaken by another of the same \
+                 Service"
+            }
             Measure::LargeWritten => "large objects, from the first answer to the last rule",
             Measure::Restart => "restart with everything in place, to done by its own word",
             Measure::RestartTransactions => "restart, transactions",
@@ -235,9 +242,10 @@ impl Measure {
             | Measure::DirectProcessor => Unit::Microseconds,
             Measure::MemoryPeak | Measure::MemoryAtRest | Measure::KernelMemory => Unit::Megabytes,
             Measure::BytesPerSlice => Unit::Bytes,
-            Measure::ChurnProcessor | Measure::ChurnUnseen | Measure::IdleProcessor => {
-                Unit::Percent
-            }
+            Measure::ChurnProcessor
+            | Measure::ChurnUnseen
+            | Measure::BesideLargeUnseen
+            | Measure::IdleProcessor => Unit::Percent,
             Measure::RestartTransactions | Measure::RestartObjects => Unit::Count,
             Measure::Connections | Measure::IdleWakeups | Measure::DecodeRate => Unit::PerSecond,
             Measure::IdleProcesses => Unit::PerMinute,

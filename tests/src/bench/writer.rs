@@ -144,23 +144,23 @@ impl Writer {
 
     /// Replaces endpoints at a steady rate and writes large objects meanwhile: their slices first,
     /// so that each Service appears with all of its endpoints. Returns the replacements in no
-    /// particular order, and when the first large Service was written.
+    /// particular order, and when the first large object was written.
     pub(super) fn replace_beside(
         &self,
         replacements: Vec<Replacement>,
         every: Duration,
         large: &LargeObjects,
     ) -> Result<(Vec<Written>, Instant)> {
-        self.create_all(large.slices.clone())?;
         self.run(async {
-            let services = async {
+            let objects = async {
                 sleep(BEFORE_LARGE).await;
                 let began = Instant::now();
+                create_all(self.api(), large.slices.clone()).await?;
                 create_all(self.api(), large.services.clone()).await?;
                 set_statuses(&self.api(), &large.services).await?;
                 Ok(began)
             };
-            try_join!(replace_steadily(self.api(), replacements, every), services)
+            try_join!(replace_steadily(self.api(), replacements, every), objects)
         })
     }
 

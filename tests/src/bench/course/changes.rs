@@ -141,6 +141,9 @@ impl Course<'_> {
         );
         self.push(figures, Measure::LargeWritten, took);
         let mut times = latencies(listener, &written);
+        let unseen = written.len() - times.len();
+        let unseen = Reading::count(u64::try_from(unseen)?).per(f64::from(count) / 100.0);
+        self.push(figures, Measure::BesideLargeUnseen, unseen);
         let measures = [
             (Measure::BesideLargeP50, 50),
             (Measure::BesideLargeP99, 99),
