@@ -62,7 +62,10 @@ pub(crate) fn ipv6_switched_off(place: Place) -> Result<()> {
         Place::Iptables(variant) => {
             let save = program(variant, Family::Ipv4, "-save");
             let saved = shell(&workplace, &format!("{save} -t nat"))?;
-            (saved, "-A PREROUTING -m comment --comment signpost -j SIGNPOST-")
+            (
+                saved,
+                "-A PREROUTING -m comment --comment signpost -j SIGNPOST-",
+            )
         }
     };
     ensure!(rules.contains(expected), "{rules}");
