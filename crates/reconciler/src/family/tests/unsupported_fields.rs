@@ -123,7 +123,10 @@ fn t350_a_service_without_room_that_is_deleted_while_a_repair_fails_is_named_no_
         assert!(matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
         sync.unsupported_fields.to_vec()
     };
-    assert_eq!(reported(&desired, Reason::Drift), [no_room.clone()]);
+    assert_eq!(
+        reported(&desired, Reason::Drift),
+        std::slice::from_ref(&no_room)
+    );
     desired.remove(&ServiceKey::new("shop", "cart"));
     assert_eq!(
         reported(&desired, Reason::Changed),
