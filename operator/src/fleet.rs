@@ -95,7 +95,7 @@ pub(crate) struct Fleet {
     left_out: BTreeMap<String, LeftOut>,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
-    /// The offset of the API server's clock when this operator became the leader.
+    /// The offset of the API server's clock by which its times are read.
     offset: ClockOffset,
 }
 
@@ -226,6 +226,17 @@ impl Fleet {
         }
     }
 
+    /// Reads times of the API server with `offset` from now on, if it differs from the one in use by
+    /// more than the measurements; returns whether it does. Times that were read before remain as
+    /// they are.
+    pub(crate) fn follow_clock(&mut self, offset: ClockOffset) -> bool {
+        let differs = offset.differs_from(self.offset);
+        if differs {
+            self.offset = offset;
+        }
+        differs
+    }
+
     /// Applies an event to the observed state.
     pub(crate) fn apply(&mut self, event: Event) {
         let impact = match event {
@@ -240,7 +251,9 @@ impl Fleet {
                 self.profiles.apply(Change::Applied(record)).0
             }
             Event::Node(change) => {
-                let change = change.each(|node| node.correct_times(self.offset));
+                let change = change.each(|node| {
+                    node.correct_times(self.offset, self.nodes.get(&node.name));
+                });
                 self.nodes.apply(change).0
             }
             Event::Placement(change) => self.placements.apply(change).0,
@@ -253,7 +266,9 @@ impl Fleet {
                 }
             }
             Event::Proxy(change) => {
-                let change = change.each(|proxy| proxy.correct_times(self.offset));
+                let change = change.each(|proxy| {
+                    proxy.correct_times(self.offset, self.proxies.get(&proxy.name));
+                });
                 self.heartbeats.receive(&change, &self.proxies);
                 let (impact, gone) = self.proxies.apply(change);
                 let gone = gone.into_iter();

@@ -6,7 +6,10 @@ use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use runtime::{Heartbeat, chain, jitter::fraction};
-use tokio::time::{sleep_until, timeout};
+use tokio::{
+    sync::watch::Receiver,
+    time::{sleep_until, timeout},
+};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -28,6 +31,8 @@ pub(crate) struct FleetLoop {
     pub(crate) metrics: OperatorMetrics,
     /// Reports liveness.
     pub(crate) heartbeat: Heartbeat,
+    /// The offset of the API server's clock, as it was measured last.
+    pub(crate) offset: Receiver<ClockOffset>,
 }
 
 /// How long events are collected before the fleet is evaluated, so that a thousand agents that
@@ -49,11 +54,13 @@ const WRITES_A_PLAN: usize = 256;
 // === impl FleetLoop ===
 
 impl FleetLoop {
-    /// Watches and writes with `client`; agents renew their Leases in `namespace`; `offset` is that
-    /// of the API server's clock. Never returns. May be dropped at any point: every write is valid on its own, and the next operator computes
-    /// the rest.
-    pub(crate) async fn run(self, client: &Client, namespace: &str, offset: ClockOffset) {
+    /// Watches and writes with `client`; agents renew their Leases in `namespace`. Never returns. May
+    /// be dropped at any point: every write is valid on its own, and the next operator computes the
+    /// rest.
+    pub(crate) async fn run(self, client: &Client, namespace: &str) {
         let mut events = watch(client, namespace);
+        let offset = *self.offset.borrow();
+        warn_of_unusual(offset);
         let mut fleet = Fleet::new(offset);
         let mut pace = Pace::default();
         let mut wake = None;
@@ -63,12 +70,12 @@ impl FleetLoop {
             tokio::select! {
                 // Both branches are cancel-safe: a stream keeps the items that were not taken, and
                 // a timer holds nothing.
-                received = events.next() => received.into_iter().for_each(|event| fleet.apply(event)),
+                received = events.next() => received.into_iter().for_each(|event| self.apply(&mut fleet, event)),
                 () = pause(wake) => {}
             }
             self.heartbeat.busy();
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
-            gather(&mut events, time, |event| fleet.apply(event)).await;
+            gather(&mut events, time, |event| self.apply(&mut fleet, event)).await;
             self.metrics.received(fleet.oldest_heartbeat());
             let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
@@ -85,6 +92,16 @@ impl FleetLoop {
                 .sync(&counts, seconds(Timestamp::now()), began.elapsed());
             self.metrics.statuses(fleet.profiles());
         }
+    }
+
+    /// Applies `event` to `fleet`, whose times are read by the clocks as they are now.
+    fn apply(&self, fleet: &mut Fleet, event: Event) {
+        let offset = *self.offset.borrow();
+        if fleet.follow_clock(offset) {
+            info!("the clock of the API server or the one of this machine was changed");
+            warn_of_unusual(offset);
+        }
+        fleet.apply(event);
     }
 
     /// Makes the writes of `plan` and applies their results to `fleet`. Returns when to plan again
@@ -108,7 +125,7 @@ impl FleetLoop {
                     warn_of_fields_left_out(&event, fleet);
                     let failures = pace.succeeded(&action, Instant::now());
                     log(&action, failures);
-                    fleet.apply(event);
+                    self.apply(fleet, event);
                 }
                 Ok(Written::Outdated) => {
                     let (kind, name) = action.object();
@@ -150,6 +167,15 @@ fn result(written: &Result<Written, WriteError>) -> WriteResult {
         Ok(Written::Applied(_)) => WriteResult::success,
         Ok(Written::Outdated) => WriteResult::conflict,
         Err(_) => WriteResult::failure,
+    }
+}
+
+fn warn_of_unusual(offset: ClockOffset) {
+    if let Some(seconds_ahead) = offset.unusual() {
+        warn!(
+            seconds_ahead,
+            "the clock of the API server differs from the one of this machine: correct the wrong one"
+        );
     }
 }
 

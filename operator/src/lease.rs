@@ -36,7 +36,7 @@ pub(crate) struct Candidate {
     term: watch::Sender<Option<BootTime>>,
     clock: fn() -> BootTime,
     /// The offset of the API server's clock at the last write.
-    offset: ClockOffset,
+    offset: watch::Sender<ClockOffset>,
 }
 
 /// Until when an operator may act without renewing its lease.
@@ -77,13 +77,14 @@ impl Candidate {
             lease: None,
             term: watch::Sender::new(None),
             clock: BootTime::now,
-            offset: ClockOffset::default(),
+            offset: watch::Sender::new(ClockOffset::default()),
         }
     }
 
-    /// Returns the offset of the API server's clock, as the last write of the lease has shown it.
-    pub(crate) const fn offset(&self) -> ClockOffset {
-        self.offset
+    /// Returns the offset of the API server's clock, as the last write of the lease shows it: each
+    /// renewal measures it.
+    pub(crate) fn offset(&self) -> watch::Receiver<ClockOffset> {
+        self.offset.subscribe()
     }
 
     /// Returns the term of this operator, which each renewal extends.
@@ -231,7 +232,9 @@ impl Candidate {
         match written {
             Ok(lease) => {
                 let measured = ClockOffset::of_write(&lease.metadata, Timestamp::now());
-                self.offset = measured.unwrap_or(self.offset);
+                if let Some(measured) = measured {
+                    self.offset.send_replace(measured);
+                }
                 self.election.accepted(record(&lease), began);
                 self.term
                     .send_replace(Some(began + self.election.left(began)));
@@ -318,6 +321,7 @@ mod tests {
     };
 
     use http::{Method, Request, Response};
+    use jiff::SignedDuration;
     use kube::client::Body;
     use serde_json::{Value, json};
     use tower::service_fn;
@@ -347,7 +351,8 @@ mod tests {
         candidate
     }
 
-    /// An API server with one Lease. It applies write number `lost` but does not answer it.
+    /// An API server with one Lease. It applies write number `lost` but does not answer it. With each
+    /// write, its clock is put two hours forward.
     fn api_server(lost: u32) -> Client {
         let lease = Arc::new(Mutex::new(json!({"metadata": {"resourceVersion": "0"}})));
         let writes = Arc::new(AtomicU32::new(0));
@@ -368,6 +373,11 @@ mod tests {
                         let number = writes.fetch_add(1, Ordering::Relaxed) + 1;
                         *lease = sent;
                         lease["metadata"]["resourceVersion"] = number.to_string().into();
+                        let ahead = SignedDuration::from_hours(2 * i64::from(number));
+                        lease["metadata"]["managedFields"] = json!([{
+                            "manager": "signpost-operator", "time": Timestamp::now() + ahead,
+                            "fieldsV1": {"f:spec": {"f:renewTime": {}}},
+                        }]);
                         (if number == lost { 0 } else { 200 }, lease.clone())
                     }
                 };
@@ -393,6 +403,23 @@ mod tests {
         candidate.acquire(|| ()).await;
         let held = timeout(Duration::from_secs(60), candidate.hold()).await;
         assert!(held.is_err(), "{held:?}");
+    }
+
+    /// Failure story T339. Somebody may correct the clock while an operator is the leader.
+    #[tokio::test(start_paused = true)]
+    async fn t339_each_renewal_measures_the_clock_of_the_api_server() {
+        let mut candidate = candidate(api_server(0));
+        let offset = candidate.offset();
+        let is_about = |hours: i64| {
+            let ahead = ClockOffset::ahead(SignedDuration::from_hours(hours));
+            !offset.borrow().differs_from(ahead)
+        };
+        assert!(is_about(0), "nothing is known");
+        candidate.acquire(|| ()).await;
+        assert!(is_about(2), "{offset:?}");
+        let renewed = Terms::KUBERNETES.retry * 3 / 2;
+        let held = timeout(renewed, candidate.hold()).await;
+        assert!(held.is_err() && is_about(4), "{held:?}, {offset:?}");
     }
 
     /// Failure story T204. A process that is stopped and continued may write before it notices.

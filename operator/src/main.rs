@@ -42,7 +42,6 @@ use runtime::{
     BindPolicy, BuildInfo, CancellationToken, Check, ClientSource, GRACE, Health, Metrics,
     RestClientMetrics, Supervisor,
 };
-use tracing::warn;
 
 use crate::{
     election::{Election, Terms},
@@ -91,6 +90,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
         writer: Writer::new(&client, &identity, candidate.term()),
         metrics: OperatorMetrics::register(&metrics),
         heartbeat: health.heartbeat("fleet", STUCK),
+        offset: candidate.offset(),
     };
     let initial_profile = InitialProfile::new(&client, &arguments.namespace);
     let api_server = health.check("api-server");
@@ -138,17 +138,10 @@ async fn lead(
         () = candidate.acquire(|| api_server.ready()) => {}
     }
     fleet_loop.metrics.lead();
-    let offset = candidate.offset();
-    if let Some(seconds_ahead) = offset.unusual() {
-        warn!(
-            seconds_ahead,
-            "the clock of the API server differs from the one of this machine: correct the wrong one"
-        );
-    }
     let act = async {
         tokio::join!(
             initial_profile.create(),
-            fleet_loop.run(&client, &namespace, offset)
+            fleet_loop.run(&client, &namespace)
         )
     };
     tokio::select! {

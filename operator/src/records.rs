@@ -14,8 +14,7 @@ use crds::{
     profile::{ProxyProfile, ProxyProfileSpec, status::ProxyProfileStatus},
     span::Span,
 };
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::core::DynamicObject;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -25,7 +24,10 @@ pub(crate) use self::{
     report::{Latency, Report},
     shared_specs::{SharedSpecs, has_all},
 };
-use crate::{baseline::Baseline, clock_offset::ClockOffset};
+use crate::{
+    baseline::Baseline,
+    clock_offset::{ClockOffset, ServerTime},
+};
 
 /// The field manager of `NodeProxy.spec`.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
@@ -99,11 +101,10 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) previous: Option<Arc<NodeProxySpec>>,
     /// The state of the node when it was assigned this spec.
     pub(crate) baseline: Option<Baseline>,
-    /// When the operator last changed the spec, in whole seconds: as read, on the API server's
-    /// clock, in the fleet on the operator's.
-    pub(crate) stamped_at: Option<Timestamp>,
+    /// When the operator last changed the spec, in whole seconds.
+    pub(crate) stamped_at: Option<ServerTime>,
     /// When the agent last wrote its status, likewise.
-    pub(crate) reported_at: Option<Timestamp>,
+    pub(crate) reported_at: Option<ServerTime>,
     /// The agent's status; absent before the first report, or if it cannot be read.
     pub(crate) status: Option<Report>,
     /// Whether there is a status, also one that cannot be read.
@@ -277,6 +278,7 @@ impl NodeProxyRecord {
             entries.filter_map(|entry| entry.time.as_ref()).max()
         };
         let created = metadata.creation_timestamp.as_ref();
+        let server_time = |time: &Time| ServerTime::new(time.0);
         let spec = data.get("spec").map(|spec| shared.read(spec));
         let previous = previous.and_then(|text| serde_json::from_str(text).ok());
         let previous = previous.map(|previous: Value| shared.read(&previous));
@@ -288,8 +290,8 @@ impl NodeProxyRecord {
                 .filter(|previous| previous.is_whole)
                 .and_then(|previous| previous.read),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
-            stamped_at: written(STAMP_MANAGER, "").or(created).map(|time| time.0),
-            reported_at: written(AGENT_MANAGER, "status").map(|time| time.0),
+            stamped_at: written(STAMP_MANAGER, "").or(created).map(server_time),
+            reported_at: written(AGENT_MANAGER, "status").map(server_time),
             has_status: data.get("status").is_some_and(|status| !status.is_null()),
             status: data
                 .get("status")
@@ -311,11 +313,13 @@ impl NodeProxyRecord {
 }
 
 impl NodeProxyRecord {
-    /// Replaces the times of the API server's clock by those of the operator's.
-    pub(crate) fn correct_times(&mut self, offset: ClockOffset) {
-        for time in [&mut self.stamped_at, &mut self.reported_at] {
-            *time = time.map(|time| offset.own_time(time));
-        }
+    /// Reads the times of the API server's clock by that of the operator's; those of `known`, this
+    /// object as it was read before, remain.
+    pub(crate) fn correct_times(&mut self, offset: ClockOffset, known: Option<&Self>) {
+        let (stamped, reported) =
+            known.map_or((None, None), |known| (known.stamped_at, known.reported_at));
+        self.stamped_at = self.stamped_at.map(|time| time.correct(offset, stamped));
+        self.reported_at = self.reported_at.map(|time| time.correct(offset, reported));
     }
 
     /// Returns a condition that the agent reported.

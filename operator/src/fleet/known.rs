@@ -123,6 +123,11 @@ impl<R: Record> ObjectCache<R> {
         }
     }
 
+    /// Returns an object as it was last known.
+    pub(crate) fn get(&self, name: &str) -> Option<&R> {
+        self.objects.as_ref()?.get(name)
+    }
+
     /// Returns all objects; `None` before the first list.
     pub(crate) const fn listed(&self) -> Option<&BTreeMap<String, R>> {
         self.objects.as_ref()

@@ -331,7 +331,7 @@ impl Member<'_> {
     ) -> Option<Baseline> {
         let present = self.present(now);
         let is_well = present.as_ref().is_some_and(Baseline::is_well);
-        let stamped = self.proxy.and_then(|proxy| proxy.stamped_at);
+        let stamped = self.proxy.and_then(|proxy| Some(proxy.stamped_at?.own()));
         let is_under_way = stamped
             .is_some_and(|stamped| now < after(stamped, rollout.progress_deadline.duration()));
         match written {

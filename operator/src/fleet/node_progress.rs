@@ -21,6 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     baseline::{Baseline, Connections, Readiness},
+    clock_offset::ServerTime,
     fleet::{
         member::Member,
         observations::{Observation, Observations, Shape, Since},
@@ -278,7 +279,8 @@ impl Member<'_> {
         let proxy = self.proxy.filter(|proxy| proxy.is_called_silent());
         let silent = proxy.and_then(|proxy| proxy.condition(READY));
         let silent = silent.map(|ready| ready.last_transition_time.0);
-        [self.node.lost_at, silent].into_iter().flatten().min()
+        let lost = self.node.lost_at.map(ServerTime::own);
+        [lost, silent].into_iter().flatten().min()
     }
 
     /// Whether the agent reports nothing worse than before the change, whatever became of the
@@ -393,7 +395,7 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
 /// operators that follow one another do not put the deadline off.
 fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timestamp {
     let start = match (given, proxy.stamped_at) {
-        (Since::Found(found), Some(stamped)) => found.min(stamped),
+        (Since::Found(found), Some(stamped)) => found.min(stamped.own()),
         _ => given.time(),
     };
     after(start, rollout.progress_deadline.duration())

@@ -73,7 +73,7 @@ impl Losses {
         };
         let changed = members.iter().filter(|member| is_changed(member));
         let start = changed.clone().map(given).min();
-        let stamped = changed.filter_map(|member| member.proxy?.stamped_at);
+        let stamped = changed.filter_map(|member| Some(member.proxy?.stamped_at?.own()));
         let stamped = stamped.min();
         let mut witnesses = Vec::with_capacity(members.len());
         for member in members {

@@ -42,7 +42,7 @@ impl Member<'_> {
     ) -> Option<Timestamp> {
         let proxy = self.proxy?;
         let start = match (ready, proxy.reported_at) {
-            (Since::Found(found), Some(reported)) => found.min(reported),
+            (Since::Found(found), Some(reported)) => found.min(reported.own()),
             _ => ready.time(),
         };
         let min_ready = rollout.min_ready.duration();

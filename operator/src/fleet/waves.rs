@@ -293,7 +293,7 @@ impl Place {
             given: member
                 .proxy
                 .filter(|_| !matches!(turn, Turn::Next | Turn::Held | Turn::Unready))
-                .and_then(|proxy| proxy.stamped_at),
+                .and_then(|proxy| Some(proxy.stamped_at?.own())),
             role: member.node.role(),
             seat,
         }

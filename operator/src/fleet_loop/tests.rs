@@ -10,11 +10,39 @@ use futures::stream;
 use http::{Request, Response};
 use kube::client::Body;
 use runtime::{BuildInfo, Health, Metrics};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch::Sender};
 use tower::service_fn;
 
 use super::*;
 use crate::{fleet::Change, lease::Term};
+
+fn fleet_loop(client: &Client, offset: Receiver<ClockOffset>) -> FleetLoop {
+    let build = BuildInfo {
+        program: "signpost-operator",
+        version: "1",
+    };
+    FleetLoop {
+        writer: Writer::new(client, "a", Term::endless()),
+        metrics: OperatorMetrics::register(&Metrics::new(&build)),
+        heartbeat: Health::new().heartbeat("fleet", Duration::MAX),
+        offset,
+    }
+}
+
+/// Failure story T339. An operator that ran on knew the offset of its start alone.
+#[tokio::test]
+async fn t339_an_operator_follows_a_clock_that_is_corrected() {
+    let ahead = ClockOffset::ahead(SignedDuration::from_hours(2));
+    let measured = Sender::new(ahead);
+    let answers =
+        service_fn(async |_: Request<Body>| Ok::<_, tower::BoxError>(Response::new(Body::empty())));
+    let client = Client::new(answers, "default");
+    let fleet_loop = fleet_loop(&client, measured.subscribe());
+    let mut fleet = Fleet::new(ahead);
+    measured.send_replace(ClockOffset::default());
+    fleet_loop.apply(&mut fleet, Event::Node(Change::Relisting));
+    assert!(fleet.follow_clock(ahead), "it still has the former offset");
+}
 
 /// Failure story T157: one event was taken in each 100 ms, and a rollout over 100 nodes that
 /// reported within a second took ten times as long as its writes.
@@ -60,15 +88,9 @@ async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
             Ok::<_, tower::BoxError>(Response::new(Body::from(body)))
         }
     });
-    let build = BuildInfo {
-        program: "signpost-operator",
-        version: "1",
-    };
-    let fleet_loop = FleetLoop {
-        writer: Writer::new(&Client::new(api_server, "default"), "a", Term::endless()),
-        metrics: OperatorMetrics::register(&Metrics::new(&build)),
-        heartbeat: Health::new().heartbeat("fleet", Duration::MAX),
-    };
+    let client = Client::new(api_server, "default");
+    let offset = Sender::new(ClockOffset::default()).subscribe();
+    let fleet_loop = fleet_loop(&client, offset);
     let stamps = (0..3 * WRITES_AT_ONCE).map(|number| Action::Stamp {
         node: format!("n{number}"),
         owner: "uid".to_owned(),

@@ -3,7 +3,6 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use crds::starter::NodeMarks;
-use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::Taint,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -12,7 +11,7 @@ use kube::{Resource, core::ClusterResourceScope};
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Version};
-use crate::clock_offset::ClockOffset;
+use crate::clock_offset::{ClockOffset, ServerTime};
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,9 +28,8 @@ pub(crate) struct NodeRecord {
     pub(crate) reach: Reachability,
     /// Whether the node controller still hears of its kubelet.
     pub(crate) contact: Contact,
-    /// Since when it has not: as read, on the node controller's clock, in the fleet on the
-    /// operator's, if the controller has the clock of the API server, beside which it runs.
-    pub(crate) lost_at: Option<Timestamp>,
+    /// Since when it has not, if the controller has the clock of the API server, beside which it runs.
+    pub(crate) lost_at: Option<ServerTime>,
     /// What it says about how kube-proxy is started on it.
     pub(crate) marks: NodeMarks,
     version: Version,
@@ -189,15 +187,17 @@ impl NodeRecord {
                 Some(_) => Contact::Lost,
                 None => Contact::Kept,
             },
-            lost_at: lost.and_then(|lost| Some(lost.changed_at.as_ref()?.0)),
+            lost_at: lost.and_then(|lost| Some(ServerTime::new(lost.changed_at.as_ref()?.0))),
             marks,
             version,
         }
     }
 
-    /// Replaces the time of the node controller's clock by that of the operator's.
-    pub(crate) fn correct_times(&mut self, offset: ClockOffset) {
-        self.lost_at = self.lost_at.map(|time| offset.own_time(time));
+    /// Reads the time of the node controller's clock by that of the operator's; that of `known`, this
+    /// object as it was read before, remains.
+    pub(crate) fn correct_times(&mut self, offset: ClockOffset, known: Option<&Self>) {
+        let known = known.and_then(|known| known.lost_at);
+        self.lost_at = self.lost_at.map(|time| time.correct(offset, known));
     }
 
     /// Returns the zone of the node; empty if it has no zone label.

@@ -1,10 +1,10 @@
 //! API servers whose clock is wrong, for operators that start: since when nodes have had their
-//! configuration, they know from the API server.
+//! configuration, they know from the API server. And clocks that are corrected while an operator runs.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::Cluster;
+use super::{ClockOffset, Cluster};
 
 /// How many seconds the clock of an API server is ahead.
 const AHEAD: [i64; 3] = [-7200, 0, 7200];
@@ -22,6 +22,12 @@ impl Cluster {
         cluster.run();
         cluster.forget_writes();
         cluster
+    }
+
+    /// Somebody corrects the clock of the API server, and the operator's next renewal shows it.
+    fn correct_clock(&mut self) {
+        self.api_server_ahead = SignedDuration::ZERO;
+        self.fleet.follow_clock(ClockOffset::default());
     }
 }
 
@@ -93,5 +99,50 @@ fn t339_whether_a_change_follows_another_at_once_is_told_by_one_clock() {
         assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "{ahead}");
         let progressing = cluster.condition("default", "Progressing");
         assert_ne!(progressing, "False/RolledBack", "{ahead}");
+    }
+}
+
+#[test]
+fn t339_a_clock_that_is_corrected_while_the_operator_runs_is_followed() {
+    for (ahead, is_corrected_at_first) in AHEAD
+        .into_iter()
+        .flat_map(|ahead| [(ahead, true), (ahead, false)])
+    {
+        let with_nodes = || {
+            let mut cluster = Cluster::with_clock_and_nodes(ahead, 1);
+            if is_corrected_at_first {
+                cluster.correct_clock();
+            }
+            cluster
+        };
+        let case = format!("{ahead}, {is_corrected_at_first}");
+
+        // The first change breaks the node, and must not excuse the second.
+        let mut cluster = with_nodes();
+        cluster.broken_mode = Some("iptables");
+        cluster.put_profile("default", iptables(json!({})));
+        cluster.run();
+        cluster.correct_clock();
+        // The report brings the time of the change once more.
+        cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+        let next = json!({"mode": "iptables", "syncPeriod": "20s"});
+        cluster.put_profile("default", next);
+        cluster.advance(121);
+        let progressing = cluster.condition("default", "Progressing");
+        assert_eq!(progressing, "False/RolledBack", "{case}");
+
+        // The node becomes ill an hour after the first change, and before the second.
+        let mut cluster = with_nodes();
+        cluster.put_profile("default", json!({"syncPeriod": "20s"}));
+        cluster.run();
+        cluster.correct_clock();
+        cluster.advance(3600);
+        cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+        cluster.broken_mode = Some("iptables");
+        cluster.put_profile("default", iptables(json!({})));
+        cluster.advance(3600);
+        assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "{case}");
+        let progressing = cluster.condition("default", "Progressing");
+        assert_ne!(progressing, "False/RolledBack", "{case}");
     }
 }

@@ -129,10 +129,13 @@ fn t216_an_operator_that_starts_in_an_outage_fails_no_node() {
 fn t271_an_operator_that_starts_does_not_take_nodes_that_have_long_been_dead_for_an_outage() {
     let dead = names(20);
     let dead: Vec<&str> = dead[8..].iter().map(String::as_str).collect();
-    for written_by_the_node_controller in [true, false] {
+    let seconds_ahead = [-7200, 20, 7200].into_iter();
+    for (ahead, written_by_the_node_controller) in
+        seconds_ahead.flat_map(|ahead| [(ahead, true), (ahead, false)])
+    {
         let mut watched = Watched::with_nodes(20);
-        // The clocks differ by less than nodes have been dead for.
-        watched.cluster.api_server_ahead = SignedDuration::from_secs(20);
+        watched.cluster.api_server_ahead = SignedDuration::from_secs(ahead);
+        watched.cluster.restart_operator();
         if written_by_the_node_controller {
             watched.cut_off(&dead, 600);
         } else {
@@ -151,8 +154,9 @@ fn t271_an_operator_that_starts_does_not_take_nodes_that_have_long_been_dead_for
         assert!((1..8).contains(&given), "in the middle: {given}");
         watched.cluster.restart_operator();
         watched.pass(7200, &dead);
-        assert_eq!(watched.cluster.nodes_with_mode("iptables").len(), 20);
-        assert_eq!(watched.progressing(), "False/DeadlineExceeded");
+        let given = watched.cluster.nodes_with_mode("iptables").len();
+        assert_eq!(given, 20, "{ahead}");
+        assert_eq!(watched.progressing(), "False/DeadlineExceeded", "{ahead}");
     }
 }
 
