@@ -99,10 +99,24 @@ pub enum Serving {
     Unknown,
 }
 
+/// With this begins what the message of a profile's Progressing says about what may start kube-proxy
+/// again.
+pub const MAY_BE_STARTED: &str = "kube-proxy may be started again: ";
+
 macro_rules! stop_kube_proxy {
     () => {
         "kubectl -n kube-system patch daemonset kube-proxy -p \
          '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'"
+    };
+}
+
+macro_rules! stop_add_on {
+    () => {
+        concat!(
+            "if kube-proxy is a managed add-on, first `aws eks delete-addon --cluster-name C --addon-name kube-proxy \
+             --preserve`, which leaves its DaemonSet; then ",
+            stop_kube_proxy!()
+        )
     };
 }
 
@@ -145,11 +159,7 @@ impl<'a> Starters<'a> {
     pub fn stop(&self, marks: Option<NodeMarks>) -> &'static str {
         let distribution = marks.map_or(Distribution::Other, |marks| marks.distribution);
         match (distribution, self.daemon_set) {
-            (Distribution::Eks, _) => concat!(
-                "if kube-proxy is a managed add-on, first `aws eks delete-addon --cluster-name C --addon-name kube-proxy \
-                 --preserve`, which leaves its DaemonSet; then ",
-                stop_kube_proxy!()
-            ),
+            (Distribution::Eks, _) => stop_add_on!(),
             (Distribution::EksAuto, _) => {
                 "there is no way to stop kube-proxy on nodes of EKS Auto Mode: do not install Signpost on them"
             }
@@ -220,11 +230,26 @@ impl<'a> Starters<'a> {
         }
     }
 
+    /// Returns what to do about [`Self::doubt`], so that it ends, on a node with these `marks`.
+    #[must_use]
+    pub fn end_doubt(&self, marks: NodeMarks) -> &'static str {
+        match (marks.distribution, self.daemon_set) {
+            // Nothing shows whether it is still an add-on.
+            (Distribution::Eks, Some(_)) => concat!(
+                stop_add_on!(),
+                "; this is said until DaemonSet kube-system/kube-proxy is deleted"
+            ),
+            _ => self.stop(Some(marks)),
+        }
+    }
+
     /// Returns what may start kube-proxy again on a node with these `marks`. That it does is not
     /// certain.
     #[must_use]
-    pub fn doubt(&self, marks: NodeMarks) -> Option<&'static str> {
+    pub fn doubt(&self, marks: NodeMarks, serving: Serving) -> Option<&'static str> {
         let has_daemon_set = self.daemon_set.is_some();
+        // A kube-proxy would have written its rules.
+        let may_run = |embedded| embedded == Embedded::Unknown && serving != Serving::Signpost;
         match marks.distribution {
             Distribution::Eks if has_daemon_set => Some(
                 "an update of the managed add-on of EKS may restore DaemonSet kube-system/kube-proxy",
@@ -235,10 +260,10 @@ impl<'a> Starters<'a> {
             Distribution::Gke if !has_daemon_set => Some(
                 "the node image of GKE starts kube-proxy as a static Pod: a node that is created again has it again",
             ),
-            Distribution::K3s if self.k3s == Embedded::Unknown => Some(
+            Distribution::K3s if may_run(self.k3s) => Some(
                 "k3s may run kube-proxy: the annotations k3s.io/node-args of its servers do not say",
             ),
-            Distribution::Rke2 if self.rke2 == Embedded::Unknown => Some(
+            Distribution::Rke2 if may_run(self.rke2) => Some(
                 "RKE2 may start kube-proxy again: the annotations rke2.io/node-args of its servers do not say",
             ),
             _ => None,

@@ -8,7 +8,7 @@ mod progress;
 use std::time::Instant;
 
 use crds::ProxyProfile;
-use crds::condition::{ACCEPTED, PROGRESSING};
+use crds::condition::{ACCEPTED, PROGRESSING, reason::SETTLED};
 use crds::profile::progress::{RolloutPhase, RolloutStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -158,9 +158,11 @@ async fn apply(
 
 /// Returns the stage of the rollout of the profile's current generation.
 pub(crate) fn stage(report: &ProfileReport) -> Stage {
-    // The nodes' readiness and degradation may predate the rollout and do not count.
+    // The nodes' readiness and degradation may predate the rollout and do not count. Neither does a
+    // note to a rollout that has settled.
     let of_rollout = |trouble: &&ConditionProblem| {
         [PROGRESSING, ACCEPTED, "observedGeneration"].contains(&trouble.condition.as_str())
+            && trouble.reason != SETTLED.name
     };
     let mut troubles = report.troubles.iter().filter(of_rollout);
     if troubles

@@ -5,6 +5,7 @@ use crds::condition::{
     AVAILABLE, CONFLICT, CONNTRACK_PRESSURE, DEGRADED, FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT,
     PROGRESSING, RULES_CONTESTED,
 };
+use crds::starter::MAY_BE_STARTED;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
@@ -60,7 +61,11 @@ fn weight(condition: &Condition) -> Option<Weight> {
     let reason = condition.reason.as_str();
     match condition.type_.as_str() {
         PROGRESSING if holds => Some(Weight::Pending),
-        PROGRESSING if reason == SETTLED.name || reason == NO_MATCHING_NODES.name => None,
+        PROGRESSING if reason == SETTLED.name => condition
+            .message
+            .contains(MAY_BE_STARTED)
+            .then_some(Weight::Note),
+        PROGRESSING if reason == NO_MATCHING_NODES.name => None,
         // The user requested the pause. The nodes that it holds back are counted separately.
         PROGRESSING if reason == PAUSED.name => Some(Weight::Note),
         // A rollout that ended without settling. A node that is not Progressing reports nothing

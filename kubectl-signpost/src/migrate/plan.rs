@@ -208,7 +208,7 @@ impl<'a> NodeEvidence<'a> {
             }
         }
         let doubtful = idle.filter(|_| step == Step::Takeover);
-        let doubt = doubtful.and_then(|node| starter::doubt(starters, node));
+        let doubt = doubtful.and_then(|node| starter::doubt(starters, node, serving));
         let found = find(conditions, FOREIGN_PROXY_DETECTED);
         NodePlan {
             name: self.name.to_owned(),

@@ -169,8 +169,13 @@ impl Rollup {
 
     fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
         let (status, reason, mut message) = self.progress(target, phase);
-        let has_the_change = !matches!(phase, None | Some(Phase::Failed { .. }));
-        if let Some(doubts) = self.doubts.as_ref().filter(|_| has_the_change) {
+        // Other messages are verdicts: with a definition that lacks those, an operator that starts
+        // takes the message for the verdict.
+        let is_verdict = !matches!(
+            phase,
+            Some(Phase::Rolling | Phase::Settled | Phase::Overdue)
+        );
+        if let Some(doubts) = self.doubts.as_ref().filter(|_| !is_verdict) {
             message += "; ";
             message += doubts;
         }

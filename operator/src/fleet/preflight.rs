@@ -8,7 +8,7 @@ use crds::{
     node_proxy::NodeProxySpec,
     placement::Candidate,
     profile::handover::Handover,
-    starter::{STOP_KUBE_PROXY, Serving, Starters},
+    starter::{MAY_BE_STARTED, STOP_KUBE_PROXY, Serving, Starters},
 };
 
 use crate::{
@@ -69,8 +69,7 @@ impl<'a> Preflight<'a> {
         if !may_be_asked || member.was_asked_to_take_over() {
             return None;
         }
-        let conditions = member.status().map_or(&[][..], |status| &status.conditions);
-        let serving = Serving::of(conditions);
+        let serving = member.serving();
         let Self::Known(starters) = self else {
             // Without rules of kube-proxy, nothing changes hands.
             return (serving != Serving::Signpost).then_some(UNREAD);
@@ -94,7 +93,7 @@ impl<'a> Preflight<'a> {
             Some((doubt, member.name()))
         });
         let text = list(doubts)?;
-        Some(cut(&format!("kube-proxy may be started again: {text}")))
+        Some(cut(&format!("{MAY_BE_STARTED}{text}")))
     }
 
     fn doubt(&self, member: &Member<'_>) -> Option<Cause> {
@@ -103,8 +102,8 @@ impl<'a> Preflight<'a> {
         };
         let is_asked = member.effective.config.handover == Handover::Takeover;
         let marks = member.node.marks;
-        let what = starters.doubt(marks)?;
-        let next = starters.stop(Some(marks));
+        let what = starters.doubt(marks, member.serving())?;
+        let next = starters.end_doubt(marks);
         (is_asked && member.hold.is_none()).then_some(Cause { what, next })
     }
 }
@@ -115,6 +114,12 @@ impl Member<'_> {
     /// Whether the node is to change to the configuration and must not yet.
     pub(super) fn is_held(&self, progress: &NodeProgress) -> bool {
         self.hold.is_some() && matches!(progress, NodeProgress::Behind(_))
+    }
+
+    /// Which proxy serves the node, as its agent reports.
+    fn serving(&self) -> Serving {
+        let conditions = self.status().map_or(&[][..], |status| &status.conditions);
+        Serving::of(conditions)
     }
 
     fn was_asked_to_take_over(&self) -> bool {

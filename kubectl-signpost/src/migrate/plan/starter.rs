@@ -68,8 +68,8 @@ pub(super) fn next_start(
 }
 
 /// Returns what may start kube-proxy on `node` again. That it does is not certain.
-pub(super) fn doubt(starters: &Starters<'_>, node: &Node) -> Option<Warning> {
-    let what = starters.doubt(marks(node))?;
+pub(super) fn doubt(starters: &Starters<'_>, node: &Node, serving: Serving) -> Option<Warning> {
+    let what = starters.doubt(marks(node), serving)?;
     Some(Warning {
         what: what.to_owned(),
         next: starters.stop(Some(marks(node))).to_owned(),

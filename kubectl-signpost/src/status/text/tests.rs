@@ -90,6 +90,24 @@ fn a_profile_that_is_settled_takes_four_lines() {
     assert_eq!(Ending::from(report.health), Ending::Success);
 }
 
+/// Failure story T336. Nothing was said any more once all nodes had been taken over.
+#[test]
+fn t336_a_settled_profile_is_shown_with_what_may_start_kube_proxy_again() {
+    let message = "every node has the profile's configuration; kube-proxy may be started again: 3 nodes: AKS may \
+                   restore DaemonSet kube-system/kube-proxy (next: stay with kube-proxy) on n1, n2, n3";
+    let report = report(vec![profile("default", |profile| {
+        let status = profile.status.get_or_insert_default();
+        status.conditions = vec![condition("Progressing", "False", "Settled", message)];
+        // One that joined waits for its turn.
+        status.updated_nodes = 2;
+    })]);
+    let text = render(&report, Paint::Plain);
+    assert!(text.contains(message) && text.contains("note"), "{text}");
+    assert_eq!(Ending::from(report.health), Ending::Success);
+    let stage = crate::rollout::stage(&report.profiles[0]);
+    assert_eq!(stage, crate::rollout::Stage::Finished);
+}
+
 #[test]
 fn what_nodes_report_besides_their_health_is_named() {
     let report = report(vec![profile("default", |profile| {

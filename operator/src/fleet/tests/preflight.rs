@@ -366,10 +366,62 @@ fn t336_what_may_start_kube_proxy_again_is_said_and_holds_no_node() {
     assert_eq!(cluster.rollout_phase(), "False/Settled");
     assert_eq!(cluster.waits_for(), "");
     assert!(said(&cluster).contains(doubt), "{}", said(&cluster));
-    assert!(said(&cluster).ends_with("on n1, n2"), "{}", said(&cluster));
+    let end = "; this is said until DaemonSet kube-system/kube-proxy is deleted) on n1, n2";
+    assert!(said(&cluster).ends_with(end), "{}", said(&cluster));
 
     cluster.delete_kube_proxy();
     assert_eq!(said(&cluster), "every node has the profile's configuration");
+}
+
+/// A kube-proxy in the process of k3s would have written its rules, so that the doubt ends.
+#[test]
+fn t336_that_k3s_may_run_kube_proxy_is_said_until_signpost_alone_serves_the_nodes() {
+    for version in ["v1.33.1+k3s1", "v1.33.1+rke2r1"] {
+        let mut cluster = Cluster::with_nodes(2);
+        cluster.mark_nodes(&json!({}), &json!({}), version);
+        cluster.find_rules("True");
+        cluster.put_profile("default", json!({"handover": "Takeover"}));
+        cluster.run();
+        let said = cluster.message("default", "Progressing");
+        assert!(said.contains("kube-proxy may be started again"), "{said}");
+        cluster.find_rules("False");
+        let said = cluster.message("default", "Progressing");
+        assert_eq!(said, "every node has the profile's configuration");
+    }
+}
+
+/// A verdict that the definition does not know is read from the message by an operator that starts.
+#[test]
+fn t336_what_may_start_kube_proxy_again_is_no_part_of_a_verdict() {
+    let mut cluster = Cluster::with_nodes(2);
+    let eks = |role: &str| json!({"eks.amazonaws.com/nodegroup": "a", "role": role});
+    cluster.mark_nodes(&eks("other"), &json!({}), "v1.33.1-eks-1");
+    cluster.put_kube_proxy(stopped());
+    cluster.unknown_fields = ["rollout.verdict".to_owned()].into();
+    cluster.relabel_node("n2", eks("edge"));
+    let selector = json!({"matchLabels": {"role": "edge"}});
+    let edge = json!({"priority": 10, "mode": "iptables", "handover": "Takeover", "nodeSelector": selector});
+    cluster.put_profile("edge", edge);
+    cluster.run();
+    cluster.advance(3600);
+    let said = |cluster: &Cluster| cluster.message("edge", "Progressing");
+    assert!(said(&cluster).contains("may be started again"));
+
+    cluster.add_node("n3", eks("other"));
+    cluster.run();
+    cluster.broken_mode = Some("iptables");
+    for node in ["n1", "n3"] {
+        cluster.relabel_node(node, eks("edge"));
+    }
+    cluster.advance(121);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
+    let verdict = said(&cluster);
+    assert!(!verdict.contains("may be started again"), "{verdict}");
+    for _ in 0..2 {
+        cluster.restart_operator();
+        cluster.advance(10);
+        assert_eq!(said(&cluster), verdict);
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn found(nodes: &[Node], daemon_set: Option<&DaemonSet>) -> [Option<String>; 3] 
     let daemon_set = daemon_set.and_then(super::daemon_set);
     let starters = Starters::of(daemon_set.as_ref(), nodes.iter().map(marks));
     let certain = next_start(&starters, &nodes[0], Serving::Both);
-    let doubt = doubt(&starters, &nodes[0]);
+    let doubt = doubt(&starters, &nodes[0], Serving::Both);
     [
         certain.map(|certain| certain.what),
         doubt.map(|doubt| doubt.what),
@@ -93,6 +93,8 @@ fn t198_k3s_and_rke2_run_kube_proxy_unless_their_servers_disable_it() {
         let nodes = [agent, of(r#"["server"]"#)];
         let starters = Starters::of(None, nodes.iter().map(marks));
         assert_eq!(next_start(&starters, &nodes[0], Serving::Signpost), None);
+        let unknown = Starters::of(None, nodes[..1].iter().map(marks));
+        assert!(super::doubt(&unknown, &nodes[0], Serving::Signpost).is_none());
     }
 }
 
