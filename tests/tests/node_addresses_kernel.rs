@@ -102,7 +102,7 @@ fn new_addresses(mode: Mode, variant: Option<Variant>) -> Result<()> {
             follow(
                 node,
                 address,
-                // One answer that is late is none of an address that is gone.
+                // One late answer does not show that the address has gone.
                 |there| Ok(answers(client, address)? == there && answers(client, address)? == there),
             )?;
         }

@@ -274,7 +274,7 @@ impl Member<'_> {
     }
 
     /// Returns when the node controller, or the operator for the agent, wrote down the loss of a node
-    /// that is lost. The clocks may differ from that of this operator.
+    /// that is lost. The clock of an earlier operator may differ from that of this one.
     pub(crate) fn loss_written_at(&self) -> Option<Timestamp> {
         let proxy = self.proxy.filter(|proxy| proxy.is_called_silent());
         let silent = proxy.and_then(|proxy| proxy.condition(READY));

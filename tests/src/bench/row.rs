@@ -200,7 +200,7 @@ impl Measure {
                 "changes of others while large objects are written, overtaken by another of the same \
                  Service"
             }
-            Measure::LargeWritten => "large objects, from the first answer to the last rule",
+            Measure::LargeWritten => "large objects, from the first write to the last rule",
             Measure::Restart => "restart with everything in place, to done by its own word",
             Measure::RestartTransactions => "restart, transactions",
             Measure::RestartObjects => "restart, objects written",

@@ -204,7 +204,10 @@ fn run_documented(cluster: &Cluster, text: &str) -> Result<()> {
         .map(|word| format!("'{}'", word.to_string_lossy()))
         .collect();
     let line = line.replace("NAME", "default");
-    let script = format!("kubectl() {{ {} \"$@\"; }}\n{line}", words.join(" "));
+    let script = format!(
+        "kubectl() {{ command {} \"$@\"; }}\n{line}",
+        words.join(" ")
+    );
     let mut shell = Command::new("sh");
     shell.env_remove("KUBECONFIG").env("KUBERC", "off");
     let output = shell.args(["-c", &script]).output().context("it runs")?;

@@ -354,7 +354,8 @@ proptest! {
                     // What the damage has taken from its clients may be refused until all of it is
                     // back.
                     let delivers = |verdict: &Verdict| matches!(verdict, Verdict::Deliver(_));
-                    if delivers(has) && !delivers(had) && !delivers(&between) {
+                    let refuses = matches!(between, Verdict::Reject | Verdict::Drop);
+                    if delivers(has) && !delivers(had) && refuses {
                         continue;
                     }
                     laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
