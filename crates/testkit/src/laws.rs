@@ -10,6 +10,7 @@ mod isolation;
 mod passage;
 mod purity;
 mod simulated;
+mod steps;
 mod unrelated;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,10 @@ pub use isolation::{HonestVerdicts, honest_verdicts_do_not_depend_on_tenants, is
 pub use passage::{is_for_node_port_at_cluster_ip, never_misleads};
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 pub use simulated::Simulated;
+pub use steps::{
+    Stepwise, a_change_that_is_cut_short_harms_nobody,
+    honest_services_notice_nothing_while_tenants_come_and_go,
+};
 pub use unrelated::{Concerned, unrelated_services_notice_nothing};
 
 /// A backend as the subject of laws.

@@ -190,6 +190,29 @@ fn damage(held: &mut Rules, desired: &Rules, damages: &[(TableName, Damage, Inde
     }
 }
 
+/// Damages the rules of the first of `states`, and checks packets at each part of the way to the second.
+fn expect_good_damaged_changes(
+    states: [&Cluster; 2],
+    damages: &[(TableName, Damage, Index)],
+    packets: &[Packet],
+) {
+    let [before, after] = states.map(Cluster::compile);
+    for family in Family::ALL {
+        let backend = backend(family);
+        let observed = backend.render(&before, &Rendered::default());
+        let from = Rendered {
+            dataplane: before.clone(),
+            rules: observed.clone(),
+        };
+        let desired = backend.render(&after, &from);
+        let mut damaged = held(&backend, &observed);
+        damage(&mut damaged, &observed, damages);
+        let befores = [&observed, &damaged];
+        let change = (damaged.clone(), &desired);
+        expect_good_repair(&backend, befores, change, [&before, &after], packets);
+    }
+}
+
 /// Services on port 80: DNS, a second Service that refuses packets to DNS's endpoint as its
 /// external IP, and a third one with these endpoints.
 fn with_claimed_endpoint(endpoints: &[&str]) -> Dataplane {
@@ -303,20 +326,7 @@ proptest! {
     fn t303_at_every_step_of_a_repair_with_changes_a_packet_fares_no_worse_than_before(
         (before, after, packets) in ways(), damages in damages(),
     ) {
-        let [before, after] = [before, after].map(|cluster| cluster.compile());
-        for family in Family::ALL {
-            let backend = backend(family);
-            let observed = backend.render(&before, &Rendered::default());
-            let desired = backend.render(&after, &Rendered {
-                dataplane: before.clone(),
-                rules: observed.clone(),
-            });
-            let mut damaged = held(&backend, &observed);
-            damage(&mut damaged, &observed, &damages);
-            let befores = [&observed, &damaged];
-            let change = (damaged.clone(), &desired);
-            expect_good_repair(&backend, befores, change, [&before, &after], &packets);
-        }
+        expect_good_damaged_changes([&before, &after], &damages, &packets);
     }
 
     /// The same where most changes move an address from one Service to another.
@@ -324,14 +334,6 @@ proptest! {
     fn t303_at_every_step_of_a_repair_with_changes_among_few_addresses_a_packet_fares_no_worse_than_before(
         (before, after, packets) in services_at_shared_addresses(), damages in damages(),
     ) {
-        let [before, after] = [before, after].map(|cluster| cluster.compile());
-        let backend = backend(Family::Ipv4);
-        let [observed, desired] =
-            [&before, &after].map(|dataplane| backend.render(dataplane, &Rendered::default()));
-        let mut damaged = held(&backend, &observed);
-        damage(&mut damaged, &observed, &damages);
-        let befores = [&observed, &damaged];
-        let change = (damaged.clone(), &desired);
-        expect_good_repair(&backend, befores, change, [&before, &after], &packets);
+        expect_good_damaged_changes([&before, &after], &damages, &packets);
     }
 }

@@ -1,9 +1,10 @@
 use backend::Rendered;
-use dataplane::{Dataplane, Origin, Packet, Protocol, Verdict, compile};
+use dataplane::{Dataplane, Node, Origin, Packet, Protocol, Verdict, compile};
 use netlink::ipvs::{self, VirtualServerKey};
 use netlink::route::Presence;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use testkit::laws::Stepwise;
 use testkit::{
     EndpointsBuilder, ServiceBuilder, TableDamage, cases, changes, histories, laws, mk_config,
     mk_endpoints, mk_node, mk_service, port, questions, questions_beside_tenants,
@@ -138,50 +139,26 @@ fn in_another_form(rules: &Rules) -> Rules {
     rules
 }
 
-/// Checks packets at every step from `before` to `after`, and at every step from there on of an agent
-/// that starts.
-fn expect_good_changes(before: &Dataplane, after: &Dataplane, packets: &[Packet]) {
-    let ends = [before, after];
-    for family in Family::ALL {
-        let serving = render(family, before, &Rendered::default(), &|_, _| false);
-        let from = Rendered {
-            dataplane: before.clone(),
-            rules: serving,
-        };
-        let desired = render(family, after, &from, &|_, _| false);
-        let packets = packets
-            .iter()
-            .filter(|packet| Family::of(packet.destination) == family);
-        // The address cannot wait for the node port, see the law about packets on their way.
-        let packets = packets.filter(|packet| !laws::is_for_node_port_at_cluster_ip(after, packet));
-        let verdict = |held: &Rules, packet| simulate(held, after.node(), packet);
-        let of_packets: Vec<_> = packets
-            .map(|packet| {
-                (
-                    packet,
-                    verdict(&from.rules, packet),
-                    verdict(&desired, packet),
-                )
-            })
-            .collect();
-        let expect_good = |held: &Rules| {
-            for (packet, had, has) in &of_packets {
-                let between = verdict(held, packet);
-                laws::unrelated_services_notice_nothing(ends, packet, &between);
-                laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
-            }
-        };
-        for cut_short in prefixes(family, from.rules.clone(), &desired) {
-            expect_good(&cut_short);
-            let found = Rendered {
-                dataplane: Dataplane::default(),
-                rules: cut_short,
-            };
-            let desired = render(family, after, &found, &|_, _| false);
-            for held in prefixes(family, found.rules, &desired) {
-                expect_good(&held);
-            }
-        }
+/// Changes in the smallest steps.
+struct Smallest(Family);
+
+impl Stepwise for Smallest {
+    type Rules = Rules;
+
+    fn family(&self) -> Family {
+        self.0
+    }
+
+    fn render(&self, dataplane: &Dataplane, from: &Rendered<Rules>) -> Rules {
+        render(self.0, dataplane, from, &|_, _| false)
+    }
+
+    fn steps(&self, held: &Rules, desired: &Rules) -> Vec<Rules> {
+        prefixes(self.0, held.clone(), desired)
+    }
+
+    fn simulate(&self, held: &Rules, node: &Node, packet: &Packet) -> Verdict {
+        simulate(held, node, packet)
     }
 }
 
@@ -220,7 +197,10 @@ proptest! {
     fn t286_a_change_that_is_cut_short_harms_no_other_service_and_misleads_no_packet(
         (before, after, packets) in changes(6),
     ) {
-        expect_good_changes(&before.compile(), &after.compile(), &packets);
+        for family in Family::ALL {
+            let ends = [&before.compile(), &after.compile()];
+            laws::a_change_that_is_cut_short_harms_nobody(&Smallest(family), ends, &packets);
+        }
     }
 
     /// The same where most changes move an address from one Service to another.
@@ -228,7 +208,10 @@ proptest! {
     fn t302_a_change_among_few_addresses_that_is_cut_short_misleads_no_packet(
         (before, after, packets) in services_at_shared_addresses(),
     ) {
-        expect_good_changes(&before.compile(), &after.compile(), &packets);
+        for family in Family::ALL {
+            let ends = [&before.compile(), &after.compile()];
+            laws::a_change_that_is_cut_short_harms_nobody(&Smallest(family), ends, &packets);
+        }
     }
 }
 
@@ -377,33 +360,10 @@ proptest! {
     fn t352_honest_services_notice_nothing_while_tenants_come_and_go(
         (cluster, tenants, packets) in questions_beside_tenants(8), killed_after in any::<Index>(),
     ) {
-        let mut beside = cluster.clone();
-        beside.services.extend(tenants.iter().cloned());
-        let [honest, beside] = [&cluster, &beside].map(|cluster| cluster.compile());
         for family in Family::ALL {
-            let packets = packets.iter().filter(|p| Family::of(p.destination) == family);
-            let packets: Vec<Packet> = packets.cloned().collect();
-            let rules = render(family, &honest, &Rendered::default(), &|_, _| false);
-            let verdict = |held: &Rules, packet: &Packet| simulate(held, honest.node(), packet);
-            let verdicts = laws::HonestVerdicts::of(&cluster, &tenants, &packets, |packet| {
-                verdict(&rules, packet)
-            });
-            let steps = |from: &Rendered<Rules>, to: &Dataplane| {
-                let desired = render(family, to, from, &|_, _| false);
-                let prefixes = prefixes(family, from.rules.clone(), &desired);
-                for held in &prefixes {
-                    verdicts.expect(|packet| verdict(held, packet));
-                }
-                (prefixes, desired)
-            };
-            let alone = Rendered { dataplane: honest.clone(), rules };
-            let (mut prefixes, rules) = steps(&alone, &beside);
-            let crowded = Rendered { dataplane: beside.clone(), rules };
-            prefixes.extend(steps(&crowded, &honest).0);
-            if !prefixes.is_empty() {
-                let rules = killed_after.get(&prefixes).clone();
-                steps(&Rendered { dataplane: Dataplane::default(), rules }, &honest);
-            }
+            laws::honest_services_notice_nothing_while_tenants_come_and_go(
+                &Smallest(family), &cluster, &tenants, &packets, killed_after,
+            );
         }
     }
 }
