@@ -27,6 +27,7 @@ mod node_findings;
 mod node_progress;
 mod observations;
 mod outage;
+mod plan;
 mod preflight;
 mod proven;
 mod reported;
@@ -47,15 +48,17 @@ use std::{
 use crds::{
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::NodeProxySpec,
-    profile::{ProxyProfile, ProxyProfileSpec, status::ProxyProfileStatus},
+    profile::{ProxyProfile, ProxyProfileSpec},
     resolve::{NodeFacts, Ranking},
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
+pub(crate) use crate::fleet::{
+    known::Change,
+    plan::{Action, Plan},
+    rollup::NodeCounts,
+};
 use crate::{
-    baseline::Baseline,
     clock_offset::ClockOffset,
     fleet::{
         conflict::Conflicts,
@@ -125,71 +128,6 @@ pub(crate) enum Event {
         versions: BTreeMap<String, String>,
         /// When the operator requested the list.
         at: Instant,
-    },
-}
-
-/// The writes to make now.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Plan {
-    /// The writes in order: the reports come first, before the writes that follow from them.
-    pub(crate) actions: Vec<Action>,
-    /// When to plan again even if no event arrives.
-    pub(crate) wake: Option<Timestamp>,
-    /// The node counts of each profile.
-    pub(crate) counts: BTreeMap<String, NodeCounts>,
-}
-
-/// One write.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
-    /// Write the status of a profile.
-    Report {
-        /// The profile's name.
-        profile: String,
-        /// The status to replace.
-        before: Option<Box<ProxyProfileStatus>>,
-        /// The new status.
-        status: Box<ProxyProfileStatus>,
-        /// The resource version that the status describes, so that the verdict of a later operator
-        /// is not overwritten.
-        version: Option<String>,
-    },
-    /// Assign a configuration to a node.
-    Stamp {
-        /// The node.
-        node: String,
-        /// The UID of the Node object, which becomes the owner of the `NodeProxy`.
-        owner: String,
-        /// The spec to assign.
-        spec: Arc<NodeProxySpec>,
-        /// The spec to return to if the change fails.
-        previous: Option<Arc<NodeProxySpec>>,
-        /// The state of the node before the change.
-        baseline: Option<Baseline>,
-        /// The resource version that this decision is based on, so that a later write is not
-        /// overwritten; absent if there was no object: one that was created since is not
-        /// overwritten either.
-        version: Option<String>,
-    },
-    /// Report that the agent of a node is silent.
-    Silence {
-        /// The node.
-        node: String,
-        /// The condition Ready to write.
-        ready: Box<Condition>,
-        /// The resource version that this decision is based on, so that the report of an agent that
-        /// has returned is not overwritten.
-        version: Option<String>,
-    },
-    /// Delete a `NodeProxy` that no profile selects, or whose node is gone or runs no agent.
-    Remove {
-        /// Its name.
-        node: String,
-        /// Its UID, so that an object created since with the same name is not deleted.
-        uid: String,
-        /// The resource version that this decision is based on, so that the report of an agent that
-        /// has returned is not deleted.
-        version: Option<String>,
     },
 }
 
@@ -605,38 +543,6 @@ impl Outcome<'_> {
             desired.is_some_and(|it| reported::is_change(member, it, &self.target.hash))
         });
         changes.map(|member| member.name().to_owned())
-    }
-}
-
-// === impl Plan ===
-
-impl Plan {
-    fn wake_at(&mut self, time: Option<Timestamp>) {
-        self.wake = [self.wake, time].into_iter().flatten().min();
-    }
-}
-
-// === impl Action ===
-
-impl Action {
-    /// Returns the kind and name of the object to write.
-    pub(crate) fn object(&self) -> (&'static str, &str) {
-        match self {
-            Self::Report { profile, .. } => ("ProxyProfile", profile),
-            Self::Stamp { node, .. } | Self::Silence { node, .. } | Self::Remove { node, .. } => {
-                ("NodeProxy", node)
-            }
-        }
-    }
-
-    /// Returns the resource version that the write is based on; `None` if it creates the object.
-    pub(crate) fn version(&self) -> Option<&str> {
-        match self {
-            Self::Report { version, .. }
-            | Self::Stamp { version, .. }
-            | Self::Silence { version, .. }
-            | Self::Remove { version, .. } => version.as_deref(),
-        }
     }
 }
 
