@@ -98,7 +98,14 @@ pub(crate) fn render(
                 arriving.extend(to_cluster_ips(family, node));
             }
             let mut leaving: Vec<Rule> = refusals.into_iter().collect();
-            leaving.extend(jump_if_used(TreeName::ClusterIps, CLUSTER_IPS));
+            // A connection that began while the rules were missing, before a start or until a repair, is
+            // still addressed to the cluster IP at any port. Until the agent has deleted it, its
+            // packets are dropped: if they were rejected, the client would not try again.
+            let unused_ports = jump_if_used(TreeName::ClusterIps, CLUSTER_IPS);
+            leaving.extend(unused_ports.map(|rule| Rule {
+                matches: vec![Match::UnconfirmedConnection],
+                ..rule
+            }));
             // A packet that is still addressed to a Service CIDR has no Service.
             let cidrs = config.service_cidrs.iter();
             let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);

@@ -333,6 +333,8 @@ impl<'a> Walk<'a> {
                 let dnat = self.redirected.is_some() && states.has(States::DNAT);
                 states.has(States::NEW) || dnat
             }
+            // The packet is the first of its connection.
+            Match::UnconfirmedConnection => true,
             Match::Mark { value, mask } => self.mark & mask == *value,
             Match::Recent { list, what } => {
                 let entry = (Arc::clone(list), self.packet.source);

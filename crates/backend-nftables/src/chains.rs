@@ -20,8 +20,9 @@ use netlink::nf_tables::{
 };
 pub(crate) use nftables_model::regular;
 use nftables_model::{
-    ALLOW_SOURCES, CountedPackets, CountedRule, REFUSE_CLUSTER_IPS, REFUSE_PORTS, base,
-    counted_rules, refuse_arrivals, refuse_cluster_ips, reject_or_drop, reject_ports,
+    ALLOW_SOURCES, CountedPackets, CountedRule, DROP_UNREDIRECTED, REFUSE_CLUSTER_IPS,
+    REFUSE_PORTS, base, counted_rules, drop_unredirected, refuse_arrivals, refuse_cluster_ips,
+    reject_or_drop, reject_ports,
 };
 
 pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
@@ -55,7 +56,7 @@ const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 const DISPATCH: &str = "dispatch";
 
 /// The rules that count packets.
-pub(crate) const COUNTED: [CountedRule; 9] = counted_rules(CountedRule {
+pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule {
     chain: DISPATCH,
     packets: CountedPackets::NewConnections,
 });
@@ -169,6 +170,10 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         regular(
             REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
+        ),
+        regular(
+            DROP_UNREDIRECTED,
+            drop_unredirected(family, SetName::ClusterIps.as_str()),
         ),
         regular(
             "refuse-arrivals",

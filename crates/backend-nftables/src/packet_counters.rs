@@ -15,7 +15,7 @@ pub struct PacketCounters(nftables_model::PacketCounters);
 impl PacketCounters {
     /// Returns the packets since Signpost's table was created, in this thread's network namespace,
     /// which must always be the same one; fewer where a chain has been written again since. `None`
-    /// if there is no table, or another version has written it. Costs six dumps of a few rules.
+    /// if there is no table, or another version has written it. Costs seven dumps of a few rules.
     pub fn observe(&mut self, family: Family) -> Result<Option<PacketCounts>, PacketCountError> {
         self.0.observe(family, TABLE, &COUNTED)
     }

@@ -30,6 +30,8 @@ pub enum RefusalReason {
     NoSuchPort,
     /// Dropped: no Service has its destination, which is in a Service CIDR.
     NoSuchAddress,
+    /// Dropped: its connection to a cluster IP began before the kernel had the rules.
+    NotRedirected,
     /// Rejected: IPVS has no endpoint and no connection for it.
     NotTakenByIpvs,
 }
@@ -61,6 +63,8 @@ pub const REFUSE: &str = "refuse";
 pub const REFUSE_NODE_PORT: &str = "nodeport-refuse";
 /// The chain that refuses packets to cluster IPs that nothing has redirected.
 pub const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
+/// The chain that drops packets to cluster IPs of connections that began before.
+pub const DROP_UNREDIRECTED: &str = "drop-unredirected";
 /// The chain that rejects packets to a port that the Service of a cluster IP does not have.
 pub const REFUSE_PORTS: &str = "refuse-ports";
 /// The chain that drops packets from outside the source ranges.
@@ -99,7 +103,8 @@ impl CountedPackets {
                 | RefusalReason::NotTakenByIpvs => RuleEnd::Reject,
                 RefusalReason::NoLocalEndpoints
                 | RefusalReason::SourceNotAllowed
-                | RefusalReason::NoSuchAddress => RuleEnd::Drop,
+                | RefusalReason::NoSuchAddress
+                | RefusalReason::NotRedirected => RuleEnd::Drop,
             },
         }
     }
@@ -133,7 +138,7 @@ impl CountedRule {
 
 /// Returns the rules that count packets in a table: those that every table with these chains has,
 /// and one of its own.
-pub const fn counted_rules(own: CountedRule) -> [CountedRule; 9] {
+pub const fn counted_rules(own: CountedRule) -> [CountedRule; 10] {
     [
         own,
         CountedRule::refusing(REFUSE, RefusalReason::NoEndpoints),
@@ -142,6 +147,7 @@ pub const fn counted_rules(own: CountedRule) -> [CountedRule; 9] {
         CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
         CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
         CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
+        CountedRule::refusing(DROP_UNREDIRECTED, RefusalReason::NotRedirected),
         CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
         CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
     ]

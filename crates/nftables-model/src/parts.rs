@@ -15,6 +15,8 @@ use crate::key::{FrontendFields, name};
 const CT_STATE_NEW: u32 = 8;
 /// `IPS_DST_NAT`.
 const CT_STATUS_DNAT: u32 = 1 << 5;
+/// `IPS_CONFIRMED`.
+const CT_STATUS_CONFIRMED: u32 = 1 << 3;
 
 /// An address of a packet.
 #[derive(Debug, Clone, Copy)]
@@ -219,6 +221,11 @@ pub fn ct_new() -> Rule {
 /// Matches packets of connections whose destination was rewritten.
 pub fn ct_dnat() -> Vec<Expression> {
     ct_bit(CtKey::Status, CT_STATUS_DNAT)
+}
+
+/// Matches packets of connections of which an earlier packet has passed all hooks.
+pub(crate) fn ct_confirmed() -> Vec<Expression> {
+    ct_bit(CtKey::Status, CT_STATUS_CONFIRMED)
 }
 
 fn ct_bit(key: CtKey, bit: u32) -> Vec<Expression> {

@@ -12,7 +12,10 @@ use netlink::nf_tables::{
 
 use crate::contents::ChainWithRules;
 use crate::key;
-use crate::parts::{Address, compare, counted, family_of, in_range, marked, member, rule, verdict};
+use crate::packet_counters::DROP_UNREDIRECTED;
+use crate::parts::{
+    Address, compare, counted, ct_confirmed, family_of, in_range, marked, member, rule, verdict,
+};
 
 /// Rules for packets without a usable endpoint; `rejected` matches frontends without any endpoints.
 /// Packets to those are rejected. Packets to a frontend that has endpoints, but none that may be
@@ -25,11 +28,14 @@ pub fn reject_or_drop(mut rejected: Vec<Expression>) -> Vec<Rule> {
 
 /// Rules for packets that are still addressed to a cluster IP after DNAT, and so have no frontend:
 /// they use a port that the Service does not have, which is rejected, or an address that no Service
-/// has, which is dropped.
+/// has, which is dropped. Connections that began while these rules were missing, before a start or
+/// until a repair, are still addressed to it at any port ([`drop_unredirected`]).
 pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) -> Vec<Rule> {
+    let mut begun = ct_confirmed();
+    begun.extend(verdict(Verdict::Jump(key::name(DROP_UNREDIRECTED))).expressions);
     let mut known = member(family, Address::Destination, cluster_ips);
     known.push(Expression::Reject(RejectKind::PortUnreachable));
-    let mut rules = vec![counted(rule(known))];
+    let mut rules = vec![rule(begun), counted(rule(known))];
     for cidr in &config.service_cidrs {
         if family_of(cidr) == family {
             let mut unallocated = in_range(Address::Destination, cidr, Operator::Equal);
@@ -38,6 +44,15 @@ pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) ->
         }
     }
     rules
+}
+
+/// Rules for later packets of an unanswered connection to a cluster IP that was never redirected. The
+/// kernel does not redirect it any more. If it is to a frontend, the agent deletes it, and the client
+/// that tries again is served; if it were rejected, the client would give up.
+pub fn drop_unredirected(family: Family, cluster_ips: &str) -> Vec<Rule> {
+    let mut known = member(family, Address::Destination, cluster_ips);
+    known.extend(verdict(Verdict::Drop).expressions);
+    vec![counted(rule(known))]
 }
 
 /// A rule for packets that arrive for a cluster IP that is also on a device of this node, with a

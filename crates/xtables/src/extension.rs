@@ -24,6 +24,10 @@ pub(crate) struct Extension {
 const LOCAL: u16 = 1 << 2;
 /// `XT_CONNTRACK_STATE`, of `xt_conntrack_mtinfo3.match_flags`.
 const CONNTRACK_STATE: u16 = 1;
+/// `XT_CONNTRACK_STATUS`, of the same, and of `invert_flags`.
+const CONNTRACK_STATUS: u16 = 1 << 6;
+/// `IPS_CONFIRMED`.
+const CONFIRMED: u16 = 1 << 3;
 /// `XT_RECENT_CHECK | XT_RECENT_REAP`.
 const RECENT_CHECK_AND_REAP: u8 = 1 | 1 << 5;
 /// `XT_RECENT_SET`.
@@ -77,6 +81,14 @@ pub(crate) fn encode_match(asked: &Match, protocol: Option<Protocol>) -> Extensi
             let fields: [Field<'_>; 2] = [
                 (146, &CONNTRACK_STATE.to_ne_bytes()),
                 (150, &states.to_ne_bytes()),
+            ];
+            Extension::new("conntrack", 3, laid_out(164, &fields))
+        }
+        Match::UnconfirmedConnection => {
+            let fields: [Field<'_>; 3] = [
+                (146, &CONNTRACK_STATUS.to_ne_bytes()),
+                (148, &CONNTRACK_STATUS.to_ne_bytes()),
+                (152, &CONFIRMED.to_ne_bytes()),
             ];
             Extension::new("conntrack", 3, laid_out(164, &fields))
         }
@@ -156,6 +168,7 @@ pub(crate) fn decode_match(
             0 => PacketEnd::Destination,
             _ => PacketEnd::Source,
         }),
+        "conntrack" if u16_at(payload, 146)? == CONNTRACK_STATUS => Match::UnconfirmedConnection,
         "conntrack" => Match::ConnectionState(States(u16_at(payload, 150)?)),
         "mark" => Match::Mark {
             value: u32_at(payload, 0)?,

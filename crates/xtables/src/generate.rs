@@ -100,6 +100,7 @@ pub(crate) fn matches() -> impl Strategy<Value = Match> {
         prop_oneof![Just(PacketEnd::Source), Just(PacketEnd::Destination)]
             .prop_map(Match::LocalAddress),
         states,
+        Just(Match::UnconfirmedConnection),
         (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Match::Mark { value, mask }),
         ("[A-Za-z0-9_-]{1,199}", what).prop_map(|(list, what)| Match::Recent {
             list: list.into(),

@@ -89,6 +89,9 @@ pub enum Match {
     LocalAddress(PacketEnd),
     /// `-m conntrack --ctstate`: any of these states.
     ConnectionState(States),
+    /// `-m conntrack ! --ctstatus CONFIRMED`: no earlier packet of the connection has passed all
+    /// hooks.
+    UnconfirmedConnection,
     /// `-m mark --mark value/mask`.
     Mark {
         /// The value of the packet's mark under `mask`.

@@ -175,6 +175,7 @@ fn name(reason: RefusalReason) -> &'static str {
         RefusalReason::SourceNotAllowed => "source_not_allowed",
         RefusalReason::NoSuchPort => "no_such_port",
         RefusalReason::NoSuchAddress => "no_such_address",
+        RefusalReason::NotRedirected => "not_redirected",
         RefusalReason::NotTakenByIpvs => "not_taken_by_ipvs",
     }
 }

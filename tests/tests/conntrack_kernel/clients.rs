@@ -70,6 +70,22 @@ impl UdpClient {
         };
         parse_server(&String::from_utf8_lossy(&buffer[..length])).map(Some)
     }
+
+    /// Sends a datagram and waits for no longer than `wait`. Fails if the datagram, or an earlier one,
+    /// is refused; returns the server that answers, if any.
+    pub(crate) fn ask_unrefused(&self, wait: Duration) -> Result<Option<u8>> {
+        let mut buffer = [0; 256];
+        self.socket.set_read_timeout(Some(wait))?;
+        let answer = self.socket.send(b"who is there?");
+        match answer.and_then(|_| self.socket.recv(&mut buffer)) {
+            Ok(length) => parse_server(&String::from_utf8_lossy(&buffer[..length])).map(Some),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                Err(error).context("the client is refused")
+            }
+            // Nobody answers, or no route leads anywhere.
+            Err(_) => Ok(None),
+        }
+    }
 }
 
 // === impl Flood ===

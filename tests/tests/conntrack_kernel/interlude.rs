@@ -20,6 +20,10 @@ const ATTEMPTS: usize = 5;
 /// after it, a second, is long enough for a change and its reversal. The smallest table has room
 /// for twice as many.
 const ENTRIES: u64 = 30_000;
+/// How long a client waits for an answer before it asks again, to notice every refusal.
+const OFTEN: Duration = Duration::from_millis(1);
+/// How often it asks before the test looks at its deadline.
+const AT_A_TIME: usize = 50;
 /// The longest pause on a busy machine.
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -57,6 +61,36 @@ pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
 /// Stories: spatiumddi#382, rke2#10469, a flushed ruleset; kubernetes#48370, a client whose
 /// datagrams bypassed a Service.
 pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
+    let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
+    let (client, agent) = begin_without_rules(stage, destination, 0)?;
+    agent.wait_for("an answer after the repair", |_| client.ask())?;
+    Ok(())
+}
+
+/// Failure story T355: rules are back, and a connection that began without them is still one to the
+/// cluster IP itself, as to a port that the Service does not have.
+pub(crate) fn unrefused(stage: &Stage) -> Result<()> {
+    let destination = SocketAddr::new(cluster_ip(Family::Ipv4), UDP_PORT);
+    // A pass takes a while among so many, and the client's flow outlives the repair for as long.
+    let (client, agent) = begin_without_rules(stage, destination, ENTRIES)?;
+    agent.wait_for("an answer after the repair", |_| {
+        for _ in 0..AT_A_TIME {
+            if let Some(server) = client.ask_unrefused(OFTEN)? {
+                return Ok(Some(server));
+            }
+        }
+        Ok(None)
+    })?;
+    Ok(())
+}
+
+/// Removes the rules, and lets a client and `others` send through the node before the agent can
+/// repair them.
+fn begin_without_rules(
+    stage: &Stage,
+    destination: SocketAddr,
+    others: u64,
+) -> Result<(UdpClient, LoneAgent)> {
     // Like the rules of network plugins. Without a rule that uses connection state, conntrack is
     // inactive.
     let node = stage.node()?;
@@ -77,15 +111,14 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
         WaitId::Pid(process),
         WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT,
     )?;
-    node.nft(&["delete", "table", "ip", stage.table()])?;
-    let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
+    stage.flush_rules()?;
+    Flood::open(stage.client()?, others)?.send()?;
     let client = UdpClient::open(stage.client()?, destination)?;
     ensure!(client.ask()?.is_none(), "a server answers without rules");
     let past = stage.observe_flows(Protocol::Udp, destination)?;
     ensure!(past.len() == 1, "the client has a flow: {past:?}");
     kill_process(process, Signal::CONT)?;
-    agent.wait_for("an answer after the repair", |_| client.ask())?;
-    Ok(())
+    Ok((client, agent))
 }
 
 /// Finds a client that `server` answers, once it does.

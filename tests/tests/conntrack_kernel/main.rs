@@ -23,7 +23,7 @@ type Test = fn(&Stage) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 14] = [
         (
             "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died",
             stale::dead_endpoint,
@@ -53,6 +53,10 @@ fn main() -> Result<()> {
             interlude::deleted_table,
         ),
         (
+            "t355_a_client_that_came_while_the_table_was_gone_is_not_refused",
+            interlude::unrefused,
+        ),
+        (
             "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow",
             tenant::claims_addresses,
         ),
@@ -78,7 +82,7 @@ fn main() -> Result<()> {
         ),
     ];
     // In mode ipvs, the kernel itself moves flows whose endpoint has left.
-    let with_ipvs: [(&str, Test); 9] = [
+    let with_ipvs: [(&str, Test); 10] = [
         (
             "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died::ipvs",
             stale::dead_endpoint,
@@ -108,6 +112,10 @@ fn main() -> Result<()> {
             interlude::deleted_table,
         ),
         (
+            "t355_a_client_that_came_while_the_table_was_gone_is_not_refused::ipvs",
+            interlude::unrefused,
+        ),
+        (
             "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow::ipvs",
             tenant::claims_addresses,
         ),
@@ -127,12 +135,21 @@ fn main() -> Result<()> {
         trial.with_ignored_flag(lacks_ipvs.is_some())
     });
     let mut trials: Vec<Trial> = trials.into_iter().chain(with_ipvs).collect();
+    let with_iptables: [(&str, Test); 2] = [
+        (
+            "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow",
+            tenant::claims_addresses,
+        ),
+        (
+            "t355_a_client_that_came_while_the_table_was_gone_is_not_refused",
+            interlude::unrefused,
+        ),
+    ];
     for variant in [Variant::NfTables, Variant::Legacy] {
-        let name = "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow";
-        let name = format!("{name}::iptables_{variant}");
-        trials.push(trial(&name, move || {
-            tenant::claims_addresses(&Stage::build_beside(variant)?)
-        }));
+        for (name, test) in with_iptables {
+            let name = format!("{name}::iptables_{variant}");
+            trials.push(trial(&name, move || test(&Stage::build_beside(variant)?)));
+        }
     }
     let mut arguments = Arguments::from_args();
     // The tests measure figures and wait for silence.

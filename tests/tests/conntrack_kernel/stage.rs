@@ -124,12 +124,26 @@ impl Stage {
         self.mode
     }
 
-    /// Returns the name of Signpost's tables.
-    pub(crate) fn table(&self) -> &'static str {
-        match self.mode {
-            Mode::Ipvs => "signpost-ipvs",
-            Mode::Nftables | Mode::Iptables => "signpost",
+    /// Removes the rules of the agent, or all rules of the tables that it shares with others.
+    pub(crate) fn flush_rules(&self) -> Result<()> {
+        let node = self.node()?;
+        let Some(variant) = self.variant else {
+            let table = match self.mode {
+                Mode::Ipvs => "signpost-ipvs",
+                Mode::Nftables | Mode::Iptables => "signpost",
+            };
+            return node.nft(&["delete", "table", "ip", table]).map(drop);
+        };
+        let program = match variant {
+            Variant::NfTables => "iptables-nft",
+            Variant::Legacy => "iptables-legacy",
+        };
+        for table in ["nat", "filter", "mangle"] {
+            let mut command = node.command(program);
+            let status = command.args(["-w", "-t", table, "-F"]).status()?;
+            ensure!(status.success(), "{program} -t {table} -F: {status}");
         }
+        Ok(())
     }
 
     /// Returns the namespace of the agent.

@@ -49,6 +49,7 @@ impl Rule {
                 f.write_str("-m addrtype --dst-type LOCAL ")
             }
             Match::ConnectionState(states) => write!(f, "-m conntrack --ctstate {states} "),
+            Match::UnconfirmedConnection => f.write_str("-m conntrack ! --ctstatus CONFIRMED "),
             Match::Mark { value, mask } => write!(f, "-m mark --mark {value:#x}/{mask:#x} "),
             Match::Recent { list, what } => match what {
                 Recent::Check { seconds } => write!(
