@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernels image plugin sbom bench fleet generate clean
+.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernels image plugin sbom bench fleet soak generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -90,6 +90,11 @@ bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--serv
 fleet: control-plane ## Measure what the operator costs at 100, 1,000 and 5,000 nodes: `make fleet FLAGS='--nodes 100'`; an hour
 	cargo build --quiet --release --package tests --package operator --bin fleet --bin signpost-operator
 	@target/release/fleet $(FLAGS)
+
+soak: control-plane ## Change and break everything on two nodes for an hour, and count what is lost: `make soak FLAGS='--minutes 10'`
+	@images/programs target/images
+	@cargo build --release --package tests --bin soak
+	@target/release/soak --agent target/images/signpost-agent $(FLAGS)
 
 generate: ## Write what is generated: CRDs and their copies in the chart, pages about API and flags, dashboards and alerts
 	cargo run --quiet --package crds --bin generate-crds

@@ -14,20 +14,20 @@
 //! [`Reading`] for each [`Row`]; the readings of all rounds are the [`Figures`], which become a
 //! table and a chart.
 
-mod arena;
+pub(crate) mod arena;
 mod chart;
-mod contender;
+pub(crate) mod contender;
 mod course;
 mod decode;
-mod echo;
+pub(crate) mod echo;
 mod figures;
 mod large;
 mod listener_thread;
 mod machine;
 mod neighbour;
-mod netlink_dump;
+pub(crate) mod netlink_dump;
 mod packets;
-mod population;
+pub(crate) mod population;
 pub(crate) mod process_tree;
 mod report;
 mod row;
@@ -35,7 +35,7 @@ mod rule_reader;
 mod saved_rules;
 mod store;
 mod virtual_server_table;
-mod writer;
+pub(crate) mod writer;
 
 pub use arena::Arena;
 pub use contender::Contender;

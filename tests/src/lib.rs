@@ -22,6 +22,7 @@ pub mod programmed;
 pub mod real_cluster;
 pub mod scenario;
 pub mod shared;
+pub mod soak;
 pub mod stamped;
 pub mod sysdump;
 pub mod table_owner;

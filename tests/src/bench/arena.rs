@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,7 +29,7 @@ const SERVES_WITHIN: Duration = Duration::from_secs(60);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 9);
 /// The host that routes to all endpoints, so that the node needs one neighbour entry and not one
 /// for each endpoint.
-const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+pub(crate) const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The address of the node on its links.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The range of all endpoint addresses.
@@ -38,9 +39,9 @@ const ENDPOINTS: &str = "10.128.0.0/9";
 #[derive(Debug)]
 pub struct Arena {
     // Fields are dropped in this order: users before what they use.
-    pub(super) writer: Writer,
+    pub(crate) writer: Arc<Writer>,
     stands: [ContenderNode; 2],
-    control_plane: ControlPlane,
+    pub(crate) control_plane: ControlPlane,
     #[expect(dead_code, reason = "held for the sake of its end")]
     network: Network,
     files: TempDir,
@@ -52,10 +53,10 @@ pub struct Arena {
 
 /// A node with a client pod, and a host with all servers.
 #[derive(Debug, Clone)]
-pub(super) struct ContenderNode {
-    pub(super) node: Namespace,
-    pub(super) client: Namespace,
-    pub(super) servers: Namespace,
+pub(crate) struct ContenderNode {
+    pub(crate) node: Namespace,
+    pub(crate) client: Namespace,
+    pub(crate) servers: Namespace,
 }
 
 // === impl Arena ===
@@ -90,7 +91,11 @@ impl Arena {
         let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
         let files = tempfile::Builder::new().prefix("signpost-bench-").tempdir();
         let arena = Arena {
-            writer: Writer::open(&control, &kubeconfig, control_plane.etcd_socket())?,
+            writer: Arc::new(Writer::open(
+                &control,
+                &kubeconfig,
+                control_plane.etcd_socket(),
+            )?),
             stands: stands
                 .try_into()
                 .map_err(|_| anyhow::anyhow!("there are two stands"))?,
@@ -120,10 +125,11 @@ impl Arena {
     }
 
     /// Returns how to start a contender.
-    pub(super) fn entry(&self, contender: Contender) -> Result<Entry> {
+    pub(crate) fn entry(&self, contender: Contender) -> Result<Entry> {
         Ok(Entry {
             contender,
             mode: self.mode,
+            name: addresses::NODE,
             node: self.stand(contender).node.clone(),
             program: match contender {
                 Contender::KubeProxy => self.control_plane.programs().join("kube-proxy"),
@@ -134,7 +140,7 @@ impl Arena {
         })
     }
 
-    pub(super) fn stand(&self, contender: Contender) -> &ContenderNode {
+    pub(crate) fn stand(&self, contender: Contender) -> &ContenderNode {
         let [kube_proxy, signpost] = &self.stands;
         match contender {
             Contender::KubeProxy => kube_proxy,
@@ -210,6 +216,6 @@ impl ContenderNode {
     }
 }
 
-fn node_address() -> std::net::IpAddr {
+pub(crate) fn node_address() -> std::net::IpAddr {
     addresses::node_address(1, Family::Ipv4)
 }

@@ -49,26 +49,28 @@ pub enum Contender {
 
 /// How to start a contender, the same for each start.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub(super) contender: Contender,
     pub(super) mode: Mode,
+    /// The name of the Node.
+    pub(crate) name: &'static str,
     /// The node to program.
-    pub(super) node: Namespace,
+    pub(crate) node: Namespace,
     /// The path of the program.
     pub(super) program: PathBuf,
     /// Its credentials for the API server.
     pub(super) kubeconfig: PathBuf,
     /// The folder of its log and its files.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// A running contender. Killed on drop.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     program: Program,
     node: Namespace,
     /// When it was started.
-    pub(super) started: Instant,
+    pub(crate) started: Instant,
 }
 
 // === impl Contender ===
@@ -117,7 +119,7 @@ fn allocator_settings() -> Result<Vec<(String, String)>> {
 
 /// Returns the spec of the ProxyProfile. Everything but the mode and the detection of local traffic
 /// has its default.
-pub(super) fn profile(mode: Mode) -> Value {
+pub(crate) fn profile(mode: Mode) -> Value {
     json!({
         "mode": mode.word(),
         "detectLocal": {"mode": "ClusterCIDR", "clusterCIDRs": [cluster_cidr()]},
@@ -153,7 +155,7 @@ fn cluster_cidr() -> String {
 
 impl Entry {
     /// Starts the contender. Nothing is programmed yet when this returns.
-    pub(super) fn start(&self) -> Result<Running> {
+    pub(crate) fn start(&self) -> Result<Running> {
         let mut command = self.node.command(&self.program);
         match self.contender {
             Contender::KubeProxy => {
@@ -165,7 +167,7 @@ impl Entry {
             }
             Contender::Signpost => {
                 command.envs(allocator_settings()?);
-                command.args(["run", "--node", addresses::NODE, "--kubeconfig"]);
+                command.args(["run", "--node", self.name, "--kubeconfig"]);
                 command.arg(&self.kubeconfig);
                 command.arg("--state").arg(self.folder.join("state"));
             }
@@ -269,12 +271,12 @@ impl Entry {
 
 impl Running {
     /// Returns the process tree of the contender.
-    pub(super) fn tree(&self) -> ProcessTree {
+    pub(crate) fn tree(&self) -> ProcessTree {
         ProcessTree::of(self.program.id())
     }
 
     /// Fails if the contender has ended.
-    pub(super) fn ensure_runs(&mut self) -> Result<()> {
+    pub(crate) fn ensure_runs(&mut self) -> Result<()> {
         self.program.ensure_runs()
     }
 
@@ -285,7 +287,7 @@ impl Running {
     }
 
     /// Whether its metrics report a successful sync.
-    pub(super) fn says_programmed(&self) -> bool {
+    pub(crate) fn says_programmed(&self) -> bool {
         // The request fails until the contender listens.
         self.metric(LAST_ROUND).is_ok_and(|time| time > 0.0)
     }

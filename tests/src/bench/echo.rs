@@ -1,7 +1,7 @@
 //! Serves every endpoint from one process, which answers at each address of its namespace.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,8 @@ use socket2::{Domain, Socket, Type};
 use super::population::TARGET;
 use crate::network::Namespace;
 
+/// The port of every endpoint, at any address.
+const ANYWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, TARGET));
 /// How long a server waits before it checks whether to stop.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The length of the accept queue. If it overflows, the client waits a second to retry.
@@ -28,7 +30,7 @@ const WAITING: i32 = 4096;
 
 /// Servers for both protocols. They stop on drop.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     ending: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -38,31 +40,36 @@ pub(super) struct Servers {
 impl Servers {
     /// Starts the servers in the namespace `inside`, on the given processor.
     pub(super) fn start(inside: &Namespace, processor: CpuSet) -> Result<Servers> {
-        let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), TARGET);
-        let (tcp, udp) = inside.enter(|| {
+        let tcp = inside.enter(|| {
             let tcp = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             // Connections of the previous round are still in TIME_WAIT.
             tcp.set_reuse_address(true)?;
-            tcp.bind(&anywhere.into())?;
+            tcp.bind(&ANYWHERE.into())?;
             tcp.listen(WAITING)?;
             tcp.set_read_timeout(Some(PAUSE))?;
-            let udp = UdpSocket::bind(anywhere)?;
-            std::io::Result::Ok((tcp, udp))
+            std::io::Result::Ok(tcp)
         })??;
+        let mut servers = Servers::start_udp(inside, processor.clone())?;
+        let ending = Arc::clone(&servers.ending);
+        let accepts = thread::spawn(move || accept(&tcp.into(), &processor, &ending));
+        servers.threads.push(accepts);
+        Ok(servers)
+    }
+
+    /// Starts the server of UDP alone.
+    pub(crate) fn start_udp(inside: &Namespace, processors: CpuSet) -> Result<Servers> {
+        let udp = inside.enter(|| UdpSocket::bind(ANYWHERE))??;
         udp.set_read_timeout(Some(PAUSE))?;
         // An answer must come from the address of the request, which is one of millions.
         setsockopt(&udp, sockopt::Ipv4PacketInfo, &true)?;
         let ending = Arc::new(AtomicBool::new(false));
-        let (tcp_ending, udp_ending) = (Arc::clone(&ending), Arc::clone(&ending));
-        let threads = vec![
-            thread::spawn(move || accept(&tcp.into(), processor, &tcp_ending)),
-            thread::spawn(move || echo(&udp, processor, &udp_ending)),
-        ];
+        let is_ending = Arc::clone(&ending);
+        let threads = vec![thread::spawn(move || echo(&udp, &processors, &is_ending))];
         Ok(Servers { ending, threads })
     }
 
     /// Stops the servers. Fails if one of them has failed.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         self.ending.store(true, Ordering::Relaxed);
         for thread in std::mem::take(&mut self.threads) {
             let joined = thread.join();
@@ -78,8 +85,8 @@ impl Drop for Servers {
     }
 }
 
-fn accept(listener: &TcpListener, processor: CpuSet, ending: &AtomicBool) -> Result<()> {
-    rustix::thread::sched_setaffinity(None, &processor)?;
+fn accept(listener: &TcpListener, processors: &CpuSet, ending: &AtomicBool) -> Result<()> {
+    rustix::thread::sched_setaffinity(None, processors)?;
     while !ending.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(connection) => drop(connection),
@@ -90,8 +97,8 @@ fn accept(listener: &TcpListener, processor: CpuSet, ending: &AtomicBool) -> Res
     Ok(())
 }
 
-fn echo(socket: &UdpSocket, processor: CpuSet, ending: &AtomicBool) -> Result<()> {
-    rustix::thread::sched_setaffinity(None, &processor)?;
+fn echo(socket: &UdpSocket, processors: &CpuSet, ending: &AtomicBool) -> Result<()> {
+    rustix::thread::sched_setaffinity(None, processors)?;
     let mut bytes = [0; 64];
     let mut space = cmsg_space!([u8; 32]);
     while !ending.load(Ordering::Relaxed) {

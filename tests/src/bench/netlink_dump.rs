@@ -52,7 +52,7 @@ const SET: u16 = 2;
 
 /// The part of a table to list.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Listed {
+pub(crate) enum Listed {
     /// The elements of this set or map.
     Elements(&'static str),
     /// The rules of all chains.
@@ -68,7 +68,7 @@ pub(super) struct Message<'a> {
 
 /// A netlink socket in one network namespace.
 #[derive(Debug)]
-pub(super) struct NetlinkSocket {
+pub(crate) struct NetlinkSocket {
     descriptor: OwnedFd,
     datagram: Vec<u8>,
     sequence: u32,
@@ -93,7 +93,7 @@ pub(super) struct Messages<'a>(&'a [u8]);
 
 impl NetlinkSocket {
     /// Opens a socket for requests in the network namespace of this thread.
-    pub(super) fn open() -> io::Result<NetlinkSocket> {
+    pub(crate) fn open() -> io::Result<NetlinkSocket> {
         NetlinkSocket::open_in_groups(0)
     }
 
@@ -137,7 +137,7 @@ impl NetlinkSocket {
 
     /// Calls `each` with every word in the content of `table` of family `ip`. A table or set that
     /// does not exist is empty; concurrent changes may be included or not.
-    pub(super) fn dump(
+    pub(crate) fn dump(
         &mut self,
         table: &str,
         listed: Listed,

@@ -19,7 +19,7 @@ pub(super) const NAMESPACE: &str = "bench";
 /// The port of every Service.
 const PORT: u16 = 80;
 /// The port of every endpoint.
-pub(super) const TARGET: u16 = 8080;
+pub(crate) const TARGET: u16 = 8080;
 /// The cluster IP of Service 0. Lower addresses are reserved for the cluster itself.
 const FIRST_CLUSTER_IP: u32 = u32::from_be_bytes([10, 96, 1, 0]);
 /// The first address of an endpoint.
@@ -47,13 +47,13 @@ pub struct Population {
 
 /// The replacement of one endpoint by another.
 #[derive(Debug, Clone)]
-pub(super) struct Replacement {
+pub(crate) struct Replacement {
     /// The name of the slice.
     pub(super) slice: String,
     /// The merge patch.
     pub(super) patch: Value,
     /// The new address, which no endpoint had before.
-    pub(super) fresh: Ipv4Addr,
+    pub(crate) fresh: Ipv4Addr,
 }
 
 // === impl Population ===
@@ -149,7 +149,7 @@ impl Population {
     }
 
     /// Replaces one endpoint of a Service by one with a new address.
-    pub(super) fn replace_endpoint(&mut self, service: u32) -> Replacement {
+    pub(crate) fn replace_endpoint(&mut self, service: u32) -> Replacement {
         let fresh = Ipv4Addr::from(self.next_fresh);
         self.next_fresh = match self.next_fresh {
             LAST_ENDPOINT => FIRST_FRESH,
@@ -193,7 +193,7 @@ pub(super) fn service(number: u32) -> Result<Service> {
 }
 
 /// Returns the address and port of a Service.
-pub(super) fn frontend(number: u32) -> SocketAddr {
+pub(crate) fn frontend(number: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(number).into(), PORT)
 }
 
@@ -203,18 +203,18 @@ pub(super) fn cluster_ip(number: u32) -> Ipv4Addr {
 }
 
 /// The Service that has this cluster IP, if there are `services`.
-pub(super) fn service_at(address: u32, services: u32) -> Option<u32> {
+pub(crate) fn service_at(address: u32, services: u32) -> Option<u32> {
     let number = address.checked_sub(FIRST_CLUSTER_IP)?;
     (number < services).then_some(number)
 }
 
 /// Whether this is the address of an endpoint.
-pub(super) fn is_endpoint(address: u32) -> bool {
+pub(crate) fn is_endpoint(address: u32) -> bool {
     (FIRST_ENDPOINT..=LAST_ENDPOINT).contains(&address)
 }
 
 /// The protocol of a Service: every second one is UDP.
-pub(super) fn protocol(number: u32) -> Protocol {
+pub(crate) fn protocol(number: u32) -> Protocol {
     match number.is_multiple_of(2) {
         true => Protocol::Tcp,
         false => Protocol::Udp,

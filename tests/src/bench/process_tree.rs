@@ -26,7 +26,7 @@ pub(crate) struct ProcessTree {
 }
 
 /// An amount of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) u64);
 
 /// A value sampled repeatedly until stopped.
@@ -167,7 +167,7 @@ impl ChildrenWatch {
 
 /// Returns the memory used by the kernel itself on the whole machine: slabs, vmalloc and per-CPU
 /// memory.
-pub(super) fn observe_kernel_memory() -> Result<Bytes> {
+pub(crate) fn observe_kernel_memory() -> Result<Bytes> {
     let text = fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
     let fields = ["Slab", "VmallocUsed", "Percpu"];
     let kilobytes = text.lines().filter_map(|line| {

@@ -36,7 +36,7 @@ const SORTS: u32 = 2;
 const BEFORE_LARGE: Duration = Duration::from_millis(500);
 
 /// Writes over its own connections, from the network namespace of the API server.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     inside: Namespace,
     runtime: Runtime,
     client: Client,
@@ -46,11 +46,11 @@ pub(super) struct Writer {
 
 /// A change that the API server has answered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// The address that identifies the change in the kernel.
-    pub(super) address: Ipv4Addr,
+    pub(crate) address: Ipv4Addr,
     /// When the answer arrived.
-    pub(super) answered: Instant,
+    pub(crate) answered: Instant,
 }
 
 // === impl Writer ===
@@ -134,7 +134,7 @@ impl Writer {
 
     /// Replaces endpoints at a steady rate, without waiting for earlier answers. Returns the writes
     /// in no particular order.
-    pub(super) fn replace_steadily(
+    pub(crate) fn replace_steadily(
         &self,
         replacements: Vec<Replacement>,
         every: Duration,
