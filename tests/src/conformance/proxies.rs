@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Proxy, Setting};
 use crate::real_cluster::RealCluster;
 use crate::real_cluster::helm::{self, Helm};
-use crate::real_cluster::kube_proxy::{self, LABEL};
+use crate::real_cluster::kube_proxy::{self, LABEL, Mode};
 
 /// The version of Signpost, its chart and its images.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -19,7 +19,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(300);
 pub fn install(proxy: Proxy, cluster: &RealCluster) -> Result<()> {
     match proxy {
         Proxy::Signpost => install_signpost(cluster),
-        Proxy::KubeProxy => kube_proxy::install(cluster),
+        Proxy::KubeProxy => kube_proxy::install(cluster, Mode::Nftables),
     }
 }
 

@@ -58,6 +58,11 @@ impl Programs {
         Ok(Programs { folder })
     }
 
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Makes `command` find only these programs, and use a separate lock file.
     pub fn show_to(&self, command: &mut Command) -> Result<()> {
         let before = env::var_os("PATH").unwrap_or_default();

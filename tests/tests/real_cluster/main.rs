@@ -9,6 +9,7 @@ mod command_line;
 mod first_hour;
 mod installed;
 mod machines;
+mod other_modes;
 mod outage;
 mod page;
 mod plugin;
@@ -134,11 +135,23 @@ fn main() -> Result<ExitCode> {
             run(stage, test)
         })
     });
-    let last = shared.trial(
-        "t17_t18_a_cluster_goes_from_kube_proxy_to_signpost_and_back_without_a_lost_connection",
-        |stage| run(stage, takeover::from_kube_proxy_and_back),
-    );
-    let trials = [first, page].into_iter().chain(others).chain([last]);
+    // They start without Signpost, or after a handback.
+    let takeovers: [(&str, Test); 3] = [
+        (
+            "t17_t18_a_cluster_goes_from_kube_proxy_to_signpost_and_back_without_a_lost_connection",
+            takeover::from_kube_proxy_and_back,
+        ),
+        (
+            "t305_a_cluster_goes_from_kube_proxy_in_mode_iptables_to_signpost_and_back_without_a_lost_connection",
+            other_modes::nf_tables,
+        ),
+        (
+            "t305_a_cluster_goes_from_kube_proxy_with_legacy_iptables_to_signpost_and_back_without_a_lost_connection",
+            other_modes::legacy,
+        ),
+    ];
+    let takeovers = takeovers.map(|(name, test)| shared.trial(name, move |stage| run(stage, test)));
+    let trials = [first, page].into_iter().chain(others).chain(takeovers);
     let trials = trials.collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Before the enclosure ends, which kills everything that is left.

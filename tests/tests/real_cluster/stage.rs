@@ -99,23 +99,27 @@ impl Stage {
         for node in nodes.into_iter().filter(|node| *node > NODES) {
             self.cluster.remove_node(node)?;
         }
-        if self
-            .kubectl(&[
-                "get",
-                "daemonset",
-                "signpost-agent",
-                "--namespace",
-                NAMESPACE,
-            ])
-            .is_err()
-        {
-            self.install()?;
-        }
+        self.ensure_installed()?;
         self.patch_profile(PROFILE)?;
         self.scale(SHIFTING, SERVERS)?;
         self.wait_until_ready()?;
         for shop in [STEADY, SHIFTING] {
             self.wait_until_served(shop, &self.observe_servers(shop)?, DEADLINE)?;
+        }
+        Ok(())
+    }
+
+    /// Installs Signpost if it is not installed.
+    pub(crate) fn ensure_installed(&self) -> Result<()> {
+        let agents = [
+            "get",
+            "daemonset",
+            "signpost-agent",
+            "--namespace",
+            NAMESPACE,
+        ];
+        if self.kubectl(&agents).is_err() {
+            self.install()?;
         }
         Ok(())
     }

@@ -3,14 +3,15 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::deadline::wait_for;
-use tests::real_cluster::kube_proxy;
+use tests::real_cluster::kube_proxy::{self, Mode};
 
 use crate::shop::{STEADY, client};
 use crate::stage::{DEADLINE, NODES, Stage};
 
 /// A node label that no node has.
 const WANTED: &str = "signpost.dev/kube-proxy";
-const DETECTED: &str = "ForeignProxyDetected";
+/// The condition that reports rules of another proxy.
+pub(crate) const DETECTED: &str = "ForeignProxyDetected";
 
 /// The tables of both proxies, which show which one forwards.
 const SIGNPOST: [&str; 2] = ["table ip signpost", "table ip6 signpost"];
@@ -19,7 +20,7 @@ const KUBE_PROXY: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 /// A cluster with kube-proxy moves to Signpost, back, and to Signpost again, with the same clients
 /// all the time.
 pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
-    kube_proxy::install(&stage.cluster)?;
+    kube_proxy::install(&stage.cluster, Mode::Nftables)?;
     let servers = stage.observe_servers(STEADY)?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
     let connections = stage.connect()?;
@@ -48,12 +49,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
 
     start_kube_proxy(stage)?;
-    // Rejected until kube-proxy's rules are complete. Its Pods count as ready before that, because
-    // Signpost's agent answers at the port of their probe.
-    let reported = wait_for("kube-proxy to be able to go on", DEADLINE, || {
-        Ok(migrate(stage, &["handback"]).ok())
-    })?;
-    println!("{reported}");
+    println!("{}", hand_back(stage)?);
     expect_tables(stage, &KUBE_PROXY, &SIGNPOST)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
     expect_answers(stage, false)?;
@@ -88,41 +84,24 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
         let phase = stage.kubectl(&["get", "proxyprofiles", output])?;
         Ok((phase == "Settled").then_some(()))
     })?;
-    stage.kubectl(&[
-        "delete",
-        "daemonset",
-        "kube-proxy",
-        "--namespace",
-        kube_proxy::NAMESPACE,
-    ])?;
+    kube_proxy::remove(&stage.cluster)?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
     connections.finish_unharmed()
 }
 
 /// Sets in the profile which proxy serves its nodes, without a waiting time between nodes.
-fn set_handover(stage: &Stage, handover: &str) -> Result<()> {
+pub(crate) fn set_handover(stage: &Stage, handover: &str) -> Result<()> {
     let spec = json!({"handover": handover, "rollout": {"minReady": "0s"}});
     stage.patch_profile(&json!({"spec": spec}).to_string())
 }
 
 /// Deletes kube-proxy's Pods; its rules stay.
-fn stop_kube_proxy(stage: &Stage) -> Result<()> {
+pub(crate) fn stop_kube_proxy(stage: &Stage) -> Result<()> {
     select_nodes(stage, &json!({WANTED: "wanted"}))?;
-    wait_for("kube-proxy to be gone from all nodes", DEADLINE, || {
-        let selector = format!("--selector={}={}", kube_proxy::LABEL.0, kube_proxy::LABEL.1);
-        let pods = [
-            "get",
-            "pods",
-            "--namespace",
-            kube_proxy::NAMESPACE,
-            "--output=name",
-            &selector,
-        ];
-        Ok(stage.kubectl(&pods)?.is_empty().then_some(()))
-    })
+    kube_proxy::wait_until_gone(&stage.cluster)
 }
 
-fn start_kube_proxy(stage: &Stage) -> Result<()> {
+pub(crate) fn start_kube_proxy(stage: &Stage) -> Result<()> {
     select_nodes(stage, &json!({WANTED: null}))?;
     kube_proxy::wait_until_ready(&stage.cluster)
 }
@@ -141,8 +120,17 @@ fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
     stage.kubectl(&arguments).map(drop)
 }
 
+/// Hands all nodes back by command; returns its output. It is rejected until kube-proxy's rules are
+/// complete. Its Pods count as ready before that, because Signpost's agent answers at the port of
+/// their probe.
+pub(crate) fn hand_back(stage: &Stage) -> Result<String> {
+    wait_for("kube-proxy to be able to go on", DEADLINE, || {
+        Ok(migrate(stage, &["handback"]).ok())
+    })
+}
+
 /// Runs `kubectl signpost migrate`; returns its output.
-fn migrate(stage: &Stage, arguments: &[&str]) -> Result<String> {
+pub(crate) fn migrate(stage: &Stage, arguments: &[&str]) -> Result<String> {
     let ran = stage.signpost(0, &[&["migrate"], arguments].concat())?;
     Ok(ran.text)
 }
@@ -179,7 +167,12 @@ fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
 }
 
 /// Waits until every NodeProxy has the condition with this reason.
-fn wait_for_condition(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<()> {
+pub(crate) fn wait_for_condition(
+    stage: &Stage,
+    kind: &str,
+    status: &str,
+    reason: &str,
+) -> Result<()> {
     let what = format!("{kind} {status} {reason} on all nodes");
     wait_for(&what, DEADLINE, || {
         let all = stage.observe_node_proxies()?.len();
