@@ -2,6 +2,7 @@
 
 mod host_ports;
 mod obstacle;
+mod service_ports;
 mod starter;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +26,8 @@ use crate::config::Note;
 use crate::ending::Ending;
 use crate::pod_network::{PodNetwork, compare};
 use host_ports::Mover;
-pub(super) use host_ports::ServicePorts;
 pub(super) use obstacle::{Obstacle, Warning};
+pub(super) use service_ports::ServicePorts;
 use starter::kube_proxy_pods;
 
 /// The data read from the cluster.
@@ -173,13 +174,14 @@ fn add_network(plans: &mut [NodePlan], of_nodes: &[NodeEvidence<'_>], network: &
     let with_outside = comparison.outside.iter().map(|(pod, _)| pod.node.as_str());
     let with_outside: BTreeSet<&str> = with_outside.collect();
     let movers: Vec<Mover<'_>> = moving.iter().map(|(_, mover)| *mover).collect();
-    let mut warnings = host_ports::warnings(&movers, &network.pods, &network.services);
+    let mut clashes = host_ports::find_clashes(&movers, &network.pods, &network.services);
     for (plan, _) in &mut moving {
         if with_outside.contains(plan.name.as_str()) {
             plan.obstacles.push(Obstacle::of_pod_addresses(&comparison));
         }
-        plan.warnings
-            .extend(warnings.remove(&plan.name).unwrap_or_default());
+        let of_node = clashes.remove(&plan.name).unwrap_or_default();
+        plan.obstacles.extend(of_node.obstacles);
+        plan.warnings.extend(of_node.warnings);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{DEADLINE, NAMESPACE, NODES};
 const READY: (&str, &str, &str) = ("Ready", "True", "Programmed");
 const BACK: (&str, &str, &str) = ("Ready", "False", "HandedBack");
 const FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "True", "KubeProxyNftables");
+const FOUND_IPVS: (&str, &str, &str) = ("ForeignProxyDetected", "True", "KubeProxyIpvs");
 const NONE_FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "False", "NoneFound");
 
 impl Cluster {
@@ -225,6 +226,16 @@ pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_
         &text,
         &["left out", "n1: DaemonSet", "n2: detectLocal.mode"],
     )?;
+
+    // Failure story T306: in that mode it is certain that the Pod answers until the takeover.
+    cluster.report_conditions("n3", &[BACK, FOUND_IPVS])?;
+    let expected = "n3: host port 30080/TCP (default/inside) is also a node port of Service default/cart: in kube-proxy's \
+                    mode ipvs the Pod answers, in Signpost's mode nftables the Service answers\n  next: give the Pods";
+    let text = cli.expect(3, &["migrate", "plan"])?;
+    expect_words(&text, &[expected])?;
+    ensure!(!text.contains("ready for a takeover"), "{text}");
+    let text = cli.expect(3, &["migrate", "takeover", "--node=n3"])?;
+    expect_words(&text, &["left out", expected])?;
     waits_for_the_daemon_set(cluster, &cli)
 }
 

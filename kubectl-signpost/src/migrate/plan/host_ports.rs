@@ -3,7 +3,8 @@
 //!
 //! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
 //! proxy's mode (decision 0027). Where Signpost's rules are beside kube-proxy's, they decide already,
-//! and a takeover changes nothing (decision 0076).
+//! and a takeover changes nothing (decision 0076). Where another one certainly answers afterwards, that
+//! is an obstacle, and where the API does not say which one answers now, a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,35 +17,18 @@ use crds::condition::{
 };
 use crds::profile::mechanism::Mode;
 use crds::starter::is_handed_back;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::find;
-use super::obstacle::Warning;
+use super::obstacle::{Obstacle, Warning};
+use super::service_ports::{ServicePorts, Sources};
 use crate::check::first;
 use crate::pod_network::{PodNetwork, Protocol};
 
-/// The ports of a Service that may be ports of nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::migrate) struct ServicePorts {
-    /// The namespace and the name: `shop/cart`.
-    name: String,
-    ports: Vec<(Protocol, i32)>,
-    node_ports: Vec<(Protocol, i32)>,
-    /// The load-balancer IPs at which nodes take `ports`.
-    load_balancer_ips: Vec<IpAddr>,
-    /// The clients of the load-balancer IPs.
-    sources: Sources,
-}
-
-/// Which clients reach a load-balancer IP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sources {
-    All,
-    /// Those in `loadBalancerSourceRanges`.
-    InRanges,
-}
+/// The next step about a common port.
+const GIVE_ANOTHER_PORT: &str = "give the Pods or the Service another port, or make sure that clients of this port may reach the other one";
 
 /// What a port of nodes is of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +36,7 @@ enum Kind {
     NodePort,
     LoadBalancer,
     LoadBalancerWithRanges,
+    External,
 }
 
 /// The Services that have a port of nodes, by protocol and number.
@@ -102,13 +87,22 @@ struct Clash<'a> {
     change: Change,
 }
 
+/// The host ports of a node that change hands, or may.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// Another one answers after the takeover.
+    pub(super) obstacles: Vec<Obstacle>,
+    /// Another one may answer.
+    pub(super) warnings: Vec<Warning>,
+}
+
 /// Returns for each node the host ports of its Pods that change hands. Nodes that have the same in
-/// common have the same warning, so that it is printed once.
-pub(super) fn warnings(
+/// common have the same finding, so that it is printed once.
+pub(super) fn find_clashes(
     movers: &[Mover<'_>],
     pods: &[PodNetwork],
     services: &[ServicePorts],
-) -> BTreeMap<String, Vec<Warning>> {
+) -> BTreeMap<String, Findings> {
     let movers = movers.iter();
     let movers: BTreeMap<String, (Mover<'_>, Change)> = movers
         .filter_map(|mover| Some((mover.node.name_any(), (*mover, Change::of(mover)?))))
@@ -137,17 +131,28 @@ pub(super) fn warnings(
             }
         }
     }
-    let mut warnings: BTreeMap<String, Vec<Warning>> = BTreeMap::new();
+    let mut findings: BTreeMap<String, Findings> = BTreeMap::new();
     for (clash, pods) in clashes {
         let names: BTreeSet<String> = pods.iter().map(|(_, pod)| (*pod).to_owned()).collect();
-        let warning = clash.warning(&names);
+        let what = clash.in_words(&names);
         let nodes: BTreeSet<&str> = pods.iter().map(|(node, _)| *node).collect();
         for node in nodes {
-            let of_node = warnings.entry(node.to_owned()).or_default();
-            of_node.push(warning.clone());
+            let of_node = findings.entry(node.to_owned()).or_default();
+            let what = what.clone();
+            match clash.change.before() {
+                Winner::Latest => of_node.warnings.push(Warning {
+                    what,
+                    next: GIVE_ANOTHER_PORT.to_owned(),
+                }),
+                Winner::Service | Winner::Pod => of_node.obstacles.push(Obstacle {
+                    what,
+                    next: format!("{GIVE_ANOTHER_PORT}; then --force leads past this"),
+                    yields_to_force: true,
+                }),
+            }
         }
     }
-    warnings
+    findings
 }
 
 fn index(services: &[ServicePorts]) -> Index<'_> {
@@ -165,63 +170,32 @@ fn index(services: &[ServicePorts]) -> Index<'_> {
         for port in balanced.filter(|_| !service.load_balancer_ips.is_empty()) {
             index.entry(*port).or_default().push((service, kind));
         }
+        let external = service.ports.iter();
+        for port in external.filter(|_| !service.external_ips.is_empty()) {
+            let found = index.entry(*port).or_default();
+            found.push((service, Kind::External));
+        }
     }
     index
-}
-
-// === impl ServicePorts ===
-
-impl ServicePorts {
-    /// Returns the ports of `service`; `None` if none can be a port of a node. An external IP
-    /// cannot: Signpost serves none that is an address of the node.
-    pub(in crate::migrate) fn of(service: &Service) -> Option<ServicePorts> {
-        let spec = service.spec.as_ref()?;
-        let ports = spec.ports.iter().flatten();
-        let ports = ports.filter_map(|port| {
-            let protocol = Protocol::named(port.protocol.as_deref())?;
-            Some((
-                (protocol, port.port),
-                port.node_port.map(|port| (protocol, port)),
-            ))
-        });
-        let (ports, node_ports): (Vec<_>, Vec<Option<_>>) = ports.unzip();
-        let node_ports: Vec<(Protocol, i32)> = node_ports.into_iter().flatten().collect();
-        let status = service.status.as_ref();
-        let balancer = status.and_then(|status| status.load_balancer.as_ref());
-        let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
-        // A proxy between clients and nodes keeps its address to itself.
-        let own = ingress.into_iter().flatten();
-        let own = own.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
-        let load_balancer_ips = own.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok());
-        let load_balancer_ips: Vec<IpAddr> = load_balancer_ips.collect();
-        let ranges = spec.load_balancer_source_ranges.as_ref();
-        let sources = match ranges.is_none_or(Vec::is_empty) {
-            true => Sources::All,
-            false => Sources::InRanges,
-        };
-        let namespace = service.namespace().unwrap_or_default();
-        let is_any = !node_ports.is_empty() || !load_balancer_ips.is_empty();
-        is_any.then(|| ServicePorts {
-            name: format!("{namespace}/{}", service.name_any()),
-            ports,
-            node_ports,
-            load_balancer_ips,
-            sources,
-        })
-    }
 }
 
 // === impl Mover ===
 
 impl Mover<'_> {
-    /// Whether Signpost takes a port of `service` at this address of the node, or at any.
+    /// Whether a port of `service` at this address of the node, or at any, is the proxies': Signpost
+    /// takes it, or at an external IP kube-proxy does.
     fn takes(&self, address: Option<IpAddr>, service: &ServicePorts, kind: Kind) -> bool {
         if kind == Kind::NodePort {
             return self.takes_node_ports(address);
         }
         let own = self.addresses();
-        let mut balanced = service.load_balancer_ips.iter();
-        balanced.any(|ip| own.contains(ip) && address.is_none_or(|at| at == *ip))
+        let mut ips = match kind {
+            Kind::External => service.external_ips.iter(),
+            Kind::NodePort | Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
+                service.load_balancer_ips.iter()
+            }
+        };
+        ips.any(|ip| own.contains(ip) && address.is_none_or(|at| at == *ip))
     }
 
     /// Whether Signpost takes node ports at this address of the node, or at any.
@@ -306,6 +280,8 @@ impl Change {
     fn after(self, kind: Kind) -> Winner {
         match (self.to, kind) {
             (Mode::Ipvs, Kind::LoadBalancerWithRanges) => Winner::Pod,
+            // Refused by Signpost, and reported.
+            (_, Kind::External) => Winner::Pod,
             (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => Winner::Service,
         }
     }
@@ -327,7 +303,7 @@ impl OwnRules {
 // === impl Clash ===
 
 impl Clash<'_> {
-    fn warning(&self, pods: &BTreeSet<String>) -> Warning {
+    fn in_words(&self, pods: &BTreeSet<String>) -> String {
         let Clash {
             protocol,
             port,
@@ -337,19 +313,15 @@ impl Clash<'_> {
         } = self;
         let protocol = protocol.name();
         let of = kind.in_words();
-        Warning {
-            what: format!(
-                "host port {port}/{protocol} ({}) is also {of} of Service {service}: in kube-proxy's mode {} {}, in \
-                 Signpost's mode {} {}",
-                first(pods.iter()),
-                change.from,
-                change.before().in_words(),
-                change.to,
-                change.after(*kind).in_words()
-            ),
-            next: "give the Pods or the Service another port, or make sure that clients of this port may reach the other one"
-                .to_owned(),
-        }
+        format!(
+            "host port {port}/{protocol} ({}) is also {of} of Service {service}: in kube-proxy's mode {} {}, in \
+             Signpost's mode {} {}",
+            first(pods.iter()),
+            change.from,
+            change.before().in_words(),
+            change.to,
+            change.after(*kind).in_words()
+        )
     }
 }
 
@@ -361,6 +333,9 @@ impl Kind {
             Kind::NodePort => "a node port",
             Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
                 "a port of a load-balancer IP that is the node's address"
+            }
+            Kind::External => {
+                "a port of an external IP that is the node's address, where Signpost serves none,"
             }
         }
     }

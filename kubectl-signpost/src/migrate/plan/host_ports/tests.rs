@@ -29,7 +29,7 @@ fn service(name: &str, port: &Value, ip: Option<&str>) -> ServicePorts {
     ServicePorts::of(&service).expect("it has ports of nodes")
 }
 
-/// The first warning about each node: those of kube-proxy's mode `from` move to Signpost's `to`.
+/// The first finding about each node: those of kube-proxy's mode `from` move to Signpost's `to`.
 /// Before, the nodes report `ready`.
 fn warned(
     ready: Said,
@@ -38,6 +38,24 @@ fn warned(
     pods: &[(&str, &str, Value)],
     services: &[ServicePorts],
 ) -> BTreeMap<String, String> {
+    let findings = found(ready, from, to, pods, services).into_iter();
+    let first = findings.map(|(node, findings)| {
+        let obstacles = findings.obstacles.into_iter();
+        let mut all = obstacles.map(|obstacle| obstacle.what);
+        let warnings = findings.warnings.into_iter();
+        let first = all.next().or(warnings.map(|warning| warning.what).next());
+        (node, first.expect("there is one"))
+    });
+    first.collect()
+}
+
+fn found(
+    ready: Said,
+    from: Said,
+    to: Mode,
+    pods: &[(&str, &str, Value)],
+    services: &[ServicePorts],
+) -> BTreeMap<String, Findings> {
     let nodes = [node("n1", "192.168.0.1"), node("n2", "192.168.0.2")];
     let conditions = conditions(&[ready, from]);
     let config = EffectiveConfig::of(&crds::ProxyProfileSpec {
@@ -52,10 +70,7 @@ fn warned(
     let pods = pods.iter();
     let pods = pods.map(|(name, node, port)| pod(name, node, &["10.0.1.9"], &json!([port])));
     let pods: Vec<PodNetwork> = pods.filter_map(|pod| PodNetwork::of(&pod)).collect();
-    let warnings = warnings(&movers, &pods, services).into_iter();
-    warnings
-        .map(|(node, warnings)| (node, warnings[0].what.clone()))
-        .collect()
+    find_clashes(&movers, &pods, services)
 }
 
 fn host_port(port: u16) -> Value {
@@ -76,18 +91,64 @@ fn a_host_port_that_is_a_node_port_changes_hands_with_some_modes() {
     let warned_about = warned(READY_BACK, IPVS, Mode::Nftables, &pods, &services);
     let both = ["n1", "n2"].map(|node| (node.to_owned(), expected.to_owned()));
     assert_eq!(warned_about, BTreeMap::from(both));
-    for (from, to, changes) in [
-        (NFTABLES, Mode::Nftables, true),
-        (NFTABLES, Mode::Ipvs, true),
-        (IPTABLES, Mode::Nftables, false),
-        (IPTABLES, Mode::Iptables, false),
-        (IPTABLES, Mode::Ipvs, false),
-        (IPVS, Mode::Iptables, true),
-        (IPVS, Mode::Ipvs, true),
-        (NONE, Mode::Nftables, false),
+}
+
+/// Failure story T306: obstacles and warnings, of a node that was handed back.
+#[test]
+fn t306_a_host_port_that_certainly_changes_hands_stops_a_takeover() {
+    let cart = service("cart", &json!({"port": 80, "nodePort": 30080}), None);
+    let services = [cart];
+    let pods = [("a", "n1", host_port(30080))];
+    for (from, to, expected) in [
+        // Either one may have been attached last.
+        (NFTABLES, Mode::Nftables, (0, 1)),
+        (NFTABLES, Mode::Iptables, (0, 1)),
+        (NFTABLES, Mode::Ipvs, (0, 1)),
+        (IPTABLES, Mode::Nftables, (0, 0)),
+        (IPTABLES, Mode::Iptables, (0, 0)),
+        (IPTABLES, Mode::Ipvs, (0, 0)),
+        (IPVS, Mode::Nftables, (1, 0)),
+        (IPVS, Mode::Iptables, (1, 0)),
+        (IPVS, Mode::Ipvs, (1, 0)),
+        (NONE, Mode::Nftables, (0, 0)),
     ] {
-        let is_warned = !warned(READY_BACK, from, to, &pods, &services).is_empty();
-        assert_eq!(is_warned, changes, "{from:?} {to:?}");
+        let mut found = found(READY_BACK, from, to, &pods, &services);
+        let of_node = found.remove("n1").unwrap_or_default();
+        let counts = (of_node.obstacles.len(), of_node.warnings.len());
+        assert_eq!(counts, expected, "{from:?} {to:?}");
+        let mut obstacles = of_node.obstacles.iter();
+        assert!(
+            obstacles.all(|obstacle| obstacle.yields_to_force && obstacle.next.contains("--force"))
+        );
+    }
+}
+
+/// Failure story T306: Signpost takes nothing at an external IP that is the node's address, and the
+/// rules of kube-proxy do until the takeover, whether Signpost's are beside them or not.
+#[test]
+fn t306_a_host_port_at_an_external_ip_goes_to_the_pod() {
+    let mut web = service("web", &json!({"port": 443, "nodePort": 30443}), None);
+    let pods = [("a", "n1", host_port(443)), ("b", "n2", host_port(443))];
+    let counts = |web: &ServicePorts, ready, from| {
+        let services = std::slice::from_ref(web);
+        let found = found(ready, from, Mode::Nftables, &pods, services);
+        let obstacles = found.values().map(|found| found.obstacles.len());
+        let warnings = found.values().map(|found| found.warnings.len());
+        (
+            found.contains_key("n2"),
+            obstacles.sum::<usize>(),
+            warnings.sum::<usize>(),
+        )
+    };
+    assert_eq!(counts(&web, READY_BACK, IPTABLES), (false, 0, 0));
+    // The address of n1, and one that is of no node.
+    for ip in ["192.168.0.1", "198.51.100.1"] {
+        web.external_ips.push(ip.parse().expect("an address"));
+    }
+    for ready in [READY_BACK, READY_TRUE] {
+        assert_eq!(counts(&web, ready, IPTABLES), (false, 1, 0));
+        assert_eq!(counts(&web, ready, NFTABLES), (false, 0, 1));
+        assert_eq!(counts(&web, ready, IPVS), (false, 0, 0));
     }
 }
 
@@ -163,8 +224,10 @@ fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
 fn services_without_ports_of_nodes_are_left_out() {
     let of =
         |service: Value| ServicePorts::of(&serde_json::from_value(service).expect("a Service"));
-    let inside = json!({"spec": {"ports": [{"port": 80}], "externalIPs": ["192.168.0.1"]}});
+    let inside = json!({"spec": {"ports": [{"port": 80}]}});
     assert_eq!(of(inside), None);
+    let outside = json!({"spec": {"ports": [{"port": 80}], "externalIPs": ["192.168.0.1"]}});
+    assert!(of(outside).is_some());
     let proxied = json!({"ip": "192.168.0.1", "ipMode": "Proxy"});
     let proxied = json!({
         "spec": {"ports": [{"port": 80}]},
