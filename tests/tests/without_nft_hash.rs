@@ -3,37 +3,96 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use backend_nftables::open;
-use dataplane::{Dataplane, compile};
+use dataplane::{Dataplane, Mechanism, compile};
 use libtest_mimic::Arguments;
-use reconciler::{FamilyReconciler, Reason, SystemClock};
-use testkit::{mk_endpoints, mk_service};
+use reconciler::{FamilyReconciler, FamilySync, Reason, SystemClock};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use tests::ipvs_support::find_ipvs;
 use tests::network::{Network, enter_private_namespaces};
 use tests::trial::trial;
 
+/// The Services, of which every [`STICKY`]th has session affinity.
+const SERVICES: u8 = 20;
+const STICKY: u8 = 7;
+
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let is_missing = env::var_os("SIGNPOST_TESTS_WITHOUT_NFT_HASH").is_some();
-    let test = trial(
-        "t26_without_an_expression_only_the_services_that_need_it_are_held_back",
-        only_affinity_is_lost,
-    );
-    let trials = vec![test.with_ignored_flag(!is_missing)];
+    let is_missing = env::var_os("SIGNPOST_TESTS_WITHOUT_NFT_HASH");
+    let trials = vec![
+        trial(
+            "t26_without_an_expression_only_the_services_that_need_it_are_held_back",
+            only_affinity_is_lost,
+        )
+        .with_ignored_flag(is_missing.is_none()),
+        trial(
+            "t316_in_mode_ipvs_without_an_expression_only_the_services_that_need_it_are_held_back",
+            only_affinity_is_lost_in_mode_ipvs,
+        )
+        .with_ignored_flag(is_missing.is_none() || find_ipvs(&["rr"])?.is_some()),
+    ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 fn only_affinity_is_lost() -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["kernel"])?;
-    let mut dataplane = Dataplane::default();
-    for number in 1..=20 {
+    let [ipv4, _] = namespace.enter(backend_nftables::open)??;
+    let mut family = FamilyReconciler::new(ipv4);
+    expect_those_with_affinity(&family.sync(
+        &desired(Mechanism::Nftables),
+        Reason::Startup,
+        &SystemClock,
+    ))?;
+    let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
+    for number in without_affinity() {
+        let element = format!("10.96.0.{number} . tcp . 80 : 1 . 0x03000001");
+        ensure!(listed.contains(&element), "no {element} in:\n{listed}");
+    }
+    Ok(())
+}
+
+/// The routing rule and the virtual servers come before the table: nothing of a Service that the
+/// table cannot serve may be left of them, nor may the kernel be read again and again for its sake.
+fn only_affinity_is_lost_in_mode_ipvs() -> Result<()> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["kernel"])?;
+    // Settings are those of the namespace of the thread that writes them.
+    namespace.enter(|| -> Result<()> {
+        let [ipv4, _] = backend_ipvs::open(Path::new("/proc/sys"))?;
+        let mut family = FamilyReconciler::with_modes((Mechanism::Ipvs, ipv4), Vec::new());
+        let desired = desired(Mechanism::Ipvs);
+        expect_those_with_affinity(&family.sync(&desired, Reason::Startup, &SystemClock))?;
+        let again = family.sync(&desired, Reason::Timer, &SystemClock);
+        expect_those_with_affinity(&again)?;
+        Ok(())
+    })??;
+    let listed = namespace.nft(&["list", "map", "ip", "signpost-ipvs", "services"])?;
+    for number in 1..=SERVICES {
+        let is_listed = listed.contains(&format!("10.96.0.{number} . tcp . 80 "));
+        ensure!(
+            is_listed == (number % STICKY != 0),
+            "Service {number} is wrong in:\n{listed}"
+        );
+    }
+    Ok(())
+}
+
+fn without_affinity() -> impl Iterator<Item = u8> {
+    (1..=SERVICES).filter(|number| number % STICKY != 0)
+}
+
+fn desired(mode: Mechanism) -> Dataplane {
+    let config = mk_config().mechanism(mode);
+    let mut dataplane = Dataplane::new(mk_node(1).build(), config.build());
+    for number in 1..=SERVICES {
         let mut service = mk_service(&format!("shop/service-{number}"))
             .cluster_ip(&format!("10.96.0.{number}"))
             .port("http", 80);
-        if number % 7 == 0 {
+        if number % STICKY == 0 {
             service = service.client_ip_affinity(Duration::from_secs(600));
         }
         let endpoints = mk_endpoints().tcp("http").ready("10.0.1.5:8080", "node-1");
@@ -41,20 +100,13 @@ fn only_affinity_is_lost() -> Result<()> {
         let rules = compile(&service.build(), &endpoints.build(), node, config);
         dataplane.set(rules.into());
     }
-    let [ipv4, _] = namespace.enter(open)??;
-    let mut family = FamilyReconciler::new(ipv4);
-    let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
-    let held_back: BTreeSet<String> = sync
-        .quarantined
-        .iter()
-        .map(|quarantined| quarantined.service.to_string())
-        .collect();
+    dataplane
+}
+
+fn expect_those_with_affinity(sync: &FamilySync) -> Result<()> {
+    let quarantined = sync.quarantined.iter();
+    let held_back: BTreeSet<String> = quarantined.map(|one| one.service.to_string()).collect();
     let expected = ["shop/service-14", "shop/service-7"].map(str::to_owned);
     ensure!(held_back == expected.into(), "{held_back:?} in {sync}");
-    let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
-    for number in (1..=20).filter(|number| number % 7 != 0) {
-        let element = format!("10.96.0.{number} . tcp . 80 : 1 . 0x03000001");
-        ensure!(listed.contains(&element), "no {element} in:\n{listed}");
-    }
     Ok(())
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use backend::Size;
 use dataplane::{Family, FrontendKey, Protocol, ServiceKey, ServicePortName};
 use netlink::ipvs::{Operation, SchedulerName, VirtualServerKey, Weight};
-use netlink::nf_tables::{self, Transaction};
+use netlink::nf_tables::{self, Expression, Rule, Transaction};
 use netlink::route::Presence;
 use nftables_model::parse_frontend;
 
@@ -314,13 +314,18 @@ impl Change {
     pub(crate) fn adds_rules(&self) -> bool {
         let mut operations = self.transactions().flat_map(|t| &t.operations);
         operations.any(|operation| {
-            matches!(
-                operation,
-                nf_tables::Operation::AddChain(_)
-                    | nf_tables::Operation::AddRule { .. }
-                    | nf_tables::Operation::InsertRule { .. }
-            )
+            matches!(operation, nf_tables::Operation::AddChain(_))
+                || added_rule(operation).is_some()
         })
+    }
+
+    /// Whether it adds rules that hash, as session affinity does.
+    pub(crate) fn adds_hashes(&self) -> bool {
+        let operations = self.transactions().flat_map(|t| &t.operations);
+        let mut expressions = operations
+            .filter_map(added_rule)
+            .flat_map(|rule| &rule.expressions);
+        expressions.any(|expression| matches!(expression, Expression::Hash { .. }))
     }
 
     /// Its transactions on the table, in order.
@@ -386,6 +391,15 @@ impl Step {
             Step::Table(transaction) => Some(table_diff::halves(transaction)?.map(Step::Table)),
             Step::Delivery(_) | Step::Timeouts(_) => None,
         }
+    }
+}
+
+/// The rule that the operation adds.
+fn added_rule(operation: &nf_tables::Operation) -> Option<&Rule> {
+    match operation {
+        nf_tables::Operation::AddRule { rule, .. }
+        | nf_tables::Operation::InsertRule { rule, .. } => Some(rule),
+        _ => None,
     }
 }
 

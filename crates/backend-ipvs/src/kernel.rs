@@ -58,6 +58,8 @@ pub struct Ipvs {
     last_observed: u32,
     schedulers: Schedulers,
     support: Support,
+    /// Whether the kernel can hash, as session affinity does.
+    hashes: Support,
     draining: Draining,
     /// As of the last read.
     figures: Arc<Figures>,
@@ -133,6 +135,7 @@ impl Ipvs {
             last_observed: 0,
             schedulers: Schedulers::default(),
             support: Support::Unknown,
+            hashes: Support::Unknown,
             draining: Draining::default(),
             figures: Arc::default(),
             counted: Counted::default(),
@@ -323,6 +326,7 @@ impl Backend for Ipvs {
         if change.ends() {
             self.schedulers.forget();
             self.support = Support::Unknown;
+            self.hashes = Support::Unknown;
         }
         self.check_schedulers(&mut connection, &change)?;
         self.check_table(&mut connection, &change)?;

@@ -141,6 +141,7 @@ fn describe_rule(family: Family, rule: &Rule) -> String {
             Expression::Counter => Some("nft_counter".to_owned()),
             Expression::Nat { .. } => Some("nft_nat".to_owned()),
             Expression::Ct { .. } | Expression::SetCt { .. } => Some("nft_ct".to_owned()),
+            Expression::Hash { .. } => Some("nft_hash".to_owned()),
             _ => None,
         });
     let modules: Vec<String> = modules.collect();

@@ -6,7 +6,8 @@
 use backend::{CommitError, Effect, Recovery, Rendered};
 use dataplane::{Dataplane, Family};
 use netlink::ipvs::SchedulerName;
-use nftables_model::{Contents, Probe};
+use netlink::nf_tables::{Expression, Operation, Register};
+use nftables_model::{Address, Contents, Probe, load_address, regular, rule};
 
 use super::recovery::of_table;
 use super::{Connection, Ipvs};
@@ -22,10 +23,34 @@ fn probe(family: Family) -> Probe {
     Probe::new(family, transactions.flat_map(|t| t.operations))
 }
 
+/// A table with no more than a rule that hashes.
+fn hashing_probe(family: Family) -> Probe {
+    let chain = regular("probe", Vec::new()).chain;
+    let hash = rule(vec![
+        load_address(family, Address::Source, Register(0)),
+        Expression::Hash {
+            from: Register(0),
+            length: 4,
+            modulus: 2,
+            seed: 0,
+            offset: 0,
+            to: Register(0),
+        },
+    ]);
+    let rule = Operation::AddRule {
+        chain: chain.name.clone(),
+        rule: hash,
+    };
+    Probe::new(
+        family,
+        [Operation::AddTable, Operation::AddChain(chain), rule],
+    )
+}
+
 impl Ipvs {
-    /// Checks, before anything is written, whether the kernel supports what every table needs, and
-    /// whether it lets this process write the one that a change begins with. Ignores what passes,
-    /// such as a lack of memory.
+    /// Checks, before anything is written, whether the kernel supports what every table needs and
+    /// what only the Services of the change need, and whether it lets this process write the table
+    /// that a change begins with. Ignores what passes, such as a lack of memory.
     pub(super) fn check_table(
         &mut self,
         connection: &mut Connection,
@@ -38,6 +63,13 @@ impl Ipvs {
         let socket = connection.tables.socket();
         if let Some(missing) = self.support.observe_missing(socket, || probe(family)) {
             return Err(self.uncommitted(nothing, missing));
+        }
+        if change.adds_hashes() {
+            let hashes = &mut self.hashes;
+            if let Some(missing) = hashes.observe_missing(socket, || hashing_probe(family)) {
+                let those_services = (Recovery::Isolate, Effect::None);
+                return Err(self.uncommitted(those_services, missing));
+            }
         }
         let first = change.transactions().next();
         let Some(first) = first.filter(|_| change.begins()) else {
@@ -56,7 +88,7 @@ impl Ipvs {
 mod tests {
     use std::io;
 
-    use netlink::nf_tables::{ChainKind, Expression, Operation};
+    use netlink::nf_tables::ChainKind;
     use netlink::{CommitError, Refusal};
     use rustix::io::Errno;
 
@@ -85,6 +117,21 @@ mod tests {
 
     fn has(operation: &Operation, is_it: fn(&Expression) -> bool) -> bool {
         matches!(operation, Operation::AddRule { rule, .. } if rule.expressions.iter().any(is_it))
+    }
+
+    /// Failure story T316.
+    #[test]
+    fn t316_a_hash_that_the_kernel_lacks_is_named_with_its_module() {
+        for family in Family::ALL {
+            let probe = hashing_probe(family);
+            let error = CommitError::Refused {
+                at: Refusal::Message(u32::try_from(probe.operations().len()).expect("three")),
+                source: io::Error::from(Errno::NOENT),
+            };
+            let missing = probe.missing(error).expect("it is missing").to_string();
+            assert!(missing.contains("(module nft_hash)"), "{missing}");
+            assert!(missing.ends_with(&format!(" for {family}")), "{missing}");
+        }
     }
 
     /// Failure story T340.
