@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::network::{Namespace, Network};
+use tests::xtables_lock::xtables_lock_folder;
 use xtables::{Family, OwnRules, Rule, TableChange, TableName, Tables, Variant};
 
 /// The prefix of the names of Signpost's chains.
@@ -35,7 +36,7 @@ impl Ground {
             family,
             variant,
             namespace,
-            folder: tempfile::tempdir()?,
+            folder: xtables_lock_folder()?,
             _network: network,
         })
     }
