@@ -86,7 +86,10 @@ fn new_addresses(mode: Mode, variant: Option<Variant>) -> Result<()> {
         deadline: PROMPTLY,
     })?;
     agent.wait_until_ready()?;
-    let in_mode = agent.status()?.unwrap_or_default();
+    // It may be ready before it reports for the first time.
+    let in_mode = wait_for("a report of the mode", PROMPTLY, || {
+        Ok(agent.status()?.filter(|status| status.mode.is_some()))
+    })?;
     ensure!(in_mode.mode == Some(mode), "{:?}", in_mode.mode);
     if let Some(variant) = variant {
         let used = in_mode
