@@ -72,6 +72,7 @@ pub(crate) fn in_parts(variant: Variant) -> Result<()> {
     }
     let stage = stage.serve(Mode::Nftables)?;
     let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    let beside = Connections::start(&stage.ways_beside()?, &[Kind::Kept], EVERY)?;
     for (mode, place) in [
         (Mode::Iptables, Place::Iptables(variant)),
         (Mode::Nftables, Place::Nftables),
@@ -92,7 +93,7 @@ pub(crate) fn in_parts(variant: Variant) -> Result<()> {
             stage.agent()?.get("/debug/syncs")?
         );
     }
-    clients.finish_unharmed()
+    clients.finish_unharmed_within(SILENCE, beside)
 }
 
 /// Returns how many syncs have programmed a part, in both families.
