@@ -54,10 +54,10 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 
-kernels: control-plane ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernel-6.1` for one; hours
-	cargo build --package tests --package demo --package node-agent --bins
-	cargo test --package tests --no-run --test '*_kernel' --test without_nft_hash --test differential_kube_proxy --test bench_small
-	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --package tests --test kernel_rig 2>&1 | tools/tally
+kernels: control-plane ## Every test that asks a kernel, on Debian's: `make kernel-6.1-user-mode` for one as a program, an hour or more; `make kernels`, `make kernel-6.1` emulated, hours
+	cargo build --workspace --bins
+	cargo test --workspace --no-run --test '*_kernel' --test without_nft_hash --test differential_kube_proxy --test bench_small --test kernel_rig
+	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --workspace --test kernel_rig 2>&1 | tools/tally
 
 # Processors that images and plugin are built for, in the order of their building. Those of other machines take a cross compiler.
 MACHINE := $(if $(filter aarch64,$(shell uname -m)),arm64,amd64)

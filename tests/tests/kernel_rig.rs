@@ -74,6 +74,18 @@ const NOT_IN_SELECTION: [&str; 27] = [
 /// The target whose tests start a control plane.
 const WITH_CONTROL_PLANE: &str = "takeover_kernel";
 
+/// The targets that take longest, in the order of their start, so that none ends long after all
+/// others.
+const LONGEST: [&str; 4] = [
+    "mode_kernel",
+    WITH_CONTROL_PLANE,
+    "steps_kernel",
+    "xtables_kernel",
+];
+
+/// The target whose packets must all be sent, as those of [`ALWAYS`].
+const SCENARIOS_OF_IPVS: &str = "scenarios_ipvs_kernel";
+
 /// Tests of other targets that limit the processor time, which an emulated machine exceeds.
 const ABOUT_SPEED: [&str; 1] = ["t38_a_program_that_does_not_stop_is_not_answered_every_time"];
 
@@ -169,6 +181,11 @@ impl Kernel {
     fn trials(&self) -> Result<Vec<Trial>> {
         let mut trials =
             vec![self.trial("says_outside_what_goes_wrong_inside", Kernel::rig_itself)];
+        match self.extent {
+            Extent::Selection => trials.extend(self.parts_of_targets()),
+            Extent::Emulated => {}
+            Extent::All => trials.extend(self.whole_targets()?),
+        }
         if self.extent != Extent::Emulated {
             trials.extend([
                 self.trial("sends_packets_where_scenarios_say", |kernel| {
@@ -180,107 +197,127 @@ impl Kernel {
                 self.trial("has_the_virtual_servers_of_ipvs", |kernel| {
                     kernel.run(ALWAYS[2], &[]).map(drop)
                 }),
-                self.trial("has_what_mode_ipvs_rendered", |kernel| {
-                    kernel.run("ipvs_backend_kernel", &[]).map(drop)
-                }),
-                self.trial("sends_packets_through_virtual_servers", |kernel| {
-                    kernel.scenarios("scenarios_ipvs_kernel", &[])
-                }),
-                self.trial("has_the_timeouts_of_the_profile", |kernel| {
-                    kernel.expect_named("mode_kernel", "t124", 1)
-                }),
-                self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
-                    kernel.expect_named("mode_kernel", "::ipvs", 6)
-                }),
-                self.trial(
-                    "refuses_no_connection_at_a_step_of_a_switch_to_mode_ipvs",
-                    |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs", 2),
-                ),
-                self.trial(
-                    "refuses_no_connection_at_a_step_of_a_change_in_mode_ipvs",
-                    |kernel| {
-                        let name = "a_change_is_a_healthy_service_refused::ipvs";
-                        kernel.expect_named("steps_kernel", name, 2)
-                    },
-                ),
-                self.trial(
-                    "lets_no_excluded_source_pass_at_a_step_of_mode_ipvs",
-                    |kernel| {
-                        let name = "t52_at_no_step_of_closing_does_an_excluded_source_pass::ipvs";
-                        kernel.expect_named("steps_kernel", name, 2)
-                    },
-                ),
-                self.trial("keeps_associations_through_all_modes", |kernel| {
-                    kernel.expect_named("mode_kernel", "::among_all_modes", 2)
-                }),
-                self.trial("does_not_begin_mode_ipvs_without_its_settings", |kernel| {
-                    kernel.expect_named("mode_kernel", "t129", 1)
-                }),
-                self.trial("has_nothing_of_mode_ipvs_after_a_cleanup", |kernel| {
-                    kernel.expect_named("mode_kernel", "t122", 1)
-                }),
-                self.trial(
-                    "completes_a_switch_of_mode_ipvs_that_was_killed",
-                    |kernel| kernel.expect_named("mode_kernel", "::middle_of_nftables_and_ipvs", 1),
-                ),
-                self.trial("explains_virtual_servers", |kernel| {
-                    kernel.expect_named("explain_kernel", "ipvs", 1)
-                }),
-                self.trial("repairs_virtual_servers", |kernel| {
-                    kernel.expect_named("drift_kernel", "ipvs/t32", 1)
-                }),
-                self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
-                    kernel.expect_named("others_on_the_node_kernel", "ipvs/", 7)
-                }),
-                self.trial("has_every_scheduler_of_ipvs", |kernel| {
-                    // Debian's kernel lacks `twos`.
-                    let schedulers = if kernel.is_a_program() { 18 } else { 17 };
-                    kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
-                }),
                 self.trial("compares_mode_ipvs_with_that_of_kube_proxy", |kernel| {
                     kernel.expect_with_control_plane("differential_kube_proxy", "ipvs", 2)
                 }),
-                self.trial(
-                    "takes_over_from_mode_ipvs_of_kube_proxy_and_back",
-                    |kernel| {
-                        let name = "kube_proxy_in_mode_ipvs";
-                        kernel.expect_with_control_plane("takeover_kernel", name, 2)
-                    },
-                ),
             ]);
         }
         if !self.is_a_program() {
-            trials.extend([
-                self.trial("keeps_connections_through_mode_ipvs", |kernel| {
-                    kernel.expect_named("mode_kernel", "t166", 1)
-                }),
-                self.trial(
-                    "t26_without_hashes_loses_affinity_alone",
-                    Kernel::without_hashes,
-                ),
-            ]);
+            trials.push(self.trial(
+                "t26_without_hashes_loses_affinity_alone",
+                Kernel::without_hashes,
+            ));
         }
-        if self.extent == Extent::All {
-            let without_ipv6 = "serves_a_node_without_ipv6";
-            trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
-            if self.is_a_program() {
-                // Its control plane runs inside, which takes an emulated machine minutes.
-                let name = "measures_mode_ipvs_beside_that_of_kube_proxy";
-                trials.push(self.trial(name, |kernel| {
-                    kernel.expect_named("bench_small", "ipvs_has_figures", 1)
-                }));
-            }
-            for target in others()? {
-                let name = target.clone();
-                trials.push(self.trial(&name, move |kernel| match &*target {
-                    WITH_CONTROL_PLANE => {
-                        let passed = kernel.run_with_control_plane(&target, &[])?;
-                        ensure!(passed > 0, "nothing was tested");
-                        Ok(())
-                    }
-                    _ => kernel.run(&target, &ABOUT_SPEED).map(drop),
-                }));
-            }
+        if self.extent != Extent::All && !self.is_a_program() {
+            trials.push(self.trial("keeps_connections_through_mode_ipvs", |kernel| {
+                kernel.expect_named("mode_kernel", "t166", 1)
+            }));
+        }
+        Ok(trials)
+    }
+
+    /// Of targets that only a whole run has whole: the tests of mode ipvs, which this machine's
+    /// kernel may lack.
+    fn parts_of_targets(&self) -> Vec<Trial> {
+        vec![
+            self.trial("has_what_mode_ipvs_rendered", |kernel| {
+                kernel.run("ipvs_backend_kernel", &[]).map(drop)
+            }),
+            self.trial("sends_packets_through_virtual_servers", |kernel| {
+                kernel.scenarios(SCENARIOS_OF_IPVS, &[])
+            }),
+            self.trial("has_the_timeouts_of_the_profile", |kernel| {
+                kernel.expect_named("mode_kernel", "t124", 1)
+            }),
+            self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
+                kernel.expect_named("mode_kernel", "::ipvs", 6)
+            }),
+            self.trial(
+                "refuses_no_connection_at_a_step_of_a_switch_to_mode_ipvs",
+                |kernel| kernel.expect_named("steps_kernel", "::nftables_to_ipvs", 2),
+            ),
+            self.trial(
+                "refuses_no_connection_at_a_step_of_a_change_in_mode_ipvs",
+                |kernel| {
+                    let name = "a_change_is_a_healthy_service_refused::ipvs";
+                    kernel.expect_named("steps_kernel", name, 2)
+                },
+            ),
+            self.trial(
+                "lets_no_excluded_source_pass_at_a_step_of_mode_ipvs",
+                |kernel| {
+                    let name = "t52_at_no_step_of_closing_does_an_excluded_source_pass::ipvs";
+                    kernel.expect_named("steps_kernel", name, 2)
+                },
+            ),
+            self.trial("keeps_associations_through_all_modes", |kernel| {
+                kernel.expect_named("mode_kernel", "::among_all_modes", 2)
+            }),
+            self.trial("does_not_begin_mode_ipvs_without_its_settings", |kernel| {
+                kernel.expect_named("mode_kernel", "t129", 1)
+            }),
+            self.trial("has_nothing_of_mode_ipvs_after_a_cleanup", |kernel| {
+                kernel.expect_named("mode_kernel", "t122", 1)
+            }),
+            self.trial(
+                "completes_a_switch_of_mode_ipvs_that_was_killed",
+                |kernel| kernel.expect_named("mode_kernel", "::middle_of_nftables_and_ipvs", 1),
+            ),
+            self.trial("explains_virtual_servers", |kernel| {
+                kernel.expect_named("explain_kernel", "ipvs", 1)
+            }),
+            self.trial("repairs_virtual_servers", |kernel| {
+                kernel.expect_named("drift_kernel", "ipvs/t32", 1)
+            }),
+            self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
+                kernel.expect_named("others_on_the_node_kernel", "ipvs/", 7)
+            }),
+            self.trial("has_every_scheduler_of_ipvs", |kernel| {
+                // Debian's kernel lacks `twos`.
+                let schedulers = if kernel.is_a_program() { 18 } else { 17 };
+                kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
+            }),
+            self.trial(
+                "takes_over_from_mode_ipvs_of_kube_proxy_and_back",
+                |kernel| {
+                    let name = "kube_proxy_in_mode_ipvs";
+                    kernel.expect_with_control_plane("takeover_kernel", name, 2)
+                },
+            ),
+        ]
+    }
+
+    /// All targets that [`trials`](Kernel::trials) has not, and what takes another kernel
+    /// parameter.
+    fn whole_targets(&self) -> Result<Vec<Trial>> {
+        let mut trials = Vec::new();
+        let mut others: Vec<String> = others()?.into_iter().collect();
+        others.sort_by_key(|target| {
+            LONGEST
+                .iter()
+                .position(|long| long == target)
+                .unwrap_or(LONGEST.len())
+        });
+        for target in others {
+            let name = target.clone();
+            trials.push(self.trial(&name, move |kernel| match &*target {
+                WITH_CONTROL_PLANE => {
+                    let passed = kernel.run_with_control_plane(&target, &[])?;
+                    ensure!(passed > 0, "nothing was tested");
+                    Ok(())
+                }
+                SCENARIOS_OF_IPVS => kernel.scenarios(&target, &[]),
+                _ => kernel.run(&target, &ABOUT_SPEED).map(drop),
+            }));
+        }
+        let without_ipv6 = "serves_a_node_without_ipv6";
+        trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
+        if self.is_a_program() {
+            // Its control plane runs inside, which takes an emulated machine minutes.
+            let name = "measures_mode_ipvs_beside_that_of_kube_proxy";
+            trials.push(self.trial(name, |kernel| {
+                kernel.expect_named("bench_small", "ipvs_has_figures", 1)
+            }));
         }
         Ok(trials)
     }
