@@ -52,7 +52,7 @@ const SRCNAT: i32 = 100;
 /// Before that.
 const BEFORE_SRCNAT: i32 = SRCNAT - 1;
 
-const DISPATCH: &str = "dispatch";
+pub(crate) const DISPATCH: &str = "dispatch";
 const LEARN: &str = "learn";
 const TAKE: &str = "take";
 const TAKE_CLUSTER_IP: &str = "take-cluster-ip";

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
-use nftables_model::{Contents, name, parse_address, parse_frontend};
+use nftables_model::{Contents, frontend, name, parse_address, parse_frontend};
 
 pub(crate) use self::halves::halves;
+use crate::chains::DISPATCH;
 use crate::layout::{SetName, TABLE};
 
 /// The most elements that one transaction adds and removes.
@@ -79,6 +80,11 @@ pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> V
     let set_of = |set: SetName| Some(Arc::clone(&desired.sets.get(set.as_str())?.set));
     let mut transactions = vec![first];
     let mut part: Vec<&Difference<'_>> = Vec::new();
+    let mut is_alone = rewrites_dispatch(observed, desired);
+    if is_alone && !with_rules(&differences) {
+        transactions.push(start());
+        is_alone = false;
+    }
     for group in differences.chunk_by(|a, b| a.group == b.group) {
         if !part.is_empty() && part.len() + group.len() > most {
             add_elements(set_of, &part, transactions.last_mut());
@@ -86,6 +92,12 @@ pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> V
             part.clear();
         }
         part.extend(group);
+        // These are not divided if the kernel lacks memory, so there is nothing else with them.
+        if std::mem::take(&mut is_alone) {
+            add_elements(set_of, &part, transactions.last_mut());
+            transactions.push(start());
+            part.clear();
+        }
     }
     add_elements(set_of, &part, transactions.last_mut());
     let mut undesired = start();
@@ -194,8 +206,52 @@ fn differences<'a>(
         );
     }
     put_off_gone(&mut all);
+    if rewrites_dispatch(observed, desired) {
+        write_in_place_of_node_ports(family, observed, &mut all);
+    }
     sort(&mut all);
     all
+}
+
+/// Whether rules that serve packets change the addresses at which node ports are looked up.
+fn rewrites_dispatch(observed: &Contents, desired: &Contents) -> bool {
+    let [old, new] = [observed, desired].map(|contents| contents.chains.get(DISPATCH));
+    old.is_some() && old != new
+}
+
+/// Whether the first of them are written with the rules.
+fn with_rules(differences: &[Difference<'_>]) -> bool {
+    let first = differences.first();
+    first.is_some_and(|difference| difference.group == Group::WithRules)
+}
+
+/// Moves frontends at addresses into the transaction of the rules if their protocol and port are those
+/// of a node port: the new rules may no longer look it up at their address.
+fn write_in_place_of_node_ports(
+    family: Family,
+    observed: &Contents,
+    differences: &mut [Difference<'_>],
+) {
+    let sets = [
+        SetName::NodePorts,
+        SetName::NodePortShortCircuits,
+        SetName::NodePortLocals,
+    ];
+    let sets = sets.map(|name| observed.sets.get(name.as_str()));
+    for difference in differences {
+        let Some(FrontendKey::Address { protocol, port, .. }) = difference.at_address() else {
+            continue;
+        };
+        let key = frontend(&FrontendKey::NodePort {
+            family,
+            protocol,
+            port,
+        });
+        let mut sets = sets.iter().flatten();
+        if sets.any(|set| set.elements.get(&key).is_some()) {
+            difference.group = Group::WithRules;
+        }
+    }
 }
 
 fn sort(differences: &mut [Difference<'_>]) {

@@ -53,7 +53,7 @@ const SRCNAT: i32 = 100;
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
 /// The chain that finds the packet's frontend.
-const DISPATCH: &str = "dispatch";
+pub(crate) const DISPATCH: &str = "dispatch";
 
 /// The rules that count packets.
 pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule {

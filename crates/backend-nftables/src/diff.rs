@@ -14,7 +14,7 @@ use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{Bytes, Operation, Set, Transaction};
 
 pub(crate) use self::halves::halves;
-use self::steps::{add_elements, length_of_part, steps};
+use self::steps::{add_elements, length_of_part, length_with_rules, rewrites_dispatch, steps};
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::table::{ChainWithRules, Table};
 
@@ -252,10 +252,14 @@ impl Plan {
         let set_of = |name: SetName| Some(Arc::clone(&desired.sets.get(name.as_str())?.set));
         let mut steps = steps(self.family, observed, desired);
         let mut is_first = true;
+        // These are not divided if the kernel lacks memory, so there is nothing else with them.
+        let mut alone = rewrites_dispatch(observed, desired).then(|| length_with_rules(&steps));
         // Frontends of the first turn neither wait for the rest nor fail with it.
         for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
             while !turn.is_empty() {
-                let (part, rest) = turn.split_at_mut(length_of_part(turn, self.most));
+                let length = alone.take();
+                let length = length.unwrap_or_else(|| length_of_part(turn, self.most));
+                let (part, rest) = turn.split_at_mut(length);
                 if !std::mem::take(&mut is_first) {
                     let start = self.start(name);
                     self.transactions

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use backend::{Backend, Rendered};
+use backend_iptables::simulate;
 use dataplane::{Dataplane, Endpoints, Family, Node, Origin, Packet, Protocol, Service, compile};
 use testkit::{
-    EndpointsBuilder, ServiceBuilder, mk_config, mk_endpoints, mk_node, mk_service, port,
+    EndpointsBuilder, ServiceBuilder, laws, mk_config, mk_endpoints, mk_node, mk_service, port,
 };
 use xtables::{TableChange, TableName};
 
-use super::{backend, expect_good_steps};
+use super::{backend, expect_good_steps, parts};
 
 pub(super) fn state(services: Vec<(ServiceBuilder, EndpointsBuilder)>) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -131,6 +132,49 @@ fn t99_an_external_ip_that_becomes_a_cluster_ip_is_served_or_refused_where_no_no
     let before = state(&[before]);
     let after = state(&[web().port("", 80).build(), other]);
     expect_good_changes(&before, &after, "198.51.100.1", 80);
+}
+
+/// Failure story T326: all addresses of the node accept node ports, then listed ones only, and another
+/// one gets a load balancer's frontend with the port of one instead.
+#[test]
+fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
+    let node = mk_node(1).build();
+    let list = mk_endpoints()
+        .tcp("")
+        .ready("10.0.1.5:80", "node-1")
+        .build();
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.10");
+    let balanced = web().load_balancer_ip("172.20.0.1");
+    let [before, after] = [
+        (mk_config().node_ports_anywhere(), web()),
+        (mk_config().node_ports_at(&["192.168.0.1"]), balanced),
+    ]
+    .map(|(config, web)| {
+        let (config, web) = (config.build(), web.port("", 30080).node_port(30080));
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        dataplane.set(compile(&web.build(), &list, &node, &config).into());
+        dataplane
+    });
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "203.0.113.2".parse().expect("an address"),
+        destination: "172.20.0.1".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(30080),
+    };
+    let backend = backend(Family::Ipv4);
+    for ends in [[&before, &after], [&after, &before]] {
+        let [observed, desired] =
+            ends.map(|dataplane| backend.render(dataplane, &Rendered::default()));
+        let mut held = super::held(&backend, &observed);
+        for part in parts(&backend, &held.clone(), &desired) {
+            held.replay(&part)
+                .expect("every part of a step can be taken");
+            laws::never_misleads(ends, &packet, &simulate(&held, &node, &packet));
+        }
+    }
 }
 
 /// Failure story T313: another program has emptied the chain of one hook, and meanwhile a Service has

@@ -7,10 +7,12 @@ use dataplane::Family;
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
 use super::{Difference, Group, add_elements, group, put_off_gone, sort};
+use crate::chains::DISPATCH;
 use crate::layout::SetName;
 
 /// Splits `transaction` in two. The first has about half of the elements and all other operations.
-/// Groups are not split, nor are rules and the elements that they look up. Returns `None` for a
+/// Groups are not split, nor are rules and the elements that they look up, nor a transaction that
+/// changes where node ports are looked up. Returns `None` for a
 /// single group without other operations, and for a table that is replaced.
 pub(crate) fn halves(transaction: &Transaction) -> Option<[Transaction; 2]> {
     let family = transaction.family;
@@ -19,6 +21,11 @@ pub(crate) fn halves(transaction: &Transaction) -> Option<[Transaction; 2]> {
         return None;
     }
     let mut differences = differences_of(family, operations);
+    if operations.contains(&Operation::FlushChain(nftables_model::name(DISPATCH))) {
+        for difference in &mut differences {
+            difference.group = Group::WithRules;
+        }
+    }
     put_off_gone(&mut differences);
     sort(&mut differences);
     let empty = || Transaction::new(transaction.family, Arc::clone(&transaction.table));

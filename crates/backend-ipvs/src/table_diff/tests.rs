@@ -82,6 +82,43 @@ fn t302_an_address_that_changes_its_service_is_refused_or_served_at_every_step()
     }
 }
 
+/// Failure story T326: all addresses of the node accept node ports, then listed ones only, and another
+/// one gets a load balancer's frontend with the port of one instead.
+#[test]
+fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
+    let node = mk_node(1).build();
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let endpoints = endpoints.build();
+    let web = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let balanced = web.clone().load_balancer_ip("172.20.0.1");
+    let [before, after] = [
+        (mk_config().node_ports_anywhere(), web),
+        (mk_config().node_ports_at(&["192.168.0.1"]), balanced),
+    ]
+    .map(|(config, web)| {
+        let (config, web) = (config.build(), web.port("", 30_080).node_port(30_080));
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        dataplane.set(compile(&web.build(), &endpoints, &node, &config).into());
+        dataplane
+    });
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "192.0.2.7".parse().expect("an address"),
+        destination: "172.20.0.1".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(30_080),
+    };
+    for ends in [[&before, &after], [&after, &before]] {
+        let [observed, desired] =
+            ends.map(|end| render(Family::Ipv4, end, &Rendered::default(), &|_, _| false));
+        for held in prefixes(Family::Ipv4, observed, &desired) {
+            laws::never_misleads(ends, &packet, &simulate(&held, &node, &packet));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(100)))]
 

@@ -3,18 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataplane::Family;
+use dataplane::{Family, Precedence};
 use netlink::nf_tables::{Operation, Set, Transaction};
 
-use super::group::Owner;
+use super::group::{Group, Owner};
 use super::steps::{Step, add_elements, length_of_part, steps_of};
-use crate::layout::SetName;
+use crate::chains::DISPATCH;
+use crate::layout::{self, SetName};
 
 /// Splits `transaction` in two. The first has about half of the elements and all other operations.
-/// Groups are not split, nor are rules and the elements that they look up. Returns `None` for a
+/// Groups are not split, nor are rules and the elements that they look up, nor a transaction that
+/// changes where node ports are looked up. Returns `None` for a
 /// single group without other operations.
 pub(crate) fn halves(family: Family, transaction: &Transaction) -> Option<[Transaction; 2]> {
     let mut steps = steps_of(family, transaction);
+    let dispatch = Operation::FlushChain(layout::name(DISPATCH));
+    if transaction.operations.contains(&dispatch) {
+        for step in &mut steps {
+            step.group = Group::with_rules(Precedence::Ordinary);
+        }
+    }
     let length = length_of_part(&steps, transaction.elements() / 2);
     let empty = || Transaction::new(transaction.family, Arc::clone(&transaction.table));
     let mut first = empty();

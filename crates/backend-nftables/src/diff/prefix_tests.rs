@@ -204,6 +204,28 @@ fn t174_node_ports_stay_open_at_an_address_that_is_listed_from_now_on() {
     assert_eq!(held, desired);
 }
 
+/// Failure story T326: all addresses of the node accept node ports, then listed ones only, and another
+/// one gets a load balancer's frontend with the port of one instead.
+#[test]
+fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.10");
+    let other = mk_service("shop/api").cluster_ip("10.96.0.11").port("", 80);
+    let other = other.build();
+    let old = web().port("", 30_080).node_port(30_080).build();
+    let new = web().load_balancer_ip("172.20.0.1").port("", 30_080);
+    let before = mk_config().node_ports_anywhere().build();
+    let after = mk_config().node_ports_at(&["192.168.0.1"]).build();
+    let before = with_services(&before, [old, other.clone()]);
+    let after = with_services(&after, [new.node_port(30_080).build(), other]);
+    let packets = [from_outside("172.20.0.1", 30_080)];
+    for ends in [[&before, &after], [&after, &before]] {
+        let (observed, desired) = rules_of(ends[0], ends[1]);
+        for held in prefixes(Family::Ipv4, &observed, &desired) {
+            never_misleads(&held, ends, &packets);
+        }
+    }
+}
+
 /// Failure story T174, the other way: an address no longer accepts node ports and gets a load
 /// balancer's frontend with the port of one instead.
 #[test]

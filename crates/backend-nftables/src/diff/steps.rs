@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataplane::{Family, PersistentMap, Precedence};
+use dataplane::{Family, FrontendKey, PersistentMap, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
 use super::first::First;
 use super::group::{Group, Owner, first_bytes};
-use crate::layout::{self, SetName};
+use crate::chains::DISPATCH;
+use crate::layout::{self, Keyed, SetName};
 use crate::table::Table;
 
 /// One element that differs.
@@ -52,14 +53,49 @@ pub(super) fn steps<'a>(family: Family, observed: &'a Table, desired: &'a Table)
             });
         }
     }
+    put_off_gone(&mut steps);
+    if rewrites_dispatch(observed, desired) {
+        write_in_place_of_node_ports(family, observed, &mut steps);
+    }
     if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
         let with_rules = steps.iter_mut();
         let with_rules = with_rules.filter(|step| step.group.owner == Owner::Rules);
         with_rules.for_each(|step| step.group = Group::with_rules(first));
     }
-    put_off_gone(&mut steps);
     sort(&mut steps);
     steps
+}
+
+/// Whether rules that serve packets change the addresses at which node ports are looked up.
+pub(super) fn rewrites_dispatch(observed: &Table, desired: &Table) -> bool {
+    let [old, new] = [observed, desired].map(|table| table.chains.get(DISPATCH));
+    old.is_some() && old != new
+}
+
+/// Moves frontends at addresses into the transaction of the rules if their protocol and port are those
+/// of a node port: the new rules may no longer look it up at their address.
+fn write_in_place_of_node_ports(family: Family, observed: &Table, steps: &mut [Step<'_>]) {
+    let Some(node_ports) = observed.sets.get(Keyed::NodePort.services().as_str()) else {
+        return;
+    };
+    let come = steps.iter_mut();
+    for step in come.filter(|step| step.group.owner == Owner::Address) {
+        let keyed = step.set.keyed();
+        let frontend =
+            keyed.and_then(|keyed| layout::parse_frontend(family, keyed, step.key.as_slice()));
+        let Some(FrontendKey::Address { protocol, port, .. }) = frontend else {
+            continue;
+        };
+        let node_port = FrontendKey::NodePort {
+            family,
+            protocol,
+            port,
+        };
+        let key = layout::frontend(&node_port);
+        if node_ports.elements.get(&key).is_some() {
+            step.group = Group::with_rules(step.group.turn);
+        }
+    }
 }
 
 /// Moves frontends at addresses that are removed without replacement behind what may replace them. The
@@ -189,6 +225,14 @@ pub(super) fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
         length += group.len();
     }
     length
+}
+
+/// How many of `steps` are written with the rules.
+pub(super) fn length_with_rules(steps: &[Step<'_>]) -> usize {
+    let with_rules = steps.iter();
+    with_rules
+        .take_while(|step| step.group.owner == Owner::Rules)
+        .count()
 }
 
 /// Adds the steps set by set, since a message of a few elements costs the kernel as much as one of
