@@ -27,6 +27,7 @@ pub(crate) const LEAVING: &str = "SIGNPOST-LEAVING";
 pub(crate) const REFUSALS: &str = "SIGNPOST-REFUSALS";
 pub(crate) const NODE_PORT_REFUSALS: &str = "SIGNPOST-NODEPORT-REFUSALS";
 pub(crate) const CLUSTER_IPS: &str = "SIGNPOST-CLUSTER-IPS";
+pub(crate) const UNREDIRECTED: &str = "SIGNPOST-UNREDIRECTED";
 const HEALTH_CHECKS: &str = "SIGNPOST-HEALTH-CHECKS";
 
 /// The treatment of packets that conntrack considers invalid.
@@ -98,14 +99,7 @@ pub(crate) fn render(
                 arriving.extend(to_cluster_ips(family, node));
             }
             let mut leaving: Vec<Rule> = refusals.into_iter().collect();
-            // A connection that began while the rules were missing, before a start or until a repair, is
-            // still addressed to the cluster IP at any port. Until the agent has deleted it, its
-            // packets are dropped: if they were rejected, the client would not try again.
-            let unused_ports = jump_if_used(TreeName::ClusterIps, CLUSTER_IPS);
-            leaving.extend(unused_ports.map(|rule| Rule {
-                matches: vec![Match::UnconfirmedConnection],
-                ..rule
-            }));
+            leaving.extend(jump_if_used(TreeName::ClusterIps, CLUSTER_IPS));
             // A packet that is still addressed to a Service CIDR has no Service.
             let cidrs = config.service_cidrs.iter();
             let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
@@ -132,6 +126,8 @@ pub(crate) fn render(
                     tree(TreeName::NodePortRefusals).map_or_else(Vec::new, refusals_entrance),
                 ),
                 chain(CLUSTER_IPS, Rank::Entrance, entrance(TreeName::ClusterIps)),
+                // Always there, so that no leaf of the tree ever leads to an empty chain.
+                chain(UNREDIRECTED, Rank::Balance, refuse_unredirected()),
                 chain(
                     HEALTH_CHECKS,
                     Rank::Entrance,
@@ -190,6 +186,18 @@ fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
         .into_iter()
         .chain(Protocol::ALL.map(to))
         .collect()
+}
+
+/// Refuses packets that are still addressed to a cluster IP: their port is none of the Service's. But a
+/// connection that began while the rules were missing, before a start or until a repair, is so at any
+/// port. Until the agent has deleted it, its packets are dropped: if they were rejected, the client
+/// would not try again.
+fn refuse_unredirected() -> Vec<Rule> {
+    let first = Rule {
+        matches: vec![Match::UnconfirmedConnection],
+        ..Rule::always(Target::Reject)
+    };
+    vec![first, Rule::always(Target::Drop)]
 }
 
 /// The jumps from the built-in chains.

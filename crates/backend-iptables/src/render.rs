@@ -11,7 +11,7 @@ use dataplane::{
 use xtables::{Rule, TableName, Target};
 
 use crate::comment;
-use crate::fixed_chains::{self, Invalid};
+use crate::fixed_chains::{self, Invalid, UNREDIRECTED};
 use crate::key::{Key, Shape};
 use crate::rules::{Chain, Rules};
 use crate::service_chains::{self, Comments, ServicePortChains};
@@ -253,7 +253,8 @@ fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, 
                 let (service, ()) = claims.winner();
                 let comment = (setting.comments == Comments::Everywhere)
                     .then(|| comment::of(&format!("{service} has no such port")));
-                let rule = by_address.criteria(&key).rule(Target::Reject);
+                let rule = by_address.criteria(&key);
+                let rule = rule.rule(Target::Goto(UNREDIRECTED.into()));
                 entry(Rule { comment, ..rule }, Some(service))
             });
             tree.set(key, entry);

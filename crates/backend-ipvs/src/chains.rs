@@ -14,12 +14,12 @@ use netlink::nf_tables::{
     Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
-    ALLOW_SOURCES, Address, ChainWithRules, CountedRule, DROP_UNREDIRECTED, FrontendFields, REFUSE,
-    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, RefusalReason, address_type_local, after,
-    base, compare, counted, counted_rules, ct_dnat, ct_new, drop_unredirected, family_of, in_range,
-    load_address, load_frontend, load_mark, load_port, load_protocol_and_port, local_source,
-    marked, member, name, not_loopback, refuse_arrivals, refuse_cluster_ips, regular,
-    reject_or_drop, reject_ports, rule, verdict,
+    ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
+    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RefusalReason,
+    address_type_local, after, base, compare, counted, counted_rules, ct_dnat, ct_new, family_of,
+    in_range, load_address, load_frontend, load_mark, load_port, load_protocol_and_port,
+    local_source, marked, member, name, not_loopback, refuse_arrivals, refuse_cluster_ips,
+    refuse_unredirected, regular, reject_or_drop, reject_ports, rule, verdict,
 };
 
 use self::marks::{label, labelled, set_mark};
@@ -216,7 +216,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, cluster_ips),
         ),
-        regular(DROP_UNREDIRECTED, drop_unredirected(family, cluster_ips)),
+        regular(REFUSE_UNREDIRECTED, refuse_unredirected()),
         regular(
             "refuse-arrivals",
             refuse_arrivals(family, node, cluster_ips, name(REFUSE_PORTS))

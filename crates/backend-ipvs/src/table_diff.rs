@@ -236,9 +236,11 @@ fn write_in_place_of_node_ports(
         SetName::NodePorts,
         SetName::NodePortShortCircuits,
         SetName::NodePortLocals,
+        SetName::NodePortRefusals,
     ];
     let sets = sets.map(|name| observed.sets.get(name.as_str()));
-    for difference in differences {
+    let mut are_moved = false;
+    for difference in differences.iter_mut() {
         let Some(FrontendKey::Address { protocol, port, .. }) = difference.at_address() else {
             continue;
         };
@@ -250,7 +252,14 @@ fn write_in_place_of_node_ports(
         let mut sets = sets.iter().flatten();
         if sets.any(|set| set.elements.get(&key).is_some()) {
             difference.group = Group::WithRules;
+            are_moved = true;
         }
+    }
+    // What these frontends rely on goes with them.
+    if are_moved {
+        let before = differences.iter_mut();
+        let before = before.filter(|difference| matches!(difference.group, Group::Before(..)));
+        before.for_each(|difference| difference.group = Group::WithRules);
     }
 }
 

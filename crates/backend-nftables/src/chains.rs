@@ -20,9 +20,9 @@ use netlink::nf_tables::{
 };
 pub(crate) use nftables_model::regular;
 use nftables_model::{
-    ALLOW_SOURCES, CountedPackets, CountedRule, DROP_UNREDIRECTED, REFUSE_CLUSTER_IPS,
-    REFUSE_PORTS, base, counted_rules, drop_unredirected, refuse_arrivals, refuse_cluster_ips,
-    reject_or_drop, reject_ports,
+    ALLOW_SOURCES, CountedPackets, CountedRule, REFUSE_CLUSTER_IPS, REFUSE_PORTS,
+    REFUSE_UNREDIRECTED, base, counted_rules, refuse_arrivals, refuse_cluster_ips,
+    refuse_unredirected, reject_or_drop, reject_ports,
 };
 
 pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
@@ -171,10 +171,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             REFUSE_CLUSTER_IPS,
             refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
         ),
-        regular(
-            DROP_UNREDIRECTED,
-            drop_unredirected(family, SetName::ClusterIps.as_str()),
-        ),
+        regular(REFUSE_UNREDIRECTED, refuse_unredirected()),
         regular(
             "refuse-arrivals",
             refuse_arrivals(

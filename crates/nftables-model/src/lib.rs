@@ -31,9 +31,9 @@ pub use key::{
     parse_frontend, parse_target, source, target,
 };
 pub use packet_counters::{
-    ALLOW_SOURCES, CountedPackets, CountedRule, DROP_UNREDIRECTED, PacketCountError,
-    PacketCounters, PacketCounts, REFUSE, REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS,
-    RefusalReason, RuleEnd, counted_rules,
+    ALLOW_SOURCES, CountedPackets, CountedRule, PacketCountError, PacketCounters, PacketCounts,
+    REFUSE, REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RefusalReason,
+    RuleEnd, counted_rules,
 };
 pub use parts::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
@@ -42,7 +42,7 @@ pub use parts::{
 };
 pub use recovery::{recovery, recovery_of_reading};
 pub use refusals::{
-    base, drop_unredirected, refuse_arrivals, refuse_cluster_ips, regular, reject_or_drop,
+    base, refuse_arrivals, refuse_cluster_ips, refuse_unredirected, regular, reject_or_drop,
     reject_ports,
 };
 pub use replay::Refused;

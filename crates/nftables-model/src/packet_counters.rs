@@ -63,8 +63,8 @@ pub const REFUSE: &str = "refuse";
 pub const REFUSE_NODE_PORT: &str = "nodeport-refuse";
 /// The chain that refuses packets to cluster IPs that nothing has redirected.
 pub const REFUSE_CLUSTER_IPS: &str = "refuse-cluster-ips";
-/// The chain that drops packets to cluster IPs of connections that began before.
-pub const DROP_UNREDIRECTED: &str = "drop-unredirected";
+/// The chain that refuses those to a cluster IP of a Service.
+pub const REFUSE_UNREDIRECTED: &str = "refuse-unredirected";
 /// The chain that rejects packets to a port that the Service of a cluster IP does not have.
 pub const REFUSE_PORTS: &str = "refuse-ports";
 /// The chain that drops packets from outside the source ranges.
@@ -145,9 +145,9 @@ pub const fn counted_rules(own: CountedRule) -> [CountedRule; 10] {
         CountedRule::refusing(REFUSE, RefusalReason::NoLocalEndpoints),
         CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoEndpoints),
         CountedRule::refusing(REFUSE_NODE_PORT, RefusalReason::NoLocalEndpoints),
-        CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchPort),
+        CountedRule::refusing(REFUSE_UNREDIRECTED, RefusalReason::NoSuchPort),
+        CountedRule::refusing(REFUSE_UNREDIRECTED, RefusalReason::NotRedirected),
         CountedRule::refusing(REFUSE_CLUSTER_IPS, RefusalReason::NoSuchAddress),
-        CountedRule::refusing(DROP_UNREDIRECTED, RefusalReason::NotRedirected),
         CountedRule::refusing(REFUSE_PORTS, RefusalReason::NoSuchPort),
         CountedRule::refusing(ALLOW_SOURCES, RefusalReason::SourceNotAllowed),
     ]

@@ -12,7 +12,7 @@ use netlink::nf_tables::{
 
 use crate::contents::ChainWithRules;
 use crate::key;
-use crate::packet_counters::DROP_UNREDIRECTED;
+use crate::packet_counters::REFUSE_UNREDIRECTED;
 use crate::parts::{
     Address, compare, counted, ct_confirmed, family_of, in_range, marked, member, rule, verdict,
 };
@@ -28,14 +28,11 @@ pub fn reject_or_drop(mut rejected: Vec<Expression>) -> Vec<Rule> {
 
 /// Rules for packets that are still addressed to a cluster IP after DNAT, and so have no frontend:
 /// they use a port that the Service does not have, which is rejected, or an address that no Service
-/// has, which is dropped. Connections that began while these rules were missing, before a start or
-/// until a repair, are still addressed to it at any port ([`drop_unredirected`]).
+/// has, which is dropped. Those to a cluster IP go to the rules of [`refuse_unredirected`].
 pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) -> Vec<Rule> {
-    let mut begun = ct_confirmed();
-    begun.extend(verdict(Verdict::Jump(key::name(DROP_UNREDIRECTED))).expressions);
     let mut known = member(family, Address::Destination, cluster_ips);
-    known.push(Expression::Reject(RejectKind::PortUnreachable));
-    let mut rules = vec![rule(begun), counted(rule(known))];
+    known.extend(verdict(Verdict::Goto(key::name(REFUSE_UNREDIRECTED))).expressions);
+    let mut rules = vec![rule(known)];
     for cidr in &config.service_cidrs {
         if family_of(cidr) == family {
             let mut unallocated = in_range(Address::Destination, cidr, Operator::Equal);
@@ -46,13 +43,15 @@ pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) ->
     rules
 }
 
-/// Rules for later packets of an unanswered connection to a cluster IP that was never redirected. The
-/// kernel does not redirect it any more. If it is to a frontend, the agent deletes it, and the client
-/// that tries again is served; if it were rejected, the client would give up.
-pub fn drop_unredirected(family: Family, cluster_ips: &str) -> Vec<Rule> {
-    let mut known = member(family, Address::Destination, cluster_ips);
-    known.extend(verdict(Verdict::Drop).expressions);
-    vec![counted(rule(known))]
+/// Rules for packets to a cluster IP that were not redirected. They are rejected, but for those of a
+/// connection that began while the rules were missing, before a start or until a repair: the kernel
+/// does not redirect it any more, at any port. If it is to a frontend, the agent deletes it, and the
+/// client that tries again is served; if it were rejected, the client would give up.
+pub fn refuse_unredirected() -> Vec<Rule> {
+    let mut begun = ct_confirmed();
+    begun.extend(verdict(Verdict::Drop).expressions);
+    let reject = vec![Expression::Reject(RejectKind::PortUnreachable)];
+    vec![counted(rule(begun)), counted(rule(reject))]
 }
 
 /// A rule for packets that arrive for a cluster IP that is also on a device of this node, with a

@@ -49,7 +49,7 @@ impl Servers {
             tcp.set_read_timeout(Some(PAUSE))?;
             std::io::Result::Ok(tcp)
         })??;
-        let mut servers = Servers::start_udp(inside, processor.clone())?;
+        let mut servers = Servers::start_udp(inside, processor)?;
         let ending = Arc::clone(&servers.ending);
         let accepts = thread::spawn(move || accept(&tcp.into(), &processor, &ending));
         servers.threads.push(accepts);

@@ -61,13 +61,13 @@ struct Notification {
 
 /// The number of notifications.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Transactions, including those that changed nothing.
     pub(super) transactions: u64,
     /// Tables, chains, sets, rules and lists of elements that were added or removed.
     pub(super) objects: u64,
     /// How often notifications were lost.
-    pub(super) missed: u64,
+    pub(crate) missed: u64,
 }
 
 // === impl ListenerThread ===
@@ -133,7 +133,7 @@ impl ListenerThread {
     }
 
     /// Returns the counts so far.
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.shared.lock().counts
     }
 

@@ -90,6 +90,7 @@ pub fn remove(cluster: &RealCluster) -> Result<()> {
         "kube-proxy",
         "--namespace",
         NAMESPACE,
+        "--ignore-not-found",
     ];
     control_plane.kubectl(&daemon_set)?;
     wait_until_gone(cluster)

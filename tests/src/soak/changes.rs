@@ -152,6 +152,7 @@ impl Changes {
             thread::sleep(PAUSE);
             followed.add(self.follow(listeners));
         }
+        followed.lost += u64::try_from(mem::take(&mut self.under_way).len())?;
         Ok(followed)
     }
 }

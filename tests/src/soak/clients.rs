@@ -198,9 +198,13 @@ async fn connect_until(
                 note(&tally, kind, to, outcome);
             });
         }
-        while tasks.try_join_next().is_some() {}
+        while let Some(joined) = tasks.try_join_next() {
+            joined.context("a client has panicked")?;
+        }
     }
-    while tasks.join_next().await.is_some() {}
+    while let Some(joined) = tasks.join_next().await {
+        joined.context("a client has panicked")?;
+    }
     Ok(())
 }
 

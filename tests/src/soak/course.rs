@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use dataplane::Family;
 use serde_json::json;
 use testkit::address_plan as addresses;
@@ -57,7 +57,8 @@ pub fn measure(agent: PathBuf, settings: Settings) -> Result<Figures> {
     let mut course = Course::start(agent, settings)?;
     let before = course.observe_objects()?;
     let began = Instant::now();
-    // Nothing coincides at first, so that each shows by itself. Later everything meets everything.
+    // The API server returns in the midst of a loop that waits for it: nothing is measured there. An agent
+    // that starts while it is away knows no Services, so none is killed then.
     let mut flush = Schedule::new(began, settings.flush_every, 3);
     let mut kill = Schedule::new(began, settings.kill_every, 2);
     let mut outage = Schedule::new(began, settings.outage_every, 2);
@@ -66,20 +67,21 @@ pub fn measure(agent: PathBuf, settings: Settings) -> Result<Figures> {
     let mut back = None;
     println!("{}", Interval::HEADINGS);
     while began.elapsed() < settings.duration {
-        if flush.is_due() {
+        if course.is_repaired() && flush.is_due() {
             course.flush()?;
         }
-        if kill.is_due() {
+        if back.is_none() && !course.is_busy() && kill.is_due() {
             course.current.kills += 1;
             course.nodes[1].kill()?;
         }
-        if outage.is_due() {
+        if back.is_none() && !course.is_busy() && outage.is_due() {
             course.current.outages += 1;
             course.changes.pause();
             course.arena.control_plane.stop_api_server();
             back = Some(Instant::now() + settings.outage);
         }
-        if back.take_if(|back| Instant::now() >= *back).is_some() {
+        let is_over = |back: &mut Instant| Instant::now() >= *back;
+        if course.is_repaired() && back.take_if(is_over).is_some() {
             course.arena.control_plane.start_api_server()?;
             course.changes.resume();
         }
@@ -113,8 +115,10 @@ impl Schedule {
     }
 
     fn is_due(&mut self) -> bool {
-        let is_due = Instant::now() >= self.next;
-        if is_due {
+        let now = Instant::now();
+        let is_due = now >= self.next;
+        // Times that have passed meanwhile are left out.
+        while self.next <= now {
             self.next += self.every;
         }
         is_due
@@ -164,6 +168,16 @@ impl Course {
         })
     }
 
+    /// Whether a repair or a start is under way.
+    fn is_busy(&self) -> bool {
+        self.nodes.iter().any(Node::is_busy)
+    }
+
+    /// Whether no repair is under way.
+    fn is_repaired(&self) -> bool {
+        self.nodes.iter().all(Node::is_repaired)
+    }
+
     /// Damages the rules of both nodes, in one way and in the other by turns.
     fn flush(&mut self) -> Result<()> {
         let flush = match self.flushes.is_multiple_of(2) {
@@ -179,6 +193,10 @@ impl Course {
     fn look(&mut self) -> Result<()> {
         self.changes.ensure_continues()?;
         for node in &mut self.nodes {
+            ensure!(
+                node.listener.counts().missed == 0,
+                "the kernel had no room for notifications"
+            );
             let repair = node.observe_repair()?;
             self.current.longest_repair = self.current.longest_repair.max(repair);
             let start = node.observe_start()?;
@@ -223,8 +241,7 @@ impl Course {
     fn finish(mut self) -> Result<(Interval, [Objects; 2])> {
         wait_for("repairs and starts", PATIENCE, || {
             self.look()?;
-            let is_busy = self.nodes.iter().any(Node::is_busy);
-            Ok((!is_busy).then_some(()))
+            Ok((!self.is_busy()).then_some(()))
         })?;
         let listeners = self.listeners();
         let followed = self.changes.end(&listeners)?;

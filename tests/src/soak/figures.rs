@@ -72,6 +72,18 @@ impl Figures {
             ("connection over TCP", sum(|interval| interval.tally.tcp)),
             ("question over UDP", sum(|interval| interval.tally.udp)),
             ("kept connection", sum(|interval| interval.tally.kept)),
+            (
+                "change that reached both nodes",
+                sum(|interval| u64::from(!interval.followed.delays[0].is_empty())),
+            ),
+            (
+                "repair",
+                sum(|interval| interval.longest_repair.is_some().into()),
+            ),
+            (
+                "start after a kill",
+                sum(|interval| interval.longest_start.is_some().into()),
+            ),
         ] {
             ensure!(count > 0, "there was no {what}");
         }

@@ -131,6 +131,11 @@ impl Node {
         Ok(None)
     }
 
+    /// Whether no repair is under way.
+    pub(super) fn is_repaired(&self) -> bool {
+        self.flushed.is_none()
+    }
+
     /// Whether a restart or a repair is under way.
     pub(super) fn is_busy(&self) -> bool {
         self.flushed.is_some() || self.restarted.is_some()

@@ -1,10 +1,9 @@
 //! Serves every endpoint of a node, over TCP until the client closes the connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
 
 use anyhow::Result;
-use rustix::thread::CpuSet;
+use rustix::thread::sched_getaffinity;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -27,9 +26,7 @@ pub(super) struct Servers {
 impl Servers {
     /// Starts them in the namespace `inside`.
     pub(super) fn start(inside: &Namespace) -> Result<Servers> {
-        let mut processors = CpuSet::new();
-        (0..thread::available_parallelism()?.get()).for_each(|number| processors.set(number));
-        let udp = echo::Servers::start_udp(inside, processors)?;
+        let udp = echo::Servers::start_udp(inside, sched_getaffinity(None)?)?;
         let tcp = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -4,9 +4,10 @@
 //! `tests/takeover_kernel`.
 
 use std::collections::BTreeSet;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use tests::deadline::wait_for;
 use tests::real_cluster::Node;
 use tests::real_cluster::kube_proxy::{self, Mode};
 use xtables::Variant;
@@ -53,11 +54,23 @@ pub(crate) fn legacy(stage: &mut Stage) -> Result<()> {
 /// kube-proxy serves a cluster, Signpost takes over from it and hands back to it, with the same
 /// clients all the time.
 fn from_mode_iptables_and_back(stage: &mut Stage, variant: Variant) -> Result<()> {
+    // Left by a test that has failed.
+    kube_proxy::remove(&stage.cluster)?;
     kube_proxy::clean_up(&stage.cluster)?;
     let without: Vec<BTreeSet<Chain>> = observe_all(stage)?;
     kube_proxy::install(&stage.cluster, Mode::Iptables(variant))?;
     stage.ensure_installed()?;
     set_handover(stage, "Manual")?;
+    wait_for("all agents to follow commands", DEADLINE, || {
+        let columns = "jsonpath={range .items[*]}{.spec.config.handover} {.metadata.generation} \
+                       {.status.observedGeneration}{\"\\n\"}{end}";
+        let rows = stage.kubectl(&["get", "nodeproxies", "--output", columns])?;
+        let follows = |row: &str| {
+            let columns: Vec<&str> = row.split(' ').collect();
+            matches!(columns[..], ["Manual", given, observed] if given == observed)
+        };
+        Ok(rows.lines().all(follows).then_some(()))
+    })?;
     wait_for_condition(stage, DETECTED, "True", "KubeProxyIptables")?;
     let servers = stage.observe_servers(STEADY)?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
@@ -86,8 +99,10 @@ fn take_over(stage: &Stage) -> Result<()> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         running.push(command.spawn().context("it runs")?);
     }
-    for command in running {
-        let output = command.wait_with_output().context("it ends")?;
+    // None goes on when this returns.
+    let ended: Vec<_> = running.into_iter().map(Child::wait_with_output).collect();
+    for output in ended {
+        let output = output.context("it ends")?;
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{said}\n{errors}");

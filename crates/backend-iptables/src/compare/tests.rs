@@ -148,7 +148,7 @@ fn a_cluster_ip_an_endpoint_here_and_a_health_check_have_rules_of_their_own() {
         [
             "iptables -t nat -A SIGNPOST-H-10.0.1.0/28 -s 10.0.1.5/32 -d 10.0.1.5/32 -p tcp -m tcp --dport 8080 \
              -j MASQUERADE --random-fully: Missing",
-            "iptables -t filter -A SIGNPOST-C-10.96.0.0/20 -d 10.96.0.10/32 -j REJECT: Present",
+            "iptables -t filter -A SIGNPOST-C-10.96.0.0/20 -d 10.96.0.10/32 -g SIGNPOST-UNREDIRECTED: Present",
         ]
     );
 }

@@ -8,7 +8,7 @@ use xtables::{BuiltIn, Rule, Target};
 
 use crate::fixed_chains::{
     ARRIVING, CLUSTER_IPS, FORWARD, INPUT, LEAVING, NODE_PORT_REFUSALS, OUTPUT, REFUSALS, SERVICES,
-    refusals_entrance,
+    UNREDIRECTED, refusals_entrance,
 };
 use crate::names::PREFIX;
 use crate::rules::{Chain, Rank, Rules};
@@ -71,7 +71,7 @@ impl FilterStages {
 }
 
 fn is_about_cluster_ips(chain: &str) -> bool {
-    chain == CLUSTER_IPS || is_of(chain, TreeName::ClusterIps)
+    chain == CLUSTER_IPS || chain == UNREDIRECTED || is_of(chain, TreeName::ClusterIps)
 }
 
 /// Whether `chain` belongs to `tree`.
@@ -317,7 +317,10 @@ fn refuses(filter: &TableRules, chain: &str, address: &IpNet) -> bool {
         destination.is_none_or(|destination| destination.range.contains(address))
     });
     rules.any(|rule| match rule.leads_to() {
-        Some(next) => is_of(next, TreeName::ClusterIps) && refuses(filter, next, address),
+        Some(next) => {
+            let leads_on = **next == *UNREDIRECTED || is_of(next, TreeName::ClusterIps);
+            leads_on && refuses(filter, next, address)
+        }
         None => rule.target == Target::Reject,
     })
 }

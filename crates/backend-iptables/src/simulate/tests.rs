@@ -211,7 +211,6 @@ fn a_way_tells_the_rules_that_asked_something_and_what_they_did() {
             "SIGNPOST-FORWARD",
             "-m conntrack --ctstate NEW -j SIGNPOST-LEAVING",
             "SIGNPOST-LEAVING",
-            "-m conntrack ! --ctstatus CONFIRMED -j SIGNPOST-CLUSTER-IPS",
             "SIGNPOST-CLUSTER-IPS",
             "POSTROUTING (nat)",
             "SIGNPOST-POSTROUTING",

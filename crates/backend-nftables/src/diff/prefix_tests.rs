@@ -226,6 +226,37 @@ fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
     }
 }
 
+/// Failure story T326, where the node port has no endpoints: what is refused before and served after is
+/// one of them in between, and nothing of the node's own answers.
+#[test]
+fn t326_an_address_that_is_not_listed_is_refused_or_served_at_every_step() {
+    let before = mk_config().node_ports_anywhere().build();
+    let after = mk_config().node_ports_at(&["192.168.0.1"]).build();
+    let web = || {
+        mk_service("shop/web")
+            .cluster_ip("10.96.0.10")
+            .port("", 30_080)
+    };
+    let old = web().node_port(30_080).build();
+    let node = mk_node(1).build();
+    let nowhere = mk_endpoints().build();
+    let mut ahead = Dataplane::new(Arc::clone(&node), Arc::clone(&before));
+    ahead.set(compile(&old, &nowhere, &node, &before).into());
+    let other = mk_service("shop/api").cluster_ip("10.96.0.11");
+    let other = other.load_balancer_ip("172.20.0.1").port("", 30_080);
+    let third = mk_service("shop/shop")
+        .cluster_ip("10.96.0.12")
+        .port("", 80);
+    let behind = with_services(&after, [other.build(), third.build()]);
+    let packet = from_outside("172.20.0.1", 30_080);
+    let (observed, desired) = rules_of(&ahead, &behind);
+    let mut verdicts = Vec::new();
+    for held in prefixes(Family::Ipv4, &observed, &desired) {
+        verdicts.push(simulate_both(&held, behind.node(), &packet));
+    }
+    assert!(!verdicts.contains(&Verdict::Untouched), "{verdicts:?}");
+}
+
 /// Failure story T174, the other way: an address no longer accepts node ports and gets a load
 /// balancer's frontend with the port of one instead.
 #[test]

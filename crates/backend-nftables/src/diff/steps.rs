@@ -75,9 +75,9 @@ pub(super) fn rewrites_dispatch(observed: &Table, desired: &Table) -> bool {
 /// Moves frontends at addresses into the transaction of the rules if their protocol and port are those
 /// of a node port: the new rules may no longer look it up at their address.
 fn write_in_place_of_node_ports(family: Family, observed: &Table, steps: &mut [Step<'_>]) {
-    let Some(node_ports) = observed.sets.get(Keyed::NodePort.services().as_str()) else {
-        return;
-    };
+    let sets = [Keyed::NodePort.services(), Keyed::NodePort.refusals()];
+    let sets = sets.map(|name| observed.sets.get(name.as_str()));
+    let mut moved = None;
     let come = steps.iter_mut();
     for step in come.filter(|step| step.group.owner == Owner::Address) {
         let keyed = step.set.keyed();
@@ -92,9 +92,17 @@ fn write_in_place_of_node_ports(family: Family, observed: &Table, steps: &mut [S
             port,
         };
         let key = layout::frontend(&node_port);
-        if node_ports.elements.get(&key).is_some() {
+        let mut sets = sets.iter().flatten();
+        if sets.any(|set| set.elements.get(&key).is_some()) {
             step.group = Group::with_rules(step.group.turn);
+            moved = Some(step.group);
         }
+    }
+    // What these frontends rely on goes with them.
+    if let Some(with_rules) = moved {
+        let before = steps.iter_mut();
+        let before = before.filter(|step| step.group.owner == Owner::Before);
+        before.for_each(|step| step.group = with_rules);
     }
 }
 

@@ -125,7 +125,6 @@ path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
     SIGNPOST-FORWARD
       -m conntrack --ctstate NEW -j SIGNPOST-LEAVING
     SIGNPOST-LEAVING
-      -m conntrack ! --ctstatus CONFIRMED -j SIGNPOST-CLUSTER-IPS
     SIGNPOST-CLUSTER-IPS: no rule matches
     SIGNPOST-FORWARD
       -m mark --mark 0x4000/0x4000 -j ACCEPT

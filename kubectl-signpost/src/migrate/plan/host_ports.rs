@@ -115,8 +115,15 @@ pub(super) fn find_clashes(
         };
         for host_port in &pod.host_ports {
             let key = (host_port.protocol, host_port.port);
-            for (service, kind) in services.get(&key).into_iter().flatten() {
-                if !change.moves(*kind) || !mover.takes(host_port.address, service, *kind) {
+            let alike = services.get(&key).map_or(&[][..], Vec::as_slice);
+            let takes = |service, kind| mover.takes(host_port.address, service, kind);
+            // A load-balancer IP comes before an external IP at the same address.
+            let is_balanced = alike
+                .iter()
+                .any(|(service, kind)| kind.is_balanced() && takes(service, *kind));
+            for (service, kind) in alike {
+                let is_after = *kind == Kind::External && is_balanced;
+                if is_after || !change.moves(*kind) || !takes(service, *kind) {
                     continue;
                 }
                 let clash = Clash {
@@ -179,6 +186,14 @@ fn index(services: &[ServicePorts]) -> Index<'_> {
     index
 }
 
+// === impl Kind ===
+
+impl Kind {
+    fn is_balanced(self) -> bool {
+        matches!(self, Kind::LoadBalancer | Kind::LoadBalancerWithRanges)
+    }
+}
+
 // === impl Mover ===
 
 impl Mover<'_> {
@@ -188,11 +203,11 @@ impl Mover<'_> {
         if kind == Kind::NodePort {
             return self.takes_node_ports(address);
         }
-        let own = self.addresses();
-        let mut ips = match kind {
-            Kind::External => service.external_ips.iter(),
+        // An ExternalIP may be on no device of the node, and then both proxies serve it.
+        let (own, mut ips) = match kind {
+            Kind::External => (self.addresses_of("InternalIP"), service.external_ips.iter()),
             Kind::NodePort | Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
-                service.load_balancer_ips.iter()
+                (self.addresses(), service.load_balancer_ips.iter())
             }
         };
         ips.any(|ip| own.contains(ip) && address.is_none_or(|at| at == *ip))
@@ -220,13 +235,15 @@ impl Mover<'_> {
 
     /// Returns the addresses in the Node's status, InternalIPs first.
     fn addresses(&self) -> Vec<IpAddr> {
+        let own = ["InternalIP", "ExternalIP"].map(|kind| self.addresses_of(kind));
+        own.concat()
+    }
+
+    fn addresses_of(&self, kind: &str) -> Vec<IpAddr> {
         let status = self.node.status.as_ref();
-        let listed = || status.and_then(|status| status.addresses.as_ref());
-        let of_type = |kind: &'static str| {
-            let listed = listed().into_iter().flatten();
-            listed.filter(move |listed| listed.type_ == kind)
-        };
-        let own = of_type("InternalIP").chain(of_type("ExternalIP"));
+        let listed = status.and_then(|status| status.addresses.as_ref());
+        let listed = listed.into_iter().flatten();
+        let own = listed.filter(|listed| listed.type_ == kind);
         own.filter_map(|own| own.address.parse().ok()).collect()
     }
 }

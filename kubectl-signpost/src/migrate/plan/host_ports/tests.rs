@@ -150,6 +150,9 @@ fn t306_a_host_port_at_an_external_ip_goes_to_the_pod() {
         assert_eq!(counts(&web, ready, NFTABLES), (false, 0, 1));
         assert_eq!(counts(&web, ready, IPVS), (false, 0, 0));
     }
+    // As the load-balancer IP, which comes first, it is served by both proxies.
+    web.load_balancer_ips = web.external_ips.clone();
+    assert_eq!(counts(&web, READY_BACK, IPTABLES), (false, 0, 0));
 }
 
 /// Failure story T331.
