@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use tests::deadline::wait_for;
 use tests::real_cluster::Node;
 use tests::real_cluster::kube_proxy::{self, Mode};
 use xtables::Variant;
@@ -61,16 +60,6 @@ fn from_mode_iptables_and_back(stage: &mut Stage, variant: Variant) -> Result<()
     kube_proxy::install(&stage.cluster, Mode::Iptables(variant))?;
     stage.ensure_installed()?;
     set_handover(stage, "Manual")?;
-    wait_for("all agents to follow commands", DEADLINE, || {
-        let columns = "jsonpath={range .items[*]}{.spec.config.handover} {.metadata.generation} \
-                       {.status.observedGeneration}{\"\\n\"}{end}";
-        let rows = stage.kubectl(&["get", "nodeproxies", "--output", columns])?;
-        let follows = |row: &str| {
-            let columns: Vec<&str> = row.split(' ').collect();
-            matches!(columns[..], ["Manual", given, observed] if given == observed)
-        };
-        Ok(rows.lines().all(follows).then_some(()))
-    })?;
     wait_for_condition(stage, DETECTED, "True", "KubeProxyIptables")?;
     let servers = stage.observe_servers(STEADY)?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
