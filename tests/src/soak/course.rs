@@ -57,8 +57,8 @@ pub fn measure(agent: PathBuf, settings: Settings) -> Result<Figures> {
     let mut course = Course::start(agent, settings)?;
     let before = course.observe_objects()?;
     let began = Instant::now();
-    // The API server returns in the midst of a loop that waits for it: nothing is measured there. An agent
-    // that starts while it is away knows no Services, so none is killed then.
+    // This loop waits for an API server that comes back, and measures nothing meanwhile: no repair is under
+    // way then. An agent that starts while the API server is away knows no Services: none is killed then.
     let mut flush = Schedule::new(began, settings.flush_every, 3);
     let mut kill = Schedule::new(began, settings.kill_every, 2);
     let mut outage = Schedule::new(began, settings.outage_every, 2);
