@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::conntrack::Protocol;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -22,8 +23,8 @@ const ATTEMPTS: usize = 5;
 const ENTRIES: u64 = 30_000;
 /// How long a client waits for an answer before it asks again, to notice every refusal.
 const OFTEN: Duration = Duration::from_millis(1);
-/// How often it asks before the test looks at its deadline.
-const AT_A_TIME: usize = 50;
+/// The number of clients: a pass finds one of them late enough to see its packets dropped.
+const CLIENTS: usize = 16;
 /// The longest pause on a busy machine.
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -62,8 +63,8 @@ pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
 /// datagrams bypassed a Service.
 pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
-    let (client, agent) = begin_without_rules(stage, destination, 0)?;
-    agent.wait_for("an answer after the repair", |_| client.ask())?;
+    let (clients, agent) = begin_without_rules(stage, destination, 1, 0)?;
+    agent.wait_for("an answer after the repair", |_| clients[0].ask())?;
     Ok(())
 }
 
@@ -72,25 +73,33 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
 pub(crate) fn unrefused(stage: &Stage) -> Result<()> {
     let destination = SocketAddr::new(cluster_ip(Family::Ipv4), UDP_PORT);
     // A pass takes a while among so many, and the client's flow outlives the repair for as long.
-    let (client, agent) = begin_without_rules(stage, destination, ENTRIES)?;
-    agent.wait_for("an answer after the repair", |_| {
-        for _ in 0..AT_A_TIME {
-            if let Some(server) = client.ask_unrefused(OFTEN)? {
-                return Ok(Some(server));
+    let (mut clients, agent) = begin_without_rules(stage, destination, CLIENTS, ENTRIES)?;
+    agent.wait_for("answers after the repair", |_| {
+        let mut waiting = Vec::new();
+        for client in clients.drain(..) {
+            if client.ask_unrefused(OFTEN)?.is_none() {
+                waiting.push(client);
             }
         }
-        Ok(None)
+        clients = waiting;
+        Ok(clients.is_empty().then_some(()))
     })?;
+    // In mode ipvs such packets are served at once.
+    if stage.mode() != Mode::Ipvs {
+        let dropped = stage.observe_dropped()?;
+        ensure!(dropped > 0, "packets leaked instead of being dropped");
+    }
     Ok(())
 }
 
-/// Removes the rules, and lets a client and `others` send through the node before the agent can
+/// Removes the rules, and lets `clients` and `others` send through the node before the agent can
 /// repair them.
 fn begin_without_rules(
     stage: &Stage,
     destination: SocketAddr,
+    clients: usize,
     others: u64,
-) -> Result<(UdpClient, LoneAgent)> {
+) -> Result<(Vec<UdpClient>, LoneAgent)> {
     // Like the rules of network plugins. Without a rule that uses connection state, conntrack is
     // inactive.
     let node = stage.node()?;
@@ -113,12 +122,16 @@ fn begin_without_rules(
     )?;
     stage.flush_rules()?;
     Flood::open(stage.client()?, others)?.send()?;
-    let client = UdpClient::open(stage.client()?, destination)?;
-    ensure!(client.ask()?.is_none(), "a server answers without rules");
+    let inside = stage.client()?;
+    let opened = (0..clients).map(|_| UdpClient::open(inside, destination));
+    let opened: Vec<UdpClient> = opened.collect::<Result<_>>()?;
+    for client in &opened {
+        ensure!(client.ask()?.is_none(), "a server answers without rules");
+    }
     let past = stage.observe_flows(Protocol::Udp, destination)?;
-    ensure!(past.len() == 1, "the client has a flow: {past:?}");
+    ensure!(past.len() == clients, "each client has a flow: {past:?}");
     kill_process(process, Signal::CONT)?;
-    Ok((client, agent))
+    Ok((opened, agent))
 }
 
 /// Finds a client that `server` answers, once it does.

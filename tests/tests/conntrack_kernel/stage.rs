@@ -146,6 +146,35 @@ impl Stage {
         Ok(())
     }
 
+    /// Returns how many packets of connections that were not redirected the rules have dropped.
+    pub(crate) fn observe_dropped(&self) -> Result<u64> {
+        let node = self.node()?;
+        let (listing, before) = match self.variant {
+            None => {
+                let chain = ["list", "chain", "ip", "signpost", "refuse-unredirected"];
+                (node.nft(&chain)?, "ct status confirmed counter packets ")
+            }
+            Some(variant) => {
+                let program = match variant {
+                    Variant::NfTables => "iptables-nft-save",
+                    Variant::Legacy => "iptables-legacy-save",
+                };
+                let output = node
+                    .command(program)
+                    .args(["-c", "-t", "filter"])
+                    .output()?;
+                let text = String::from_utf8(output.stdout)?;
+                let dropped = text
+                    .lines()
+                    .find(|line| line.ends_with("-A SIGNPOST-UNREDIRECTED -j DROP"));
+                (dropped.context("there is a rule")?.to_owned(), "[")
+            }
+        };
+        let (_, rest) = listing.split_once(before).context("a rule counts")?;
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        Ok(digits.parse()?)
+    }
+
     /// Returns the namespace of the agent.
     pub(crate) fn node(&self) -> Result<&Namespace> {
         self.topology.node(NODE)
