@@ -1,8 +1,10 @@
-//! The kernel's conntrack table: removes stale connections, sets its limits, and watches its fill.
+//! The kernel's conntrack table: removes stale connections, sets its limits, watches its fill, and keeps
+//! connections redirected.
 
 mod cleaning;
 mod fill;
 mod findings;
+mod hooks;
 mod metrics;
 mod statistics;
 mod tuning;
@@ -68,6 +70,10 @@ pub(crate) fn start(
     supervisor.spawn(
         "connection limits",
         tuning::follow(Arc::clone(board), sysctls, supervisor.stop()),
+    );
+    supervisor.spawn(
+        "connection hooks",
+        hooks::keep(Arc::clone(board), supervisor.stop()),
     );
     supervisor.spawn(
         "connection table",

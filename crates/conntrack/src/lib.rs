@@ -25,6 +25,7 @@
 //! its pass, or a restart, after which every flow is in doubt.
 
 mod feed;
+mod kept_hooks;
 pub mod limits;
 mod pass;
 mod pass_schedule;
@@ -33,6 +34,7 @@ mod stale_flows;
 mod worker;
 
 pub use feed::{Feed, ProgrammedState};
+pub use kept_hooks::{KeepError, KeptHooks};
 pub use pass::{Outcome, Pass, PassError};
 pub use stale_candidates::StaleCandidates;
 pub use stale_flows::StaleFlows;

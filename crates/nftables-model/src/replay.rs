@@ -67,11 +67,12 @@ impl Contents {
             operation: at,
             what: what.to_owned(),
         };
-        if !self.exists && !matches!(operation, Operation::AddTable) {
+        let creates = matches!(operation, Operation::AddTable | Operation::AddOwnedTable);
+        if !self.exists && !creates {
             return Err(missing("the table"));
         }
         match operation {
-            Operation::AddTable => self.exists = true,
+            Operation::AddTable | Operation::AddOwnedTable => self.exists = true,
             Operation::DeleteTable => *self = Contents::default(),
             Operation::FlushTable => {
                 for chain in Arc::make_mut(&mut self.chains).values_mut() {

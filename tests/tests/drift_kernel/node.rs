@@ -223,6 +223,11 @@ impl Node {
         })
     }
 
+    /// Returns a serving pod.
+    pub(crate) fn pod(&self, pod: u8) -> Result<&Namespace> {
+        self.topology.pod(1, pod)
+    }
+
     /// Returns the client pod.
     pub(crate) fn asking(&self) -> Result<&Namespace> {
         self.topology.pod(1, ASKING)

@@ -75,7 +75,9 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     };
     ensure!(said(&after) == said(&before), "{after:?} after {before:?}");
     cluster.wait_until_ready(DEADLINE)?;
-    let seen = monitor.finish()?;
+    let mut seen = monitor.finish()?;
+    // The tables that keep the kernel's hooks are those of a process, not of its rules.
+    seen.retain(|change| !change.contains(" signpost-hooks-"));
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
     flows.go_on()?;
     // The new agent writes when something changes. It also moves a UDP flow of web-2.

@@ -448,7 +448,7 @@ fn list_all_but_signposts(stage: &Stage) -> Result<String> {
     let mut own = false;
     let others = all.lines().filter(|line| {
         if line.starts_with("table ") {
-            own = line.contains(" signpost {");
+            own = line.contains(" signpost {") || line.contains(" signpost-hooks-");
         }
         !own
     });

@@ -21,6 +21,8 @@ const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 /// `NFNL_BATCH_GENID`.
 const BATCH_GENERATION: u16 = 1;
+/// `NFT_TABLE_F_OWNER`, a flag of `NFTA_TABLE_FLAGS`.
+const TABLE_OWNER: u32 = 2;
 /// The longest list of elements in one attribute. The length of an attribute is a 16-bit number.
 const ELEMENT_LIST_LIMIT: usize = 60_000;
 
@@ -226,6 +228,9 @@ impl Encoder<'_> {
     fn operation(&mut self, operation: &Operation) {
         match operation {
             Operation::AddTable => self.message(message::NEW_TABLE, CREATE, |_| {}),
+            Operation::AddOwnedTable => self.message(message::NEW_TABLE, CREATE, |writer| {
+                writer.u32(2, TABLE_OWNER);
+            }),
             Operation::DeleteTable => self.message(message::DELETE_TABLE, 0, |_| {}),
             Operation::AddChain(chain) => {
                 self.message(message::NEW_CHAIN, CREATE, |writer| {

@@ -459,6 +459,7 @@ impl Display for Transaction {
         for operation in &self.operations {
             match operation {
                 Operation::AddTable => writeln!(f, "add table {table}")?,
+                Operation::AddOwnedTable => writeln!(f, "add table {table} {{ flags owner ; }}")?,
                 Operation::DeleteTable => writeln!(f, "delete table {table}")?,
                 Operation::FlushTable => writeln!(f, "flush table {table}")?,
                 Operation::AddChain(chain) => writeln!(f, "add chain {table} {chain}")?,

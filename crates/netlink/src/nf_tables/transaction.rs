@@ -20,6 +20,11 @@ pub struct Transaction {
 pub enum Operation {
     /// Creates the table, or leaves it as it is.
     AddTable,
+    /// Creates a table of which this socket is the owner (`NFT_TABLE_F_OWNER`, since Linux 5.12): no
+    /// other program can change or remove it, not even with all tables at once, and the kernel removes
+    /// it when the socket is closed (`nft_flush` and `nft_rcv_nl_event` in
+    /// net/netfilter/nf_tables_api.c). Older kernels refuse it.
+    AddOwnedTable,
     /// Removes the table with its content.
     ///
     /// Packets do not see this as one step. In net/netfilter/nf_tables_api.c, the elements of maps
