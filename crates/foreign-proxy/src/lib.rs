@@ -5,6 +5,7 @@
 //! iptables tables (`KUBE-KUBELET-CANARY`, `KUBE-FIREWALL`, before 1.28 also `KUBE-MARK-MASQ` and
 //! `KUBE-POSTROUTING`): these alone do not indicate a proxy.
 
+pub mod host_ports;
 pub mod kernel;
 pub mod legacy_chains;
 pub mod node_ports;

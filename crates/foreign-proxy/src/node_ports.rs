@@ -1,7 +1,7 @@
 //! The addresses on which kube-proxy's rules accept node ports, and the node ports that clients
 //! have used.
 
-mod legacy;
+pub(crate) mod legacy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -115,7 +115,7 @@ fn scope(all_asked: Vec<FrontendContext>) -> NodePortScope {
 
 /// What a rule requires of the destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FrontendContext {
+pub(crate) enum FrontendContext {
     /// It is this address.
     For(IpAddr),
     /// It is outside a range, which is the loopback range.
@@ -124,7 +124,7 @@ enum FrontendContext {
     Anything,
 }
 
-fn asked(rule: &Rule, family: Family) -> FrontendContext {
+pub(crate) fn asked(rule: &Rule, family: Family) -> FrontendContext {
     // The offset of the destination in the header, and its length.
     let (at, whole) = match family {
         Family::Ipv4 => (16, 4),
@@ -149,7 +149,7 @@ fn asked(rule: &Rule, family: Family) -> FrontendContext {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
     let ipv4 = || Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
     let ipv6 = || Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into());
     ipv4().or_else(ipv6)
@@ -207,9 +207,9 @@ impl From<Mechanism> for Place {
     }
 }
 
-/// Returns the node port that a rule matches, either with an xtables match or, as later versions of
+/// Returns the protocol and the port that a rule matches, either with an xtables match or, as later versions of
 /// iptables write it, with native expressions.
-fn node_port(rule: &Rule) -> Option<NodePort> {
+pub(crate) fn node_port(rule: &Rule) -> Option<NodePort> {
     let mut protocol = None;
     let mut port = None;
     let mut loaded = None;
@@ -242,8 +242,9 @@ fn node_port(rule: &Rule) -> Option<NodePort> {
             // `struct xt_tcp` and `xt_udp` (include/uapi/linux/netfilter): the range of source
             // ports, then the range of destination ports, in host byte order. `xt_sctp` has them in
             // the other order.
-            Expression::Match(module) if matches!(&*module.name, "tcp" | "udp") => {
-                let bytes = module.payload.get(4..6)?.try_into().ok()?;
+            Expression::Match(module) if matches!(&*module.name, "tcp" | "udp" | "sctp") => {
+                let at = if &*module.name == "sctp" { 0 } else { 4 };
+                let bytes = module.payload.get(at..at + 2)?.try_into().ok()?;
                 port = Some(u16::from_ne_bytes(bytes));
             }
             _ => {}

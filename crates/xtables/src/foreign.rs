@@ -1,6 +1,7 @@
 //! Chains and rules of any program.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::{AddressMatch, BuiltIn, Protocol};
@@ -32,8 +33,8 @@ pub enum Policy {
     Drop,
 }
 
-/// What a rule, also of another program, asks of the destination of packets, and how many it has
-/// matched. It may ask more.
+/// What a rule, also of another program, asks of the destination of packets, where it sends them,
+/// and how many it has matched. It may ask more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountedRule {
     /// `-d`.
@@ -44,6 +45,8 @@ pub struct CountedRule {
     pub destination_port: Option<u16>,
     /// The chain that its target jumps or goes to.
     pub leads_to: Option<Arc<str>>,
+    /// `-j DNAT --to-destination`, if it is one address and one port.
+    pub translates_to: Option<SocketAddr>,
     /// The packets that it has matched.
     pub packets: u64,
 }

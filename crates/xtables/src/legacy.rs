@@ -142,14 +142,16 @@ impl Legacy {
         Ok(found.filter(|address| among.contains(address)).collect())
     }
 
-    /// Reads the rules of the chain with this name, whichever program wrote it; none without such a
-    /// chain. Does not create a table that does not exist.
+    /// Reads the rules of the chains whose names `is_chosen` accepts, whichever program wrote them. Does
+    /// not create a table that does not exist.
     pub fn observe_counted_rules(
         &self,
         table: TableName,
-        chain: &str,
+        is_chosen: impl Fn(&str) -> bool,
     ) -> Result<Vec<CountedRule>, ObserveError> {
-        self.observe_all(table, |parsed| counted_rules(parsed, chain))
+        self.observe_all(table, |parsed| {
+            counted_rules(parsed, self.family, &is_chosen)
+        })
     }
 
     /// Lists the chains of all programs. Does not create a table that does not exist.

@@ -9,14 +9,14 @@ use crate::legacy_chains;
 
 /// Reads the addresses on which rules of `family` accept node ports.
 pub(super) fn observe_rules(family: Family) -> Result<NodePortScope, ScanError> {
-    let rules = observe_chain(family, SERVICES)?.into_iter();
+    let rules = observe_chains(family, |name| name == SERVICES)?.into_iter();
     let leading = rules.filter(|rule| rule.leads_to.as_deref() == Some(NODE_PORTS));
     Ok(scope(leading.map(|rule| asked(&rule)).collect()))
 }
 
 /// Returns how many connections the rule of each node port has had, if any.
 pub(super) fn observe_counts(family: Family) -> Result<Vec<(NodePort, u64)>, ScanError> {
-    let rules = observe_chain(family, NODE_PORTS)?.into_iter();
+    let rules = observe_chains(family, |name| name == NODE_PORTS)?.into_iter();
     let counted = rules.filter(|rule| rule.packets > 0).filter_map(|rule| {
         let node_port = (rule.protocol?, rule.destination_port?);
         Some((node_port, rule.packets))
@@ -24,17 +24,21 @@ pub(super) fn observe_counts(family: Family) -> Result<Vec<(NodePort, u64)>, Sca
     Ok(counted.collect())
 }
 
-fn observe_chain(family: Family, chain: &str) -> Result<Vec<CountedRule>, ScanError> {
+/// Reads the rules of the chains in table `nat` whose names `is_chosen` accepts.
+pub(crate) fn observe_chains(
+    family: Family,
+    is_chosen: impl Fn(&str) -> bool,
+) -> Result<Vec<CountedRule>, ScanError> {
     let tables = open_legacy(legacy_chains::of(family)).map_err(ScanError::OpenLegacy)?;
     match tables {
         Tables::Legacy(tables) => tables
-            .observe_counted_rules(TableName::Nat, chain)
+            .observe_counted_rules(TableName::Nat, is_chosen)
             .map_err(ScanError::ObserveLegacy),
         Tables::NfTables(_) => Ok(Vec::new()),
     }
 }
 
-fn asked(rule: &CountedRule) -> FrontendContext {
+pub(crate) fn asked(rule: &CountedRule) -> FrontendContext {
     match rule.destination {
         Some(AddressMatch { inverted: true, .. }) => FrontendContext::Not,
         Some(AddressMatch { range, .. }) if range.prefix_len() == range.max_prefix_len() => {
@@ -60,6 +64,7 @@ mod tests {
                 protocol: None,
                 destination_port: None,
                 leads_to: Some(NODE_PORTS.into()),
+                translates_to: None,
                 packets: 0,
             })
         };

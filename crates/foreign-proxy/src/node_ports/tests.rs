@@ -74,5 +74,14 @@ fn a_port_is_read_in_both_forms_that_iptables_has_for_it() {
         payload,
     }));
     assert_eq!(node_port(&rule(matched)), Some((Protocol::Udp, 30081)));
+    let mut payload = 8081_u16.to_ne_bytes().to_vec();
+    payload.resize(292, 0);
+    let mut matched = Vec::from(protocol(132));
+    matched.push(Expression::Match(Module {
+        name: "sctp".into(),
+        revision: 0,
+        payload,
+    }));
+    assert_eq!(node_port(&rule(matched)), Some((Protocol::Sctp, 8081)));
     assert_eq!(node_port(&rule(protocol(6).into())), None);
 }

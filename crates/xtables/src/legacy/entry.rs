@@ -1,6 +1,6 @@
 //! Encodes and decodes a rule as an entry of a legacy table.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -235,11 +235,12 @@ pub(super) fn decode(
     })
 }
 
-/// Decodes what any rule, also of another program, asks of the destination, and its counter. Other
-/// matches are ignored. `chain` is the chain that it leads to, if any.
+/// Decodes what any rule, also of another program, asks of the destination, where it sends packets,
+/// and its counter. Other matches are ignored. `chain` is the chain that it leads to, if any.
 pub(super) fn decode_counted(
     entry: Entry<'_>,
     layout: &Layout,
+    family: Family,
     chain: Option<Arc<str>>,
 ) -> Option<CountedRule> {
     let bytes = entry.bytes;
@@ -253,8 +254,17 @@ pub(super) fn decode_counted(
         protocol,
         destination_port: destination_port(entry, layout, protocol),
         leads_to: chain,
+        translates_to: translation(entry, family),
         packets: read_u64(bytes, layout.counters())?,
     })
+}
+
+fn translation(entry: Entry<'_>, family: Family) -> Option<SocketAddr> {
+    let (name, revision, payload) = extension(entry.bytes.get(entry.target..)?)?;
+    match decode_target(name, revision, payload, family)? {
+        Target::DestinationNat { address, port } => Some(SocketAddr::new(address, port)),
+        _ => None,
+    }
 }
 
 /// The only destination port that a rule matches. kube-proxy puts a comment before it.

@@ -4,7 +4,7 @@ use super::blob::{Kind, Table};
 use super::layout::VERDICT_DROP;
 use super::replacement::hook_number;
 use super::{BUILT_IN, entry, target_name};
-use crate::{ChainKind, CountedRule, ListedChain, Policy};
+use crate::{ChainKind, CountedRule, Family, ListedChain, Policy};
 
 /// All chains.
 pub(super) fn listed_chains(table: &Table<'_>) -> Vec<ListedChain> {
@@ -35,14 +35,20 @@ fn policy(table: &Table<'_>, number: usize) -> Policy {
     }
 }
 
-/// The rules of the chain with this name.
-pub(super) fn counted_rules(table: &Table<'_>, chain: &str) -> Vec<CountedRule> {
-    let mut chains = table.chains.iter();
-    let chain = chains.find(|other| other.name() == Some(chain.as_bytes()));
-    let numbers = chain.into_iter().flat_map(|chain| chain.rules.clone());
+/// The rules of the chains whose names `is_chosen` accepts.
+pub(super) fn counted_rules(
+    table: &Table<'_>,
+    family: Family,
+    is_chosen: impl Fn(&str) -> bool,
+) -> Vec<CountedRule> {
+    let chosen = table.chains.iter().filter(|chain| {
+        let name = chain.name().and_then(|name| str::from_utf8(name).ok());
+        name.is_some_and(&is_chosen)
+    });
+    let numbers = chosen.flat_map(|chain| chain.rules.clone());
     let rules = numbers.filter_map(|number| {
         let entry = table.layout.entry(table.bytes, table.offset(number))?;
-        entry::decode_counted(entry, table.layout, target_name(table, number))
+        entry::decode_counted(entry, table.layout, family, target_name(table, number))
     });
     rules.collect()
 }

@@ -1,6 +1,8 @@
 //! Chains and rules of other programs: where they lead, what they ask of the destination, and their
 //! counters.
 
+use std::net::SocketAddr;
+
 use super::super::layout::{EXTENSION, VERDICT_DROP};
 use super::*;
 use crate::{ChainKind, PacketEnd, Policy};
@@ -37,7 +39,20 @@ fn rules_of_other_programs_are_read_with_their_counters() {
             matches: vec![Match::LocalAddress(PacketEnd::Destination)],
             ..jump("KUBE-NODEPORTS")
         };
-        let chains: [(&str, &[Rule]); 3] = [
+        let pod = match family {
+            Family::Ipv4 => "10.0.1.8:9090",
+            Family::Ipv6 => "[fd00::8]:9090",
+        };
+        let pod: SocketAddr = pod.parse().expect("an address and a port");
+        let host_port = Rule {
+            target: Target::DestinationNat {
+                address: pod.ip(),
+                port: pod.port(),
+            },
+            ..node_port(8080)
+        };
+        let chains: [(&str, &[Rule]); 4] = [
+            ("CNI-DN-A", &[host_port]),
             ("KUBE-EXT-A", &[]),
             ("KUBE-NODEPORTS", &[node_port(30080), node_port(30081)]),
             ("KUBE-SERVICES", &[entrance]),
@@ -58,10 +73,11 @@ fn rules_of_other_programs_are_read_with_their_counters() {
             protocol: Some(Protocol::Tcp),
             destination_port: Some(destination_port),
             leads_to: Some("KUBE-EXT-A".into()),
+            translates_to: None,
             packets,
         };
         assert_eq!(
-            counted_rules(&table, "KUBE-NODEPORTS"),
+            counted_rules(&table, family, |name| name == "KUBE-NODEPORTS"),
             [counted(30080, 0), counted(30081, 7)]
         );
         let entrance = CountedRule {
@@ -69,10 +85,22 @@ fn rules_of_other_programs_are_read_with_their_counters() {
             protocol: None,
             destination_port: None,
             leads_to: Some("KUBE-NODEPORTS".into()),
+            translates_to: None,
             packets: 0,
         };
-        assert_eq!(counted_rules(&table, "KUBE-SERVICES"), [entrance]);
-        assert!(counted_rules(&table, "KUBE-EXTERNAL-SERVICES").is_empty());
+        assert_eq!(
+            counted_rules(&table, family, |name| name == "KUBE-SERVICES"),
+            [entrance]
+        );
+        let mapped = CountedRule {
+            leads_to: None,
+            translates_to: Some(pod),
+            ..counted(8080, 0)
+        };
+        let of_pods = |name: &str| name.starts_with("CNI-DN-");
+        assert_eq!(counted_rules(&table, family, of_pods), [mapped]);
+        let external = |name: &str| name == "KUBE-EXTERNAL-SERVICES";
+        assert!(counted_rules(&table, family, external).is_empty());
     }
 }
 
