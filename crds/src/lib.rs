@@ -10,6 +10,8 @@
 //! - Find out what to do about a condition: [`condition::reason`].
 //! - Find out on which nodes a DaemonSet runs its Pods: [`placement::Placement`].
 //! - Find out what starts kube-proxy on a node again: [`starter::Starters`].
+//! - Find out whether a takeover gives a port of a node from a Pod to a Service or back:
+//!   [`host_ports::Change`].
 //!
 //! ```text
 //!  ProxyProfile.spec --check--> FieldError
@@ -41,6 +43,7 @@ pub mod check;
 pub mod condition;
 pub mod effective;
 pub mod event;
+pub mod host_ports;
 pub mod int_or_percent;
 pub mod manifest;
 pub mod node_proxy;

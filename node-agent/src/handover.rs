@@ -16,6 +16,7 @@ mod closing;
 mod debug_request;
 mod desired;
 mod handback;
+mod host_ports;
 mod kube_proxy_rules;
 mod local_detection;
 mod preflight;

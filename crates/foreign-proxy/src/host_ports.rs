@@ -5,6 +5,7 @@
 //! on its node are of; its backend `nftables` has a table of its own (plugins/meta/portmap).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::Family;
@@ -16,8 +17,8 @@ use super::node_ports::{self, FrontendContext, NodePort, address, asked, node_po
 
 /// The beginning of the name of the chain that backend `iptables` has for each Pod.
 const CHAIN_OF_POD: &str = "CNI-DN-";
-/// The table of backend `nftables`, and the chains that have its rules: version 1.6 has those with an
-/// address of the node in the second one.
+/// The table of backend `nftables`, and the chains that have its rules: versions before 1.9.1 have
+/// those with an address of the node in the second one.
 const TABLE: &str = "cni_hostport";
 const CHAINS: [&str; 2] = ["hostports", "hostip_hostports"];
 
@@ -50,6 +51,19 @@ pub fn observe_host_ports(backend: Backend, family: Family) -> Result<Vec<HostPo
         Backend::Iptables(Variant::Legacy) => {
             let rules = node_ports::legacy::observe_chains(family, is_pods)?;
             Ok(rules.iter().filter_map(in_legacy_rule).collect())
+        }
+    }
+}
+
+// === impl HostPort ===
+
+impl fmt::Display for HostPort {
+    /// Prints the port of the node, and its address if it is only one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (protocol, port) = self.port;
+        match self.address {
+            Some(address) => write!(f, "{}/{protocol}", SocketAddr::new(address, port)),
+            None => write!(f, "{port}/{protocol}"),
         }
     }
 }

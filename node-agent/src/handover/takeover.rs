@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crds::condition::{self, Status, reason, status_of};
+use crds::host_ports::OwnRules;
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
@@ -12,6 +13,7 @@ use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::closing::SignpostNodePorts;
+use super::host_ports;
 use super::kube_proxy_rules;
 use super::local_detection;
 use super::preflight::{Point, Severity};
@@ -240,16 +242,24 @@ impl Server {
         }
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
         let counters = Arc::clone(&self.counters);
+        let own_rules = match serving_state {
+            ServingState::HandedBack => OwnRules::Absent,
+            ServingState::Serving | ServingState::ReleasingPorts => {
+                OwnRules::of(&self.board.status().borrow().conditions)
+            }
+        };
         let observe = move || {
+            let mut points = host_ports::observe_points(&found, own_rules, &signpost);
             let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
             let node_ports = node_ports.as_ref();
-            kube_proxy_rules::observe_points(
+            points.extend(kube_proxy_rules::observe_points(
                 &found,
                 serving_state,
                 signpost,
                 node_ports,
                 &mut counters,
-            )
+            ));
+            points
         };
         points.extend(blocking(observe).await);
         points

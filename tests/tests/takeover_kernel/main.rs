@@ -6,6 +6,7 @@ mod conversation;
 mod crowd;
 mod detection;
 mod handovers;
+mod host_ports;
 mod interruptions;
 mod ipvs;
 mod stage;
@@ -34,9 +35,16 @@ const OF_MODE_IPVS: [&str; 5] = [
 ];
 
 /// The tests that take a kernel with the legacy variant of iptables.
-const OF_LEGACY_IPTABLES: [&str; 2] = [
+const OF_LEGACY_IPTABLES: [&str; 3] = [
     "t171_services_change_hands_from_legacy_iptables_as_the_profile_says",
     "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_signpost",
+    "t319_a_host_port_in_legacy_iptables_that_goes_to_a_pod_is_named",
+];
+
+/// The tests that take the real CNI plug-in portmap.
+const OF_PORTMAP: [&str; 2] = [
+    "t317_t318_a_profile_does_not_give_a_port_of_a_service_to_a_pod",
+    OF_LEGACY_IPTABLES[2],
 ];
 
 type Test = fn(&mut Stage) -> Result<()>;
@@ -60,7 +68,11 @@ fn main() -> Result<()> {
     if !has_legacy {
         println!("SKIPPED: takeovers from legacy iptables: this kernel has none");
     }
-    let tests: [(&str, Test); 21] = [
+    let missing_plugin = host_ports::missing();
+    if let Some(why) = &missing_plugin {
+        println!("SKIPPED: host ports of plug-in portmap: {why}");
+    }
+    let tests: [(&str, Test); 24] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -113,6 +125,11 @@ fn main() -> Result<()> {
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
+        (OF_PORTMAP[0], host_ports::by_profile),
+        (
+            "t320_a_host_port_that_may_go_to_a_pod_is_named_and_stops_nothing",
+            host_ports::in_a_table_of_its_own,
+        ),
         (OF_MODE_IPVS[0], ipvs::ended_with_their_connections),
         (OF_MODE_IPVS[1], ipvs::there_and_back),
         (OF_MODE_IPVS[2], ipvs::into_mode_ipvs),
@@ -121,6 +138,7 @@ fn main() -> Result<()> {
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES[0], by_profile::from_legacy_iptables),
         (OF_LEGACY_IPTABLES[1], handovers::from_legacy_iptables),
+        (OF_LEGACY_IPTABLES[2], host_ports::in_legacy_iptables),
         (
             "what_signpost_may_not_remove_is_named_with_what_removes_it",
             detection::what_signpost_may_not_remove,
@@ -140,7 +158,8 @@ fn main() -> Result<()> {
         })
         .with_ignored_flag(
             OF_MODE_IPVS.contains(&name) && missing.is_some()
-                || OF_LEGACY_IPTABLES.contains(&name) && !has_legacy,
+                || OF_LEGACY_IPTABLES.contains(&name) && !has_legacy
+                || OF_PORTMAP.contains(&name) && missing_plugin.is_some(),
         )
     });
     let conclusion = libtest_mimic::run(&arguments, trials.into());

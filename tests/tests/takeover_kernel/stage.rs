@@ -156,8 +156,7 @@ impl Stage {
         let mut command = self.node()?.command(program);
         command.arg("--config").arg(&file);
         if mode == Mode::LegacyIptables {
-            let programs = Programs::link(self.files.path(), Variant::Legacy)?;
-            programs.show_to(&mut command)?;
+            self.programs(Variant::Legacy)?.show_to(&mut command)?;
         }
         let log = self.files.path().join("kube-proxy.log");
         self.kube_proxy = Some(Program::start("kube-proxy", command, &log)?);
@@ -179,6 +178,11 @@ impl Stage {
             let lines: Vec<&str> = log.lines().collect();
             lines[lines.len().saturating_sub(15)..].join("\n")
         })
+    }
+
+    /// Returns the iptables programs of `variant`.
+    pub(crate) fn programs(&self, variant: Variant) -> Result<Programs> {
+        Programs::link(self.files.path(), variant)
     }
 
     /// Kills kube-proxy. Its rules stay, as after the deletion of its Pod.
@@ -368,6 +372,15 @@ impl Stage {
                 "endpoints": [{"addresses": [POD_OUTSIDE], "nodeName": addresses::NODE}],
             }),
         ])
+    }
+
+    /// Adds Service `shop/front`, whose external IP is the node's address, until the next
+    /// [`Stage::apply_services`].
+    pub(crate) fn apply_external_ip(&self) -> Result<()> {
+        let mut objects = service("front", 11);
+        let own = addresses::node_address(1, Family::Ipv4);
+        objects[0]["spec"]["externalIPs"] = json!([own]);
+        self.apply(&objects)
     }
 
     fn install(&self) -> Result<()> {

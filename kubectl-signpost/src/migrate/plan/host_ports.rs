@@ -1,10 +1,8 @@
 //! Host ports of Pods that are ports of Services, too, and that a takeover gives from one to the
 //! other. Pure.
 //!
-//! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
-//! proxy's mode (decision 0027). Where Signpost's rules are beside kube-proxy's, they decide already,
-//! and a takeover changes nothing (decision 0076). Where another one certainly answers afterwards, that
-//! is an obstacle, and where the API does not say which one answers now, a warning.
+//! Where another one certainly answers afterwards, that is an obstacle, and where the API does not say
+//! which one answers now, a warning. Which backend plug-in portmap has, the API does not say either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,11 +10,9 @@ use std::net::IpAddr;
 use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::condition::reason::{KUBE_PROXY_IPTABLES, KUBE_PROXY_IPVS, KUBE_PROXY_NFTABLES};
-use crds::condition::{
-    FOREIGN_PROXY_DETECTED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of,
-};
+use crds::condition::{FOREIGN_PROXY_DETECTED, Status, status_of};
+use crds::host_ports::{Change, GIVE_ANOTHER_PORT, Kind, OwnRules, Proxy, Tables};
 use crds::profile::mechanism::Mode;
-use crds::starter::is_handed_back;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -26,18 +22,6 @@ use super::obstacle::{Obstacle, Warning};
 use super::service_ports::{ServicePorts, Sources};
 use crate::check::first;
 use crate::pod_network::{PodNetwork, Protocol};
-
-/// The next step about a common port.
-const GIVE_ANOTHER_PORT: &str = "give the Pods or the Service another port, or make sure that clients of this port may reach the other one";
-
-/// What a port of nodes is of a Service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    NodePort,
-    LoadBalancer,
-    LoadBalancerWithRanges,
-    External,
-}
 
 /// The Services that have a port of nodes, by protocol and number.
 type Index<'a> = BTreeMap<(Protocol, i32), Vec<(&'a ServicePorts, Kind)>>;
@@ -49,32 +33,6 @@ pub(super) struct Mover<'a> {
     /// The conditions of its NodeProxy.
     pub(super) conditions: &'a [Condition],
     pub(super) config: &'a EffectiveConfig,
-}
-
-/// Which of the two a connection to the common port reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Winner {
-    Service,
-    Pod,
-    /// It depends on which program attached its rules last.
-    Latest,
-}
-
-/// The modes of a takeover: kube-proxy's and Signpost's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Change {
-    from: Mode,
-    to: Mode,
-    own_rules: OwnRules,
-}
-
-/// Signpost's rules before a takeover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum OwnRules {
-    /// They are beside kube-proxy's.
-    Present,
-    /// The node was handed back, or nothing is programmed.
-    Absent,
 }
 
 /// A common port that changes hands.
@@ -105,7 +63,7 @@ pub(super) fn find_clashes(
 ) -> BTreeMap<String, Findings> {
     let movers = movers.iter();
     let movers: BTreeMap<String, (Mover<'_>, Change)> = movers
-        .filter_map(|mover| Some((mover.node.name_any(), (*mover, Change::of(mover)?))))
+        .filter_map(|mover| Some((mover.node.name_any(), (*mover, change_of(mover)?))))
         .collect();
     let services = index(services);
     let mut clashes: BTreeMap<Clash<'_>, BTreeSet<(&str, &str)>> = BTreeMap::new();
@@ -118,9 +76,10 @@ pub(super) fn find_clashes(
             let alike = services.get(&key).map_or(&[][..], Vec::as_slice);
             let takes = |service, kind| mover.takes(host_port.address, service, kind);
             // A load-balancer IP comes before an external IP at the same address.
-            let is_balanced = alike
-                .iter()
-                .any(|(service, kind)| kind.is_balanced() && takes(service, *kind));
+            let is_balanced = alike.iter().any(|(service, kind)| {
+                let of_balancer = [Kind::LoadBalancer, Kind::LoadBalancerWithRanges];
+                of_balancer.contains(kind) && takes(service, *kind)
+            });
             for (service, kind) in alike {
                 let is_after = *kind == Kind::External && is_balanced;
                 if is_after || !change.moves(*kind) || !takes(service, *kind) {
@@ -146,12 +105,12 @@ pub(super) fn find_clashes(
         for node in nodes {
             let of_node = findings.entry(node.to_owned()).or_default();
             let what = what.clone();
-            match clash.change.before() {
-                Winner::Latest => of_node.warnings.push(Warning {
+            match clash.change.is_certain(clash.kind) {
+                false => of_node.warnings.push(Warning {
                     what,
                     next: GIVE_ANOTHER_PORT.to_owned(),
                 }),
-                Winner::Service | Winner::Pod => of_node.obstacles.push(Obstacle {
+                true => of_node.obstacles.push(Obstacle {
                     what,
                     next: format!("{GIVE_ANOTHER_PORT}; then --force leads past this"),
                     yields_to_force: true,
@@ -184,14 +143,6 @@ fn index(services: &[ServicePorts]) -> Index<'_> {
         }
     }
     index
-}
-
-// === impl Kind ===
-
-impl Kind {
-    fn is_balanced(self) -> bool {
-        matches!(self, Kind::LoadBalancer | Kind::LoadBalancerWithRanges)
-    }
 }
 
 // === impl Mover ===
@@ -248,73 +199,27 @@ impl Mover<'_> {
     }
 }
 
-// === impl Change ===
-
-impl Change {
-    /// Returns the change of modes; `None` if it is not known.
-    fn of(mover: &Mover<'_>) -> Option<Change> {
-        let conditions = mover.conditions;
-        if status_of(conditions, FOREIGN_PROXY_DETECTED) != Status::True {
-            return None;
-        }
-        let reason = &find(conditions, FOREIGN_PROXY_DETECTED)?.reason;
-        let of_reason = [
-            (KUBE_PROXY_NFTABLES, Mode::Nftables),
-            (KUBE_PROXY_IPTABLES, Mode::Iptables),
-            (KUBE_PROXY_IPVS, Mode::Ipvs),
-        ];
-        let mut of_reason = of_reason.into_iter();
-        let (_, from) = of_reason.find(|(known, _)| known.name == reason)?;
-        Some(Change {
-            from,
-            to: mover.config.mode,
-            own_rules: OwnRules::of(conditions),
-        })
+/// Returns the change of modes; `None` if it is not known.
+fn change_of(mover: &Mover<'_>) -> Option<Change> {
+    let conditions = mover.conditions;
+    if status_of(conditions, FOREIGN_PROXY_DETECTED) != Status::True {
+        return None;
     }
-
-    /// Whether the takeover makes another one of the two answer.
-    fn moves(self, kind: Kind) -> bool {
-        let after = self.after(kind);
-        let before = match self.own_rules {
-            // Signpost's rules, which give a Service precedence, do so beside kube-proxy's, too.
-            OwnRules::Present if after == Winner::Service => Winner::Service,
-            OwnRules::Present | OwnRules::Absent => self.before(),
-        };
-        before != after
-    }
-
-    /// By kube-proxy's rules: mode iptables puts them before all others, mode nftables has portmap's
-    /// priority, and virtual servers take packets after DNAT.
-    fn before(self) -> Winner {
-        match self.from {
-            Mode::Nftables => Winner::Latest,
-            Mode::Iptables => Winner::Service,
-            Mode::Ipvs => Winner::Pod,
-        }
-    }
-
-    /// By Signpost's rules, without kube-proxy's.
-    fn after(self, kind: Kind) -> Winner {
-        match (self.to, kind) {
-            (Mode::Ipvs, Kind::LoadBalancerWithRanges) => Winner::Pod,
-            // Refused by Signpost, and reported.
-            (_, Kind::External) => Winner::Pod,
-            (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => Winner::Service,
-        }
-    }
-}
-
-// === impl OwnRules ===
-
-impl OwnRules {
-    fn of(conditions: &[Condition]) -> OwnRules {
-        let is = |kind| status_of(conditions, kind) == Status::True;
-        let are_programmed = is(READY) || is(IPV4_PROGRAMMED) && is(IPV6_PROGRAMMED);
-        match are_programmed && !is_handed_back(conditions) {
-            true => OwnRules::Present,
-            false => OwnRules::Absent,
-        }
-    }
+    let reason = &find(conditions, FOREIGN_PROXY_DETECTED)?.reason;
+    let of_reason = [
+        (KUBE_PROXY_NFTABLES, Mode::Nftables),
+        (KUBE_PROXY_IPTABLES, Mode::Iptables),
+        (KUBE_PROXY_IPVS, Mode::Ipvs),
+    ];
+    let mut of_reason = of_reason.into_iter();
+    let (_, from) = of_reason.find(|(known, _)| known.name == reason)?;
+    let tables = Tables::Shared;
+    let proxy = |mode| Proxy { mode, tables };
+    Some(Change {
+        from: proxy(from),
+        to: proxy(mover.config.mode),
+        own_rules: OwnRules::of(conditions),
+    })
 }
 
 // === impl Clash ===
@@ -331,42 +236,10 @@ impl Clash<'_> {
         let protocol = protocol.name();
         let of = kind.in_words();
         format!(
-            "host port {port}/{protocol} ({}) is also {of} of Service {service}: in kube-proxy's mode {} {}, in \
-             Signpost's mode {} {}",
+            "host port {port}/{protocol} ({}) is also {of} of Service {service}: {}",
             first(pods.iter()),
-            change.from,
-            change.before().in_words(),
-            change.to,
-            change.after(*kind).in_words()
+            change.in_words(*kind)
         )
-    }
-}
-
-// === impl Kind ===
-
-impl Kind {
-    fn in_words(self) -> &'static str {
-        match self {
-            Kind::NodePort => "a node port",
-            Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
-                "a port of a load-balancer IP that is the node's address"
-            }
-            Kind::External => {
-                "a port of an external IP that is the node's address, where Signpost serves none,"
-            }
-        }
-    }
-}
-
-// === impl Winner ===
-
-impl Winner {
-    fn in_words(self) -> &'static str {
-        match self {
-            Winner::Service => "the Service answers",
-            Winner::Pod => "the Pod answers",
-            Winner::Latest => "the program that attached its rules last decides",
-        }
     }
 }
 

@@ -1,3 +1,4 @@
+use crds::condition::IPV6_PROGRAMMED;
 use serde_json::{Value, json};
 
 use super::super::tests::{READY_BACK, READY_TRUE, Said, conditions};

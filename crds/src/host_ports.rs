@@ -1,0 +1,212 @@
+//! Who answers at a port of a node that is both a Pod's host port and a Service's, before and after a
+//! takeover. Pure.
+//!
+//! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
+//! proxy's mode (decision 0027). Where Signpost's rules are beside kube-proxy's, they decide already,
+//! and a takeover changes nothing (decision 0076).
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of};
+use crate::profile::mechanism::Mode;
+use crate::starter::is_handed_back;
+
+/// The next step about a common port.
+pub const GIVE_ANOTHER_PORT: &str = "give the Pods or the Service another port, or make sure that clients of this port may reach the other one";
+
+/// What a port of nodes is of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A node port.
+    NodePort,
+    /// A port of a load-balancer IP that is the node's address.
+    LoadBalancer,
+    /// The same, with `loadBalancerSourceRanges`.
+    LoadBalancerWithRanges,
+    /// A port of an external IP that is the node's address. Signpost serves none there.
+    External,
+}
+
+/// Which of the two a connection to the common port reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Winner {
+    /// The Service.
+    Service,
+    /// The Pod.
+    Pod,
+    /// It depends on which program attached its rules last.
+    Latest,
+}
+
+/// A proxy, as seen from the rule of a host port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Proxy {
+    /// Its mode.
+    pub mode: Mode,
+    /// Where its rules are if that is mode iptables.
+    pub tables: Tables,
+}
+
+/// Whether a proxy in mode iptables has its rules in the table of the host port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tables {
+    /// It does, and puts them before all others.
+    Shared,
+    /// The host port is in the other variant of iptables, or in a table of its own.
+    Separate,
+}
+
+/// What a takeover changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    /// kube-proxy.
+    pub from: Proxy,
+    /// Signpost.
+    pub to: Proxy,
+    /// Signpost's rules before it.
+    pub own_rules: OwnRules,
+}
+
+/// Signpost's rules before a takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnRules {
+    /// They are beside kube-proxy's.
+    Present,
+    /// The node was handed back, or nothing is programmed.
+    Absent,
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Whether the takeover makes another one of the two answer.
+    #[must_use]
+    pub fn moves(self, kind: Kind) -> bool {
+        let after = self.after(kind);
+        let before = match self.own_rules {
+            // Signpost's rules, which give a Service precedence, do so beside kube-proxy's, too.
+            OwnRules::Present if after != Winner::Pod => after,
+            OwnRules::Present | OwnRules::Absent => self.before(),
+        };
+        before != after
+    }
+
+    /// Whether it is certain which one answers before and after.
+    #[must_use]
+    pub fn is_certain(self, kind: Kind) -> bool {
+        self.before() != Winner::Latest && self.after(kind) != Winner::Latest
+    }
+
+    /// By kube-proxy's rules: mode iptables puts them before all others, mode nftables has portmap's
+    /// priority, and virtual servers take packets after DNAT.
+    fn before(self) -> Winner {
+        match (self.from.mode, self.from.tables) {
+            (Mode::Nftables, _) | (Mode::Iptables, Tables::Separate) => Winner::Latest,
+            (Mode::Iptables, Tables::Shared) => Winner::Service,
+            (Mode::Ipvs, _) => Winner::Pod,
+        }
+    }
+
+    /// By Signpost's rules, without kube-proxy's.
+    fn after(self, kind: Kind) -> Winner {
+        match (self.to.mode, kind) {
+            (Mode::Ipvs, Kind::LoadBalancerWithRanges) => Winner::Pod,
+            // Refused by Signpost, and reported.
+            (_, Kind::External) => Winner::Pod,
+            (Mode::Iptables, _) if self.to.tables == Tables::Separate => Winner::Latest,
+            (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => Winner::Service,
+        }
+    }
+
+    /// Says who answers before and after.
+    #[must_use]
+    pub fn in_words(self, kind: Kind) -> String {
+        format!(
+            "in kube-proxy's mode {} {}, in Signpost's mode {} {}",
+            self.from.mode,
+            self.before().in_words(),
+            self.to.mode,
+            self.after(kind).in_words()
+        )
+    }
+}
+
+// === impl OwnRules ===
+
+impl OwnRules {
+    /// By the conditions of a NodeProxy.
+    #[must_use]
+    pub fn of(conditions: &[Condition]) -> OwnRules {
+        let is = |kind| status_of(conditions, kind) == Status::True;
+        let are_programmed = is(READY) || is(IPV4_PROGRAMMED) && is(IPV6_PROGRAMMED);
+        match are_programmed && !is_handed_back(conditions) {
+            true => OwnRules::Present,
+            false => OwnRules::Absent,
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Says what the port is, to be followed by `of Service`.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Kind::NodePort => "a node port",
+            Kind::LoadBalancer | Kind::LoadBalancerWithRanges => {
+                "a port of a load-balancer IP that is the node's address"
+            }
+            Kind::External => {
+                "a port of an external IP that is the node's address, where Signpost serves none,"
+            }
+        }
+    }
+}
+
+// === impl Winner ===
+
+impl Winner {
+    fn in_words(self) -> &'static str {
+        match self {
+            Winner::Service => "the Service answers",
+            Winner::Pod => "the Pod answers",
+            Winner::Latest => "the program that attached its rules last decides",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(from: (Mode, Tables), to: (Mode, Tables), own_rules: OwnRules) -> Change {
+        let proxy = |(mode, tables)| Proxy { mode, tables };
+        Change {
+            from: proxy(from),
+            to: proxy(to),
+            own_rules,
+        }
+    }
+
+    #[test]
+    fn rules_in_another_table_than_the_host_ports_decide_by_the_order_of_attachment() {
+        let shared = (Mode::Iptables, Tables::Shared);
+        let separate = (Mode::Iptables, Tables::Separate);
+        let nftables = (Mode::Nftables, Tables::Separate);
+        let moves = |from, to, own_rules| change(from, to, own_rules).moves(Kind::NodePort);
+        assert!(!moves(shared, nftables, OwnRules::Absent));
+        assert!(moves(separate, nftables, OwnRules::Absent));
+        assert!(!moves(separate, separate, OwnRules::Absent));
+        assert!(moves(shared, separate, OwnRules::Absent));
+        let is_certain = |from, kind| change(from, nftables, OwnRules::Absent).is_certain(kind);
+        assert!(is_certain(shared, Kind::External));
+        assert!(!is_certain(separate, Kind::External));
+        // Signpost's rules are there before as after.
+        for from in [shared, separate, nftables, (Mode::Ipvs, Tables::Separate)] {
+            for to in [shared, separate, nftables] {
+                assert!(!moves(from, to, OwnRules::Present), "{from:?} {to:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+use std::sync::Arc;
+
+use dataplane::{Protocol, Service, compile};
+use testkit::{ServiceBuilder, address_plan, mk_config, mk_endpoints, mk_node, mk_service};
+
+use super::*;
+use crate::handover::preflight::Severity;
+
+/// The endpoint of every Service, and the Pod that has the host port.
+const ENDPOINT: &str = "10.0.2.7:8080";
+const POD: &str = "10.0.1.8:9090";
+
+fn own_address() -> String {
+    address_plan::node_address(1, Family::Ipv4).to_string()
+}
+
+fn web() -> ServiceBuilder {
+    mk_service("shop/web").cluster_ip("10.96.0.10")
+}
+
+/// What node 1 is to serve, with an endpoint for each Service.
+fn desired(services: Vec<Service>) -> Dataplane {
+    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let endpoints = mk_endpoints().tcp("http").ready(ENDPOINT, "node-2").build();
+    for service in services {
+        let (node, config) = (Arc::clone(dataplane.node()), Arc::clone(dataplane.config()));
+        let rules = compile(&service, &endpoints, &node, &config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+fn host_port(port: u16) -> HostPort {
+    HostPort {
+        port: (Protocol::Tcp, port),
+        address: None,
+        pod: POD.parse().expect("an address and a port"),
+    }
+}
+
+fn change(from: Mode, to: Mode, own_rules: OwnRules) -> Change {
+    let tables = Tables::Shared;
+    let proxy = |mode| Proxy { mode, tables };
+    Change {
+        from: proxy(from),
+        to: proxy(to),
+        own_rules,
+    }
+}
+
+fn severities(desired: &Dataplane, port: HostPort, change: Change) -> Vec<Severity> {
+    let points = check(desired, &[(port, change)]).into_iter();
+    points.map(|point| point.weight).collect()
+}
+
+/// Failure story T317: Signpost serves nothing at an external IP that is the node's address.
+#[test]
+fn t317_a_host_port_that_goes_from_a_service_to_a_pod_is_a_warning_with_both() {
+    let external = web().external_ip(&own_address()).port("http", 8443).build();
+    let desired = desired(vec![external]);
+    let from_iptables = change(Mode::Iptables, Mode::Nftables, OwnRules::Present);
+    let points = check(&desired, &[(host_port(8443), from_iptables)]);
+    let expected = "a host port is also a port of an external IP that is the node's address, where Signpost serves none, \
+                    of a Service: 8443/tcp (Pod at 10.0.1.8:9090, Service shop/web); in kube-proxy's mode iptables \
+                    the Service answers, in Signpost's mode nftables the Pod answers: give the Pods";
+    assert_eq!(points.len(), 1, "{points:?}");
+    assert_eq!(points[0].weight, Severity::Warning);
+    assert!(points[0].text.starts_with(expected), "{}", points[0]);
+    assert!(!points[0].text.contains('\n'), "it becomes a condition");
+    // Other ports, and other addresses of the node.
+    assert_eq!(severities(&desired, host_port(8444), from_iptables), []);
+    let elsewhere = HostPort {
+        address: Some(address_plan::second_address(1, Family::Ipv4)),
+        ..host_port(8443)
+    };
+    assert_eq!(severities(&desired, elsewhere, from_iptables), []);
+    // The order in which kube-proxy and the plug-in attached their rules decides, or the Pod has it.
+    let from_nftables = change(Mode::Nftables, Mode::Nftables, OwnRules::Present);
+    let note = [Severity::Note];
+    assert_eq!(severities(&desired, host_port(8443), from_nftables), note);
+    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Present);
+    assert_eq!(severities(&desired, host_port(8443), from_ipvs), []);
+}
+
+/// Failure story T318: so does k3s, whose load balancer has a host port for each port of a Service
+/// at the addresses of nodes.
+#[test]
+fn t318_where_signposts_rules_are_there_a_port_that_both_have_is_no_warning() {
+    let balanced = web()
+        .load_balancer_ip(&own_address())
+        .port("http", 443)
+        .node_port(30443);
+    let desired = desired(vec![balanced.build()]);
+    let all_modes = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
+    for port in [443, 30443].map(host_port) {
+        for (from, to) in all_modes
+            .map(|from| all_modes.map(|to| (from, to)))
+            .concat()
+        {
+            let beside = change(from, to, OwnRules::Present);
+            assert_eq!(severities(&desired, port, beside), [], "{beside:?}");
+            let expected = match from {
+                Mode::Iptables => vec![],
+                Mode::Nftables => vec![Severity::Note],
+                Mode::Ipvs => vec![Severity::Warning],
+            };
+            let handed_back = change(from, to, OwnRules::Absent);
+            let found = severities(&desired, port, handed_back);
+            assert_eq!(found, expected, "{handed_back:?}");
+        }
+    }
+}
+
+#[test]
+fn mode_ipvs_gives_a_load_balancer_ip_with_source_ranges_to_the_pod() {
+    let balanced = web()
+        .load_balancer_ip(&own_address())
+        .source_range("10.0.0.0/8")
+        .port("http", 443);
+    let desired = desired(vec![balanced.build()]);
+    let to = |mode| {
+        let change = change(Mode::Iptables, mode, OwnRules::Present);
+        severities(&desired, host_port(443), change)
+    };
+    assert_eq!(to(Mode::Ipvs), [Severity::Warning]);
+    assert_eq!(to(Mode::Nftables), []);
+}
+
+#[test]
+fn clients_that_find_the_same_program_before_and_after_are_no_warning() {
+    let of_own = web().port("http", 80).node_port(30080).build();
+    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Absent);
+    let served = desired(vec![of_own.clone()]);
+    let warning = [Severity::Warning];
+    assert_eq!(severities(&served, host_port(30080), from_ipvs), warning);
+    let of_an_endpoint = HostPort {
+        pod: ENDPOINT.parse().expect("an address and a port"),
+        ..host_port(30080)
+    };
+    assert_eq!(severities(&served, of_an_endpoint, from_ipvs), []);
+    let mut without = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let nobody = mk_endpoints().tcp("http").build();
+    let rules = compile(&of_own, &nobody, without.node(), without.config());
+    without.set(rules.into());
+    assert_eq!(severities(&without, host_port(30080), from_ipvs), []);
+}
+
+#[test]
+fn many_host_ports_that_change_hands_are_one_warning() {
+    let services = (0..9).map(|number: u16| {
+        let name = format!("shop/web-{number}");
+        let service = mk_service(&name).cluster_ip(&format!("10.96.0.{}", 20 + number));
+        service.port("http", 80).node_port(30080 + number).build()
+    });
+    let desired = desired(services.collect());
+    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Absent);
+    let ports: Vec<_> = (0..9).map(|n| (host_port(30080 + n), from_ipvs)).collect();
+    let points = check(&desired, &ports);
+    assert_eq!(points.len(), 1, "{points:?}");
+    assert!(points[0].text.contains(" and 4 more; in"), "{}", points[0]);
+}
+
+#[test]
+fn the_table_that_kube_proxy_shares_with_the_plug_in_is_that_of_its_variant() {
+    let (nf_tables, legacy) = (
+        Backend::Iptables(Variant::NfTables),
+        Backend::Iptables(Variant::Legacy),
+    );
+    let mut found = Found::default();
+    assert_eq!(mode_of(&found), None);
+    found.legacy = Legacy::Chains;
+    assert_eq!(mode_of(&found), Some(Mode::Iptables));
+    assert_eq!(tables_of(&found, legacy), Tables::Shared);
+    assert_eq!(tables_of(&found, nf_tables), Tables::Separate);
+    assert_eq!(tables_of(&found, Backend::Nftables), Tables::Separate);
+    let families = Family::ALL.into_iter().collect();
+    found.rules.insert(Mechanism::Iptables, families);
+    assert_eq!(tables_of(&found, nf_tables), Tables::Shared);
+}
