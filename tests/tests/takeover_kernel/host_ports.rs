@@ -55,7 +55,7 @@ pub(crate) fn by_profile(stage: &mut Stage) -> Result<()> {
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
-    ensure!(answered_by(stage)? != POD);
+    ensure!(answered_by(stage, SERVICE_PORT)? != POD);
 
     let before = list_everything(stage)?;
     let takeover = stage.configure(Handover::Takeover)?;
@@ -90,21 +90,51 @@ pub(crate) fn in_legacy_iptables(stage: &mut Stage) -> Result<()> {
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
-    ensure!(answered_by(stage)? != POD);
+    ensure!(answered_by(stage, SERVICE_PORT)? != POD);
     expect(
         stage.run(&["takeover"])?,
         false,
         &format!("warning: {CHANGES}"),
     )?;
-    ensure!(answered_by(stage)? != POD);
+    ensure!(answered_by(stage, SERVICE_PORT)? != POD);
     let forced = stage.run(&["takeover", "--force"])?;
     expect(forced, true, "Signpost alone serves")?;
     ensure!(is_gone(stage, mode)?);
-    let answered = answered_by(stage)?;
+    let answered = answered_by(stage, SERVICE_PORT)?;
     ensure!(answered == POD, "{answered} answered");
     for id in ["ordinary", "front"] {
         map(stage, Variant::Legacy, "DEL", id, SERVICE_PORT)?;
     }
+    Ok(())
+}
+
+/// Failure stories T317 and T318: kube-proxy's mode ipvs leaves a node port to the Pod. Signpost's rules
+/// give it to the Service, from the installation on and not with the takeover, until a handback.
+pub(crate) fn from_ipvs(stage: &mut Stage) -> Result<()> {
+    stage.start_kube_proxy(Mode::Ipvs)?;
+    let _pod = start_pod(stage)?;
+    map(stage, Variant::NfTables, "ADD", "pod", NODE_PORT)?;
+    ensure!(answered_by(stage, NODE_PORT)? == POD);
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIpvs")?;
+    ensure!(answered_by(stage, NODE_PORT)? != POD);
+    let said = stage.run(&["takeover", "--dry-run"])?.text;
+    ensure!(!said.contains("a host port"), "{said}");
+
+    let handed_back = stage.run(&["handback"])?;
+    expect(handed_back, true, "kube-proxy answers at")?;
+    ensure!(answered_by(stage, NODE_PORT)? == POD);
+    stage.stop_kube_proxy();
+    let refused = stage.run(&["takeover"])?;
+    let change = "in kube-proxy's mode ipvs the Pod answers, in Signpost's mode nftables the Service answers";
+    ensure!(refused.text.contains(change), "{}", refused.text);
+    let named = "warning: a host port is also a node port of a Service: 30080/tcp (Pod at 10.0.1.9:9090, Service shop/web)";
+    expect(refused, false, named)?;
+    ensure!(answered_by(stage, NODE_PORT)? == POD);
+    let forced = stage.run(&["takeover", "--force"])?;
+    expect(forced, true, "programmed again")?;
+    let answered = answered_by(stage, NODE_PORT)?;
+    ensure!(answered != POD, "{answered} answered");
     Ok(())
 }
 
@@ -152,12 +182,12 @@ fn start_pod(stage: &Stage) -> Result<Server> {
     start_server(stage.topology().pod(1, CLIENT)?, POD, &[listening])
 }
 
-/// Returns the name of the server that a client outside reaches at the node's address.
-fn answered_by(stage: &Stage) -> Result<String> {
+/// Returns the name of the server that a client outside reaches at this port of the node's address.
+fn answered_by(stage: &Stage, port: u16) -> Result<String> {
     let question = Probe {
         protocol: Protocol::Tcp,
         source: None,
-        destination: SocketAddr::new(addresses::node_address(1, Family::Ipv4), SERVICE_PORT),
+        destination: SocketAddr::new(addresses::node_address(1, Family::Ipv4), port),
         deadline: Duration::from_secs(5),
     };
     match &probe(stage.topology().outside()?, &question, 1)?[..] {

@@ -26,12 +26,13 @@ use tests::trial::trial;
 use stage::Stage;
 
 /// The tests that take a kernel with IPVS.
-const OF_MODE_IPVS: [&str; 5] = [
+const OF_MODE_IPVS: [&str; 6] = [
     "t177_virtual_servers_of_kube_proxy_in_mode_ipvs_end_with_their_connections_after_a_takeover",
     "nothing_is_lost_from_kube_proxy_in_mode_ipvs_to_signpost_and_back",
     "nothing_is_lost_from_mode_ipvs_of_kube_proxy_to_that_of_signpost",
     "t324_hits_where_node_ports_would_close_stop_a_takeover_from_mode_ipvs",
     "a_handback_from_mode_ipvs_that_was_cut_short_is_completed",
+    "t317_t318_from_mode_ipvs_a_port_changes_hands_where_signposts_rules_are_not_there",
 ];
 
 /// The tests that take a kernel with the legacy variant of iptables.
@@ -42,9 +43,10 @@ const OF_LEGACY_IPTABLES: [&str; 3] = [
 ];
 
 /// The tests that take the real CNI plug-in portmap.
-const OF_PORTMAP: [&str; 2] = [
+const OF_PORTMAP: [&str; 3] = [
     "t317_t318_a_profile_does_not_give_a_port_of_a_service_to_a_pod",
     OF_LEGACY_IPTABLES[2],
+    OF_MODE_IPVS[5],
 ];
 
 type Test = fn(&mut Stage) -> Result<()>;
@@ -72,7 +74,7 @@ fn main() -> Result<()> {
     if let Some(why) = &missing_plugin {
         println!("SKIPPED: host ports of plug-in portmap: {why}");
     }
-    let tests: [(&str, Test); 24] = [
+    let tests: [(&str, Test); 25] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -135,6 +137,7 @@ fn main() -> Result<()> {
         (OF_MODE_IPVS[2], ipvs::into_mode_ipvs),
         (OF_MODE_IPVS[3], ipvs::hits_where_node_ports_close),
         (OF_MODE_IPVS[4], ipvs::handback_cut_short),
+        (OF_MODE_IPVS[5], host_ports::from_ipvs),
         // Last, because tables of legacy iptables stay in a network namespace.
         (OF_LEGACY_IPTABLES[0], by_profile::from_legacy_iptables),
         (OF_LEGACY_IPTABLES[1], handovers::from_legacy_iptables),
