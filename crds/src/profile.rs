@@ -16,6 +16,7 @@ pub mod process;
 pub mod progress;
 pub mod rollout;
 pub mod status;
+pub mod undo;
 
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -34,6 +34,18 @@ pub fn readable<T: DeserializeOwned>(written: &Value) -> Option<(T, Vec<Unreadab
     }
 }
 
+/// Whether `read` has all that was written. An empty list may be left out.
+#[must_use]
+pub fn has_all(read: &Value, written: &Value) -> bool {
+    match (read, written) {
+        (Value::Object(read), Value::Object(written)) => written
+            .iter()
+            .all(|(name, written)| has_all(read.get(name).unwrap_or(&Value::Null), written)),
+        (Value::Null, Value::Array(items)) => items.is_empty(),
+        _ => read == written,
+    }
+}
+
 /// Returns `value` with the `unreadable` fields as they are in `before`.
 #[must_use]
 pub fn with_fields_of<T>(value: T, before: &T, unreadable: &[UnreadableField]) -> T

@@ -178,7 +178,7 @@ impl<'a> Ranked<'a> {
         let errors = check::check(&profile.spec);
         let outcome = if errors.is_empty() {
             let generation = profile.metadata.generation.unwrap_or_default();
-            Ok(Arc::new(stamp(name, generation, &profile.spec)))
+            Ok(Arc::new(stamp(name, generation, &profile.request().spec)))
         } else {
             Err(errors)
         };

@@ -48,8 +48,11 @@ use std::{
 use crds::{
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::NodeProxySpec,
-    profile::{ProxyProfile, ProxyProfileSpec},
-    resolve::{NodeFacts, Ranking},
+    profile::{
+        ProxyProfile,
+        undo::{Request, Undo},
+    },
+    resolve::{self, NodeFacts, Ranking},
 };
 use jiff::Timestamp;
 
@@ -419,20 +422,28 @@ impl Fleet {
 }
 
 fn target(profile: &ProxyProfile) -> Target {
-    let hash = ConfigHash::of(&EffectiveConfig::of(&profile.spec));
+    let Request { spec, undo } = profile.request();
+    let name = profile.metadata.name.clone().unwrap_or_default();
+    let generation = profile.metadata.generation.unwrap_or_default();
+    let hash = ConfigHash::of(&EffectiveConfig::of(&spec));
     let mut history = profile.status.iter().flat_map(|status| &status.history);
     let before = history.find(|revision| revision.config_hash != hash.as_str());
+    let mut asked = spec.into_owned();
+    asked.paused = false;
+    asked.rollout.undo = None;
     Target {
-        profile: profile.metadata.name.clone().unwrap_or_default(),
         before: before.map_or(0, |revision| revision.generation),
-        proven: history::proven(profile),
-        hash,
-        generation: profile.metadata.generation.unwrap_or_default(),
-        rollout: profile.spec.rollout.complete(),
-        asked: ProxyProfileSpec {
-            paused: false,
-            ..profile.spec.clone()
+        proven: match undo {
+            // All nodes had it, and no node is to get what is undone.
+            Undo::InEffect(_) => Some(Arc::new(resolve::stamp(&name, generation, &asked))),
+            Undo::Absent | Undo::NothingBefore => history::proven(profile),
         },
+        profile: name,
+        hash,
+        generation,
+        rollout: profile.spec.rollout.complete(),
+        asked,
+        undo,
         flow: if profile.spec.paused {
             Flow::Paused
         } else {

@@ -22,7 +22,7 @@ use serde_json::Value;
 pub(crate) use self::{
     node::{Contact, NodeRecord, Reachability, Role, SlimNode},
     report::{Latency, Report},
-    shared_specs::{SharedSpecs, has_all},
+    shared_specs::SharedSpecs,
 };
 use crate::{
     baseline::Baseline,

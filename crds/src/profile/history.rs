@@ -5,7 +5,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::profile::{ProxyProfileSpec, progress::RolloutPhase};
+use crate::{
+    profile::{ProxyProfileSpec, progress::RolloutPhase},
+    readable::has_all,
+};
 
 /// A configuration that a profile has requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,10 +61,11 @@ impl Revision {
     }
 
     /// The spec of a profile that requests this configuration. `None` if this version cannot read
-    /// the fields.
+    /// all of the fields.
     #[must_use]
     pub fn profile_spec(&self) -> Option<ProxyProfileSpec> {
-        ProxyProfileSpec::deserialize(&self.spec).ok()
+        let spec = ProxyProfileSpec::deserialize(&self.spec).ok()?;
+        has_all(&Self::fields(&spec), &self.spec).then_some(spec)
     }
 }
 

@@ -56,6 +56,13 @@ section! {
         /// configuration, and once every node has this one. Default empty.
         #[schemars(length(max = 64))]
         abort: String = String::new(),
+
+        /// The configHash of the configuration in status.history that nodes leave, also after every node has it. While the
+        /// profile's own fields are that configuration, nodes get the one of status.history with the latest rolledOutAt
+        /// but for it, with this profile's nodeSelector, priority, paused and rollout. Without effect on another
+        /// configuration, and if no other one has a rolledOutAt. Default empty.
+        #[schemars(length(max = 64))]
+        undo: String = String::new(),
     }
 }
 

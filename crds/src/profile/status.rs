@@ -39,7 +39,8 @@ pub struct ProxyProfileStatus {
     #[schemars(length(max = 64))]
     pub current_hash: Option<String>,
 
-    /// The hash of the configuration that this profile requests.
+    /// The hash of the configuration that this profile requests: that of its own fields, or an earlier one while rollout.undo
+    /// names them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub target_hash: Option<String>,

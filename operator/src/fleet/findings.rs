@@ -52,15 +52,23 @@ impl Rollup {
         let phase = rollout_progress
             .map(|(rollout_progress, _)| &rollout_progress.phase)
             .filter(|_| is_valid);
+        let undo = rollout_progress.and_then(|(rollout_progress, _)| {
+            let generation = rollout_progress.began();
+            target.undo.describe(&target.hash, generation)
+        });
         let (ready, reason, mut message) = self.ready(&accepted, phase);
         if !self.left_out.is_empty() {
             message += "; left out, because no agent can run there: ";
             message += &first(&self.left_out);
         }
+        if let Some(undo) = undo.as_ref().filter(|_| phase.is_some_and(has_verdict)) {
+            message += "; ";
+            message += undo;
+        }
         let mut findings = vec![
             (READY, (ready, reason, message)),
             (AVAILABLE, self.available(target)),
-            (PROGRESSING, self.progressing(target, phase)),
+            (PROGRESSING, self.progressing(target, phase, undo)),
             (DEGRADED, self.degraded(phase)),
             (CONFLICT, conflict),
         ];
@@ -90,7 +98,9 @@ impl Rollup {
             });
         ProxyProfileStatus {
             history: match &rollout {
-                Some(rollout) => history::follow(record, rollout, self.current.as_deref(), now),
+                Some(rollout) => {
+                    history::follow(record, target, rollout, self.current.as_deref(), now)
+                }
                 None => record.status().history,
             },
             observed_generation: generation,
@@ -167,17 +177,20 @@ impl Rollup {
         }
     }
 
-    fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
+    fn progressing(
+        &self,
+        target: &Target,
+        phase: Option<&Phase>,
+        undo: Option<String>,
+    ) -> (Status, Reason, String) {
         let (status, reason, mut message) = self.progress(target, phase);
-        // Other messages are verdicts: with a definition that lacks those, an operator that starts
-        // takes the message for the verdict.
-        let is_verdict = !matches!(
-            phase,
-            Some(Phase::Rolling | Phase::Settled | Phase::Overdue)
-        );
-        if let Some(doubts) = self.doubts.as_ref().filter(|_| !is_verdict) {
-            message += "; ";
-            message += doubts;
+        // With a definition that lacks verdicts, an operator that starts takes the message for the
+        // verdict.
+        if phase.is_some_and(|phase| !has_verdict(phase)) {
+            for note in self.doubts.iter().chain(&undo) {
+                message += "; ";
+                message += note;
+            }
         }
         (status, reason, message)
     }
@@ -298,6 +311,11 @@ impl Rollup {
             .collect();
         first(&names)
     }
+}
+
+/// Whether the message of condition Progressing is a verdict.
+const fn has_verdict(phase: &Phase) -> bool {
+    matches!(phase, Phase::HeldBack { .. } | Phase::Failed { .. })
 }
 
 /// Returns the rollout of the last valid configuration if it failed.

@@ -15,13 +15,14 @@ use crds::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::records::{ProfileRecord, has_all};
+use crate::{fleet::rollout_progress::Target, records::ProfileRecord};
 
 /// Returns the revisions for the status of `record`, newest first, with the requested one in the
 /// state `rollout`. A configuration that returns becomes the newest again and is listed once. All
 /// nodes have the configuration of hash `current`, if they have the same.
 pub(super) fn follow(
     record: &ProfileRecord,
+    target: &Target,
     rollout: &RolloutStatus,
     current: Option<&str>,
     now: Timestamp,
@@ -46,11 +47,11 @@ pub(super) fn follow(
         since,
         phase: rollout.phase,
         rolled_out_at,
-        spec: Revision::fields(&record.profile.spec),
+        spec: Revision::fields(&target.asked),
     };
     history.retain(|revision| !is_current(revision));
     history.insert(0, newest);
-    truncate(&mut history);
+    truncate(&mut history, &target.rollout.undo);
     history
 }
 
@@ -64,8 +65,7 @@ pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
     let history = with_ends(profile.status.as_ref()?);
     let revision = last_rolled_out(&history)?;
     let fields = revision.profile_spec()?;
-    let is_whole = has_all(&Revision::fields(&fields), &revision.spec);
-    is_whole.then(|| Arc::new(resolve::stamp(name, revision.generation, &fields)))
+    Some(Arc::new(resolve::stamp(name, revision.generation, &fields)))
 }
 
 /// Returns the history. If no revision says when its rollout ended, an older version wrote it, and
@@ -111,11 +111,14 @@ fn last_rolled_out(history: &[Revision]) -> Option<&Revision> {
 }
 
 /// Removes the oldest revisions above the limit, but never the proven one: of many edits in a row
-/// none may have been rolled out.
-fn truncate(history: &mut Vec<Revision>) {
+/// none may have been rolled out. Nor the one of hash `undo`: without it another version, which
+/// renders it to another hash, would not know which fields are undone.
+fn truncate(history: &mut Vec<Revision>, undo: &str) {
     while history.len() > MOST_REVISIONS {
         let proven = last_rolled_out(history).map(|proven| proven.config_hash.clone());
-        let is_removable = |revision: &Revision| Some(&revision.config_hash) != proven.as_ref();
+        let is_removable = |revision: &Revision| {
+            Some(&revision.config_hash) != proven.as_ref() && revision.config_hash != undo
+        };
         match history.iter().rposition(is_removable) {
             Some(oldest) => drop(history.remove(oldest)),
             None => history.truncate(MOST_REVISIONS),

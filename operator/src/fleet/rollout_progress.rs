@@ -32,6 +32,7 @@ use crds::{
         progress::{RolloutPhase, RolloutVerdict},
         rollout::{OnFailure, Rollout},
         status::ProxyProfileStatus,
+        undo::Undo,
     },
 };
 use jiff::Timestamp;
@@ -66,8 +67,11 @@ pub(crate) struct Target {
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
     pub(crate) flow: Flow,
-    /// The whole spec except for the rollout settings.
+    /// The spec that is requested. What only holds changes back or undoes them is left out: to change that
+    /// is no other attempt.
     pub(crate) asked: ProxyProfileSpec,
+    /// What `rollout.undo` does.
+    pub(crate) undo: Undo,
 }
 
 /// Whether a profile's changes reach its nodes.

@@ -19,6 +19,7 @@ mod skew;
 mod soak;
 mod stamping;
 mod status;
+mod undo;
 mod verdict;
 mod waves;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::node_proxy::NodeProxySpec;
+use crds::{node_proxy::NodeProxySpec, readable::has_all};
 use serde_json::Value;
 
 use super::readable;
@@ -57,16 +57,5 @@ impl SharedSpecs {
         };
         self.0.insert(key, shared);
         spec
-    }
-}
-
-/// Whether `read` has all that was written. An empty list may be left out.
-pub(crate) fn has_all(read: &Value, written: &Value) -> bool {
-    match (read, written) {
-        (Value::Object(read), Value::Object(written)) => written
-            .iter()
-            .all(|(name, written)| has_all(read.get(name).unwrap_or(&Value::Null), written)),
-        (Value::Null, Value::Array(items)) => items.is_empty(),
-        _ => read == written,
     }
 }

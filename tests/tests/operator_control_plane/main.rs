@@ -42,7 +42,7 @@ type Test = fn(&mut Cluster) -> Result<()>;
 
 /// The tests in the order in which they start: those that wait longest first, and last those that
 /// leave no control plane for another test.
-const TESTS: [(&str, Test); 32] = named![
+const TESTS: [(&str, Test); 33] = named![
     faults::t200_a_leader_stopped_in_any_phase_of_a_rollout_writes_nothing_once_it_continues,
     faults::t199_an_operator_killed_in_any_phase_of_a_rollout_is_followed_by_one_that_goes_on,
     faults::t202_kubelets_lost_and_agents_restarted_in_any_phase_of_a_rollout_fail_no_node,
@@ -53,6 +53,7 @@ const TESTS: [(&str, Test); 32] = named![
     rollouts::t108_a_node_lost_after_its_change_takes_the_change_back,
     rollouts::t109_losing_the_api_server_takes_no_change_back,
     rollouts::t112_what_is_deleted_and_made_again_changes_one_node_at_first,
+    rollouts::t307_one_field_takes_a_settled_change_back_node_by_node_and_keeps_it_back,
     command_line::t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line,
     command_line::t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line,
     command_line::t144_errors_of_the_command_line_say_what_to_do_next,

@@ -113,6 +113,46 @@ pub(crate) fn t112_what_is_deleted_and_made_again_changes_one_node_at_first(
     expect_one_after_the_other(cluster, "iptables", "nftables")
 }
 
+pub(crate) fn t307_one_field_takes_a_settled_change_back_node_by_node_and_keeps_it_back(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let operator = Operator::start(cluster, "operator-1")?;
+    settle(cluster, &json!({}))?;
+    let change = json!({"mode": "iptables"});
+    cluster.put_profile("default", change.clone())?;
+    expect_one_after_the_other(cluster, "nftables", "iptables")?;
+    let profile = cluster
+        .get("proxyprofile", "default")?
+        .context("it is there")?;
+    let [undone, earlier] = [0, 1].map(|at| &profile["status"]["history"][at]["configHash"]);
+    let patch = json!({"spec": {"rollout": {"undo": undone}}}).to_string();
+    let patch = format!("--patch={patch}");
+    let arguments = ["patch", "pxp", "default", "--type=merge", &patch];
+    cluster.control_plane.kubectl(&arguments)?;
+    expect_one_after_the_other(cluster, "iptables", "nftables")?;
+    operator.stop()?;
+
+    // The next operator finds the profile applied again, as a repository has it.
+    cluster.put_profile("default", change)?;
+    let _operator = Operator::start(cluster, "operator-2")?;
+    cluster.put_profile("other", json!({"priority": 9000}))?;
+    cluster.wait_for_condition("other", "Conflict", "False/Overridden")?;
+    let profile = cluster.wait_for_condition("default", "Progressing", "False/Settled")?;
+    assert_eq!(profile["spec"]["mode"], "iptables");
+    assert_eq!(profile["status"]["targetHash"], *earlier);
+    let said = message(&profile, "Progressing");
+    assert!(
+        said.contains("; rollout.undo: generation 2 ("),
+        "it does not say what is undone: {said}"
+    );
+    for node in NODES {
+        let proxy = cluster.get("nodeproxy", node)?.context("it is there")?;
+        assert_eq!(proxy["spec"]["config"]["mode"], "nftables", "{node}");
+        assert_eq!(proxy["metadata"]["generation"], 3, "{node} had one more");
+    }
+    Ok(())
+}
+
 /// Asserts that n1 receives the new mode while the others keep the old one until n1 is ready.
 fn expect_one_after_the_other(cluster: &Cluster, old: &str, new: &str) -> Result<()> {
     cluster.wait_for_stamp("n1", "default", new)?;

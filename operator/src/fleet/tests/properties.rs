@@ -13,6 +13,8 @@ enum Happening {
     NodeLeaves(u8),
     ProfileIs(u8, Value),
     ProfileGoes(u8),
+    /// A configuration of a profile's history is undone; of a profile without one, nothing.
+    RevisionIsUndone(u8, usize),
     OperatorRestarts,
     EverythingIsWritten,
 }
@@ -34,6 +36,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..6_u8).prop_map(Happening::NodeLeaves),
         3 => (0..3_u8, spec()).prop_map(|(profile, spec)| Happening::ProfileIs(profile, spec)),
         1 => (0..3_u8).prop_map(Happening::ProfileGoes),
+        1 => (0..3_u8, 0..3_usize).prop_map(|(profile, revision)| Happening::RevisionIsUndone(profile, revision)),
         1 => Just(Happening::OperatorRestarts),
         2 => Just(Happening::EverythingIsWritten),
     ]
@@ -59,6 +62,15 @@ fn happen(cluster: &mut Cluster, happening: Happening) {
         Happening::NodeLeaves(node) => cluster.remove_node(&format!("n{node}")),
         Happening::ProfileIs(profile, spec) => cluster.put_profile(&format!("p{profile}"), spec),
         Happening::ProfileGoes(profile) => cluster.remove_profile(&format!("p{profile}")),
+        Happening::RevisionIsUndone(profile, revision) => {
+            let name = format!("p{profile}");
+            let Some(mut profile) = cluster.profiles.get(&name).cloned() else {
+                return;
+            };
+            let hash = &profile["status"]["history"][revision]["configHash"];
+            profile["spec"]["rollout"]["undo"] = hash.as_str().unwrap_or_default().into();
+            cluster.put_profile(&name, profile["spec"].take());
+        }
         Happening::OperatorRestarts => cluster.restart_operator(),
         Happening::EverythingIsWritten => cluster.run(),
     }
@@ -80,6 +92,44 @@ proptest! {
             happen(&mut cluster, happening);
         }
         cluster.run();
+        cluster.forget_writes();
+        cluster.restart_operator();
+        cluster.run();
+        cluster.advance(7200);
+        prop_assert_eq!((&cluster.stamped, &cluster.reported), (&Vec::new(), &Vec::new()));
+    }
+
+    #[test]
+    fn t307_what_is_undone_stays_undone_whatever_happens_to_nodes_and_operator(
+        periods in prop::collection::vec("[1-4]s", 2..4),
+        undone_at in 0..8_usize,
+        happenings in prop::collection::vec(happening().prop_filter("of nodes and operator", |happening| {
+            !matches!(happening, Happening::ProfileIs(..) | Happening::ProfileGoes(_) | Happening::RevisionIsUndone(..))
+        }), 1..10),
+    ) {
+        let mut cluster = Cluster::with_nodes(3);
+        let mut spec = json!({});
+        for period in &periods {
+            spec = json!({"syncPeriod": period});
+            cluster.put_profile("default", spec.clone());
+            cluster.run();
+        }
+        let status = cluster.status("default");
+        let undone = status.history[0].config_hash.clone();
+        let earlier = status.history[1].config_hash.clone();
+        for (index, happening) in happenings.into_iter().enumerate() {
+            if index == undone_at {
+                spec["rollout"]["undo"] = undone.clone().into();
+                cluster.put_profile("default", spec.clone());
+            }
+            happen(&mut cluster, happening);
+        }
+        spec["rollout"]["undo"] = undone.into();
+        cluster.put_profile("default", spec);
+        cluster.run();
+        let has_it = |proxy: &Value| proxy["spec"]["configHash"] == *earlier;
+        prop_assert_eq!(cluster.proxies.len(), cluster.nodes.len());
+        prop_assert!(cluster.proxies.values().all(has_it));
         cluster.forget_writes();
         cluster.restart_operator();
         cluster.run();
