@@ -153,13 +153,13 @@ pub enum RolloutStep {
     /// Abort the rollout in progress: no further node gets the configuration, and nodes that have it go back. Sets
     /// spec.rollout.abort. Exits with 3 if no rollout is in progress.
     Abort(ProfileName),
-    /// Begin another attempt after a rollout has failed or was aborted. Adds 1 to spec.rollout.attempt. Exits with 3 if
-    /// there is nothing to retry.
+    /// Begin another attempt after a rollout has failed or was aborted, or of a configuration that spec.rollout.undo has taken
+    /// back. Adds 1 to spec.rollout.attempt, or removes spec.rollout.undo. Exits with 3 if there is nothing to retry.
     Retry(ProfileName),
     /// List the configurations of the profile, the newest first, and which fields each changed.
     History(ProfileName),
     /// Return the profile's fields to those of an earlier configuration, which is rolled out like any change. nodeSelector,
-    /// priority, paused and rollout stay. Exits with 3 if the history has no such configuration.
+    /// priority, paused and rollout stay; spec.rollout.undo is removed. Exits with 3 if the history has no such configuration.
     Undo(UndoOptions),
 }
 

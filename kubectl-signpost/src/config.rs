@@ -171,12 +171,14 @@ fn whole<T>(read: Read<T>) -> anyhow::Result<Vec<T>> {
 }
 
 /// Replaces the profile of the same name or adds a new one. A replaced profile keeps its rank among
-/// profiles of the same priority.
+/// profiles of the same priority, and its history, by which `rollout.undo` finds the configuration
+/// for nodes.
 fn put(profiles: &mut Vec<ProxyProfile>, mut changed: ProxyProfile) {
     let name = changed.name_any();
     match profiles.iter_mut().find(|known| known.name_any() == name) {
         Some(known) => {
             changed.metadata.creation_timestamp = known.metadata.creation_timestamp.take();
+            changed.status = known.status.take();
             *known = changed;
         }
         None => profiles.push(changed),
@@ -223,4 +225,36 @@ fn read_documents(path: &Path) -> anyhow::Result<Vec<Value>> {
         let what = format!("{} is neither YAML nor JSON: {why}", path.display());
         problem(what, "correct the line that the message names").into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::profile::mechanism::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_an_undo_is_compared_with_what_the_history_has_for_nodes() {
+        let own = json!({"mode": "ipvs"});
+        let read = |spec: &Value, status: Value| -> ProxyProfile {
+            let metadata = json!({"name": "default", "generation": 2});
+            let profile = json!({"metadata": metadata, "spec": spec, "status": status});
+            serde_json::from_value(profile).expect("a profile")
+        };
+        let revision = |generation: i64, spec: Value| {
+            json!({
+                "generation": generation, "configHash": format!("{generation}"), "phase": "Settled",
+                "since": "2026-01-01T00:00:00Z", "rolledOutAt": format!("2026-01-0{generation}T00:00:00Z"), "spec": spec,
+            })
+        };
+        let history = json!([
+            revision(2, own.clone()),
+            revision(1, json!({"mode": "iptables"}))
+        ]);
+        let mut profiles = vec![read(&own, json!({"history": history}))];
+        let file = json!({"mode": "ipvs", "rollout": {"undo": "2"}});
+        put(&mut profiles, read(&file, Value::Null));
+        let effective = crds::resolve(&profiles, &NodeFacts::default()).effective;
+        assert_eq!(effective.expect("one applies").config.mode, Mode::Iptables);
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use crds::ProxyProfile;
 use crds::condition::{ACCEPTED, PROGRESSING, reason::SETTLED};
 use crds::profile::progress::{RolloutPhase, RolloutStatus};
+use crds::profile::undo::ROLLOUT_UNDO;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runtime::chain;
@@ -193,8 +194,8 @@ pub(crate) fn describe(report: &ProfileReport) -> String {
     clauses(report).join(SEPARATOR) + "\n"
 }
 
-/// Describes the rollout in clauses: how far it is, the wave in progress, and the nodes it waits
-/// for. Only the first remains once it has ended.
+/// Describes the rollout in clauses: how far it is, the wave in progress, the nodes it waits for, and
+/// what `rollout.undo` does. The wave and its nodes go once it has ended.
 fn clauses(report: &ProfileReport) -> Vec<String> {
     let nodes = report.nodes;
     let why = report
@@ -207,6 +208,9 @@ fn clauses(report: &ProfileReport) -> Vec<String> {
         report.name, report.generation, nodes.updated, nodes.matched, nodes.ready, nodes.degraded,
     )];
     clauses.extend(report.rollout.as_ref().map(wave).unwrap_or_default());
+    let messages = report.troubles.iter().map(|trouble| &*trouble.message);
+    let undo = messages.filter_map(|message| Some(&message[message.find(ROLLOUT_UNDO)?..]));
+    clauses.extend(undo.take(1).map(str::to_owned));
     clauses
 }
 

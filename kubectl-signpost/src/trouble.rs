@@ -5,6 +5,7 @@ use crds::condition::{
     AVAILABLE, CONFLICT, CONNTRACK_PRESSURE, DEGRADED, FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT,
     PROGRESSING, RULES_CONTESTED,
 };
+use crds::profile::undo::ROLLOUT_UNDO;
 use crds::starter::MAY_BE_STARTED;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
@@ -61,9 +62,9 @@ fn weight(condition: &Condition) -> Option<Weight> {
     let reason = condition.reason.as_str();
     match condition.type_.as_str() {
         PROGRESSING if holds => Some(Weight::Pending),
-        PROGRESSING if reason == SETTLED.name => condition
-            .message
-            .contains(MAY_BE_STARTED)
+        PROGRESSING if reason == SETTLED.name => [MAY_BE_STARTED, ROLLOUT_UNDO]
+            .iter()
+            .any(|note| condition.message.contains(note))
             .then_some(Weight::Note),
         PROGRESSING if reason == NO_MATCHING_NODES.name => None,
         // The user requested the pause. The nodes that it holds back are counted separately.

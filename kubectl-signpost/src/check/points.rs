@@ -182,8 +182,9 @@ fn kernels(evidence: &Evidence) -> Point {
 
 /// With detectLocal.mode NodeCIDR, traffic from Pods outside podCIDRs would be masqueraded.
 fn pod_addresses(evidence: &Evidence) -> Point {
-    let by_node_cidr =
-        |profile: &ProxyProfile| profile.spec.detect_local.mode == DetectLocalMode::NodeCidr;
+    let by_node_cidr = |profile: &ProxyProfile| {
+        profile.request().spec.detect_local.mode == DetectLocalMode::NodeCidr
+    };
     let profiles = evidence.profiles.as_deref().unwrap_or_default();
     if !profiles.is_empty() && !profiles.iter().any(by_node_cidr) {
         return fine("no profile detects local Pods by podCIDRs".to_owned());

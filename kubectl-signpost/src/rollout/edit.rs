@@ -3,6 +3,7 @@
 use crds::ProxyProfile;
 use crds::profile::history::Revision;
 use crds::profile::progress::{RolloutPhase, RolloutStatus};
+use crds::profile::undo::Undo;
 use serde_json::{Map, Value, json};
 
 use crate::config::difference;
@@ -30,9 +31,11 @@ pub(super) fn abort(profile: &ProxyProfile) -> Result<Edit, String> {
     }
 }
 
-/// Starts another attempt. The error says why there is nothing to retry.
+/// Starts another attempt: of the rollout that has failed, otherwise of the configuration that
+/// `rollout.undo` has taken back. The error says why there is nothing to retry.
 pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
     let rollout = rollout(profile)?;
+    let undo = profile.request().undo;
     match rollout.phase {
         RolloutPhase::RolledBack | RolloutPhase::RollingBack | RolloutPhase::Halted => {
             let mut fields =
@@ -40,23 +43,39 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
             if profile.spec.rollout.abort.as_ref() == Some(&rollout.config_hash) {
                 fields["abort"] = Value::Null;
             }
+            // The attempt would be undone as soon as there is another configuration to return to.
+            if undo == Undo::NothingBefore {
+                fields["undo"] = Value::Null;
+            }
             Ok(Edit {
                 change: json!({"spec": {"rollout": fields}}),
                 done: "begins another attempt".to_owned(),
             })
         }
+        _ if matches!(undo, Undo::InEffect(_)) => Ok(Edit {
+            change: json!({"spec": {"rollout": {"undo": null}}}),
+            done: "rolls its own fields out again: `rollout.undo` is removed".to_owned(),
+        }),
         phase => Err(format!(
             "its rollout has not failed ({phase:?}); `rollout status` shows how far it is"
         )),
     }
 }
 
-/// Restores the configuration of generation `to`, or the one before the current one. The error says
-/// why this is not possible.
+/// Restores the configuration of generation `to`, or the one before the current one, in the profile's
+/// own fields. The error says why this is not possible.
 pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, String> {
     rollout(profile)?;
     let current = Revision::fields(&profile.spec);
     let history = profile.status.as_ref().map_or(&[][..], |s| &s.history);
+    let is_undone = matches!(profile.request().undo, Undo::InEffect(_));
+    if let (None, true, Some(newest)) = (to, is_undone, history.first()) {
+        let generation = newest.generation;
+        return Err(format!(
+            "`rollout.undo` has nodes return to generation {generation} already; `rollout undo --to {generation}` writes that into \
+             the profile's own fields, and `rollout retry` rolls those out again"
+        ));
+    }
     let desired = match to {
         Some(generation) => history.iter().find(|r| r.generation == generation),
         None => history.get(1),
@@ -73,7 +92,7 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
         });
     };
     let mut spec = merge_patch(&current, &desired.spec);
-    if spec.is_empty() {
+    if spec.is_empty() && !is_undone {
         return Err(format!(
             "it has the configuration of generation {} already; `rollout history` lists others",
             desired.generation
@@ -81,16 +100,24 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     }
     let fields = difference::fields(&current, &desired.spec);
     let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    let mut rollout = Map::new();
     if profile.spec.rollout.abort.as_ref() == Some(&desired.config_hash) {
-        spec.insert("rollout".to_owned(), json!({"abort": null}));
+        rollout.insert("abort".to_owned(), Value::Null);
     }
+    // It may name what the profile returns to. Otherwise it names what the profile no longer has.
+    if profile.spec.rollout.undo.is_some() {
+        rollout.insert("undo".to_owned(), Value::Null);
+    }
+    if !rollout.is_empty() {
+        spec.insert("rollout".to_owned(), Value::Object(rollout));
+    }
+    let what = match fields.is_empty() {
+        true => "`rollout.undo` is removed".to_owned(),
+        false => fields.join(", "),
+    };
     Ok(Edit {
         change: json!({"spec": spec}),
-        done: format!(
-            "returns to generation {}: {}",
-            desired.generation,
-            fields.join(", ")
-        ),
+        done: format!("returns to generation {}: {what}", desired.generation),
     })
 }
 

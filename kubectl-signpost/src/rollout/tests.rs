@@ -86,3 +86,13 @@ fn the_wave_in_progress_is_named_until_the_rollout_has_ended() {
     rollout.phase = RolloutPhase::Settled;
     assert!(wave(&rollout).is_empty());
 }
+
+#[test]
+fn t307_what_the_field_undoes_is_said_also_once_the_rollout_has_ended() {
+    let said = "rollout.undo: generation 1 (a) is undone, and nodes get generation 2 of status.history (b)";
+    let message = format!("every node has the profile's configuration; {said}");
+    let report = report(3, condition("Progressing", "False", "Settled", &message));
+    assert_eq!(stage(&report), Stage::Finished);
+    let text = describe(&report);
+    assert!(text.ends_with(&format!("; {said}\n")), "{text}");
+}

@@ -130,7 +130,7 @@ impl ProfileReport {
         ProfileReport {
             name: profile.name_any(),
             health: Health::of(&troubles),
-            mode: profile.spec.mode,
+            mode: profile.request().spec.mode,
             priority: profile.spec.priority,
             paused: profile.spec.paused,
             generation,

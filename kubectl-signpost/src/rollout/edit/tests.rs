@@ -94,3 +94,66 @@ fn nothing_is_decided_by_a_status_of_the_generation_before() {
         edit.expect_err("the operator has not seen the profile");
     }
 }
+
+/// A profile whose own fields, those of generation 6, are undone: nodes have those of generation 7.
+fn undone(phase: &str) -> ProxyProfile {
+    let spec = json!({"mode": "ipvs", "rollout": {"undo": "hash-6"}});
+    let mut profile = profile(phase, spec.clone());
+    let status = profile.status.as_mut().expect("it has one");
+    let revision = |generation: i64, spec: Value| {
+        let spec = serde_json::from_value(spec).expect("a spec");
+        let mut revision = status.history[0].clone();
+        revision.generation = generation;
+        revision.config_hash = format!("hash-{generation}");
+        revision.rolled_out_at = Some(revision.since.clone());
+        revision.spec = Revision::fields(&spec);
+        revision
+    };
+    status.history = vec![
+        revision(7, json!({"mode": "iptables"})),
+        revision(6, spec),
+        status.history[2].clone(),
+    ];
+    profile
+}
+
+#[test]
+fn t307_what_is_undone_by_the_field_is_tried_again_without_it() {
+    let edit = retry(&undone("Settled")).expect("an edit");
+    assert_eq!(edit.change, json!({"spec": {"rollout": {"undo": null}}}));
+    // What has failed is the way back.
+    let edit = retry(&undone("RolledBack")).expect("an edit");
+    assert_eq!(edit.change, json!({"spec": {"rollout": {"attempt": 1}}}));
+    // There is nothing to return to yet.
+    let mut first = undone("RolledBack");
+    let status = first.status.as_mut().expect("it has one");
+    status.history.remove(0);
+    let edit = retry(&first).expect("an edit");
+    assert_eq!(
+        edit.change,
+        json!({"spec": {"rollout": {"attempt": 1, "undo": null}}})
+    );
+}
+
+#[test]
+fn t307_the_command_leaves_no_field_behind_that_says_something_else() {
+    let before = undone("Settled");
+    let reason = undo(&before, None).expect_err("which one is meant?");
+    assert!(reason.contains("rollout undo --to 7"), "{reason}");
+    assert!(reason.contains("rollout retry"), "{reason}");
+    let edit = undo(&before, Some(7)).expect("an edit");
+    assert_eq!(
+        edit.change,
+        json!({"spec": {"mode": "iptables", "rollout": {"undo": null}}})
+    );
+    let edit = undo(&before, Some(6)).expect("an edit");
+    assert_eq!(edit.change, json!({"spec": {"rollout": {"undo": null}}}));
+    assert!(
+        edit.done.contains("`rollout.undo` is removed"),
+        "{}",
+        edit.done
+    );
+    let spec = json!({"rollout": {"undo": "hash-5"}});
+    let edit = undo(&profile("Settled", spec), None).expect("an edit");
+    assert_eq!(edit.change["spec"]["rollout"], json!({"undo": null}));
+}
