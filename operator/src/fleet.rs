@@ -50,6 +50,7 @@ use crds::{
     node_proxy::NodeProxySpec,
     profile::{
         ProxyProfile,
+        progress::RolloutPhase,
         undo::{Request, Undo},
     },
     resolve::{self, NodeFacts, Ranking},
@@ -434,22 +435,38 @@ fn target(profile: &ProxyProfile) -> Target {
     Target {
         before: before.map_or(0, |revision| revision.generation),
         proven: match undo {
-            // All nodes had it, and no node is to get what is undone.
-            Undo::InEffect(_) => Some(Arc::new(resolve::stamp(&name, generation, &asked))),
-            Undo::Absent | Undo::NothingBefore => history::proven(profile),
+            // All nodes had it, and no node is to get what is undone, unless the others went back to
+            // that.
+            Undo::InEffect(_) if !has_failed(profile, &hash) => {
+                Some(Arc::new(resolve::stamp(&name, generation, &asked)))
+            }
+            Undo::InEffect(_) | Undo::Absent | Undo::NothingBefore => history::proven(profile),
         },
         profile: name,
         hash,
         generation,
         rollout: profile.spec.rollout.complete(),
         asked,
-        undo,
-        flow: if profile.spec.paused {
+        // What is undone reaches no further node, also where nothing is known to return to.
+        flow: if profile.spec.paused || undo == Undo::NothingBefore {
             Flow::Paused
         } else {
             Flow::Open
         },
+        undo,
     }
+}
+
+/// Whether the last rollout of `profile` is of this configuration and has failed.
+fn has_failed(profile: &ProxyProfile, hash: &ConfigHash) -> bool {
+    let rollout = profile.status.as_ref().and_then(|it| it.rollout.as_ref());
+    rollout.is_some_and(|rollout| {
+        rollout.config_hash == hash.as_str()
+            && matches!(
+                rollout.phase,
+                RolloutPhase::RollingBack | RolloutPhase::RolledBack | RolloutPhase::Halted
+            )
+    })
 }
 
 /// Returns the assignments for the nodes whose `NodeProxy` differs from the desired one.

@@ -25,7 +25,8 @@ pub enum Undo {
     Absent,
     /// Nodes get an earlier configuration.
     InEffect(Undone),
-    /// It names the profile's own fields, and no other configuration is known that every node had.
+    /// It names the profile's own fields, and no other configuration is known that every node had and
+    /// that this version can read as a whole.
     NothingBefore,
 }
 
@@ -118,7 +119,8 @@ impl Undo {
                 ))
             }
             Self::NothingBefore => Some(format!(
-                "{ROLLOUT_UNDO} has no effect: status.history has no other configuration that every node had"
+                "{ROLLOUT_UNDO} names the profile's configuration, which no further node gets: status.history has no other \
+                 configuration that every node had and that this operator can read as a whole"
             )),
         }
     }

@@ -52,10 +52,14 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
                 done: "begins another attempt".to_owned(),
             })
         }
-        _ if matches!(undo, Undo::InEffect(_)) => Ok(Edit {
-            change: json!({"spec": {"rollout": {"undo": null}}}),
-            done: "rolls its own fields out again: `rollout.undo` is removed".to_owned(),
-        }),
+        RolloutPhase::Settled | RolloutPhase::DeadlineExceeded | RolloutPhase::HeldBack
+            if matches!(undo, Undo::InEffect(_)) =>
+        {
+            Ok(Edit {
+                change: json!({"spec": {"rollout": {"undo": null}}}),
+                done: "rolls its own fields out again: `rollout.undo` is removed".to_owned(),
+            })
+        }
         phase => Err(format!(
             "its rollout has not failed ({phase:?}); `rollout status` shows how far it is"
         )),
@@ -71,9 +75,15 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     let is_undone = matches!(profile.request().undo, Undo::InEffect(_));
     if let (None, true, Some(newest)) = (to, is_undone, history.first()) {
         let generation = newest.generation;
+        let retry = match newest.phase {
+            RolloutPhase::RolledBack | RolloutPhase::RollingBack | RolloutPhase::Halted => {
+                "that has failed, and `rollout retry` tries it again"
+            }
+            _ => "once they have, `rollout retry` rolls the profile's own fields out again",
+        };
         return Err(format!(
-            "`rollout.undo` has nodes return to generation {generation} already; `rollout undo --to {generation}` writes that into \
-             the profile's own fields, and `rollout retry` rolls those out again"
+            "`rollout.undo` asks nodes to return to generation {generation} already: {retry}; `rollout undo --to GENERATION` writes the \
+             configuration that nodes are to have, {generation} or another of `rollout history`, into the profile's own fields"
         ));
     }
     let desired = match to {

@@ -121,6 +121,11 @@ fn undone(phase: &str) -> ProxyProfile {
 fn t307_what_is_undone_by_the_field_is_tried_again_without_it() {
     let edit = retry(&undone("Settled")).expect("an edit");
     assert_eq!(edit.change, json!({"spec": {"rollout": {"undo": null}}}));
+    // A return that is under way is not turned round.
+    for phase in ["RollingOut", "Paused"] {
+        let reason = retry(&undone(phase)).expect_err("it has not failed");
+        assert!(reason.contains("has not failed"), "{reason}");
+    }
     // What has failed is the way back.
     let edit = retry(&undone("RolledBack")).expect("an edit");
     assert_eq!(edit.change, json!({"spec": {"rollout": {"attempt": 1}}}));
@@ -139,8 +144,13 @@ fn t307_what_is_undone_by_the_field_is_tried_again_without_it() {
 fn t307_the_command_leaves_no_field_behind_that_says_something_else() {
     let before = undone("Settled");
     let reason = undo(&before, None).expect_err("which one is meant?");
-    assert!(reason.contains("rollout undo --to 7"), "{reason}");
-    assert!(reason.contains("rollout retry"), "{reason}");
+    assert!(reason.contains("generation 7 already: once"), "{reason}");
+    assert!(reason.contains("rollout undo --to"), "{reason}");
+    let mut failed = undone("RolledBack");
+    let status = failed.status.as_mut().expect("it has one");
+    status.history[0].phase = RolloutPhase::RolledBack;
+    let reason = undo(&failed, None).expect_err("which one is meant?");
+    assert!(reason.contains("that has failed"), "{reason}");
     let edit = undo(&before, Some(7)).expect("an edit");
     assert_eq!(
         edit.change,

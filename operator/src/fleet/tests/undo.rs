@@ -237,11 +237,15 @@ fn t308_nodes_that_join_get_the_earlier_configuration_and_never_the_undone_one()
     cluster.add_node("n91", json!({}));
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("nftables"), ["n1", "n90", "n91"]);
-    // After a failure, too.
+    // After a failure the others have gone back to what is undone.
     cluster.advance(3600);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
     cluster.add_node("n92", json!({}));
     cluster.run();
-    assert!(cluster.nodes_with_mode("nftables").contains(&"n92"));
+    assert!(cluster.nodes_with_mode("iptables").contains(&"n92"));
 
     let (mut cluster, ..) = undone_fleet();
     cluster.add_node("n93", json!({}));
@@ -294,10 +298,38 @@ fn t308_a_profile_deleted_and_made_again_while_undone_changes_no_node_outside_a_
             cluster.restart_operator();
         }
         cluster.run();
-        assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"], "the canary");
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 10, "{undone}");
         let message = cluster.message("default", "Progressing");
-        assert!(message.contains("rollout.undo has no effect"), "{message}");
+        assert!(message.contains("no further node gets"), "{message}");
     }
+}
+
+/// Without the history, as where this version cannot read it, nothing says what nodes had before.
+#[test]
+fn t308_where_the_history_is_gone_no_node_gets_what_is_undone() {
+    let (mut cluster, ..) = undone_fleet();
+    let mut status = cluster.status("default");
+    status.history.clear();
+    cluster.profiles.get_mut("default").expect("there")["status"] =
+        serde_json::to_value(status).expect("JSON");
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 10);
+    assert_rest(&mut cluster);
+}
+
+/// An entry of a newer version, of which this one does not know a field.
+#[test]
+fn t308_where_the_earlier_configuration_cannot_be_read_no_node_gets_what_is_undone() {
+    let (mut cluster, ..) = undone_fleet();
+    let mut status = cluster.status("default");
+    status.history[0].spec["unknown"] = json!("field");
+    cluster.profiles.get_mut("default").expect("there")["status"] =
+        serde_json::to_value(status).expect("JSON");
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 10);
+    assert_rest(&mut cluster);
 }
 
 /// Renames a hash wherever the cluster has it, as if another version had rendered the configuration.
@@ -374,7 +406,8 @@ fn t309_where_there_is_nothing_to_return_to_the_user_is_told_and_nothing_else_ha
     cluster.advance(3600);
     assert_eq!(cluster.stamped, [""; 0]);
     assert_eq!(target(&cluster), first);
-    let said = "; rollout.undo has no effect: status.history has no other configuration that every node had";
+    let said = "; rollout.undo names the profile's configuration, which no further node gets: status.history has no other \
+                configuration that every node had and that this operator can read as a whole";
     let message = cluster.message("default", "Progressing");
     assert!(message.ends_with(said), "{message}");
     assert_rest(&mut cluster);
