@@ -1,7 +1,7 @@
 //! Who answers at a port of a node that is both a Pod's host port and a Service's, before and after a
 //! takeover. Pure.
 //!
-//! A host port is a DNAT rule of CNI plug-in portmap. Which rule comes first is a matter of the
+//! A host port is a DNAT rule of CNI plugin portmap. Which rule comes first is a matter of the
 //! proxy's mode (decision 0027). Where Signpost's rules are beside kube-proxy's, they decide already,
 //! and a takeover changes nothing (decision 0076).
 
@@ -43,11 +43,12 @@ pub enum Winner {
 pub struct Proxy {
     /// Its mode.
     pub mode: Mode,
-    /// Where its rules are if that is mode iptables.
+    /// Where its rules of iptables are, if the mode has any.
     pub tables: Tables,
 }
 
-/// Whether a proxy in mode iptables has its rules in the table of the host port.
+/// Whether a proxy in mode iptables, or kube-proxy in mode ipvs, has its rules of iptables in the table
+/// of the host port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tables {
     /// It does, and puts them before all others.
@@ -67,7 +68,7 @@ pub struct Change {
     pub own_rules: OwnRules,
 }
 
-/// Signpost's rules before a takeover.
+/// Signpost's rules before a takeover, on a node or in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnRules {
     /// They are beside kube-proxy's.
@@ -86,7 +87,7 @@ impl Change {
         let before = match self.own_rules {
             // Signpost's rules, which give a Service precedence, do so beside kube-proxy's, too.
             OwnRules::Present if after != Winner::Pod => after,
-            OwnRules::Present | OwnRules::Absent => self.before(),
+            OwnRules::Present | OwnRules::Absent => self.before(kind),
         };
         before != after
     }
@@ -94,16 +95,19 @@ impl Change {
     /// Whether it is certain which one answers before and after.
     #[must_use]
     pub fn is_certain(self, kind: Kind) -> bool {
-        self.before() != Winner::Latest && self.after(kind) != Winner::Latest
+        self.before(kind) != Winner::Latest && self.after(kind) != Winner::Latest
     }
 
-    /// By kube-proxy's rules: mode iptables puts them before all others, mode nftables has portmap's
-    /// priority, and virtual servers take packets after DNAT.
-    fn before(self) -> Winner {
-        match (self.from.mode, self.from.tables) {
-            (Mode::Nftables, _) | (Mode::Iptables, Tables::Separate) => Winner::Latest,
-            (Mode::Iptables, Tables::Shared) => Winner::Service,
-            (Mode::Ipvs, _) => Winner::Pod,
+    /// By kube-proxy's rules: modes iptables and ipvs put them before all others of their table, and mode
+    /// nftables has portmap's priority. Virtual servers take packets after DNAT. Mode ipvs therefore
+    /// accepts packets to external and load-balancer IPs, from every source, which ends that table for
+    /// them; it does not accept those to node ports (`externalIPRules` and `acceptIPVSTraffic` in
+    /// pkg/proxy/ipvs/proxier.go).
+    fn before(self, kind: Kind) -> Winner {
+        match (self.from.mode, self.from.tables, kind) {
+            (Mode::Nftables, ..) | (Mode::Iptables, Tables::Separate, _) => Winner::Latest,
+            (Mode::Ipvs, Tables::Separate, _) | (Mode::Ipvs, _, Kind::NodePort) => Winner::Pod,
+            (Mode::Iptables | Mode::Ipvs, Tables::Shared, _) => Winner::Service,
         }
     }
 
@@ -124,7 +128,7 @@ impl Change {
         format!(
             "in kube-proxy's mode {} {}, in Signpost's mode {} {}",
             self.from.mode,
-            self.before().in_words(),
+            self.before(kind).in_words(),
             self.to.mode,
             self.after(kind).in_words()
         )
@@ -134,12 +138,23 @@ impl Change {
 // === impl OwnRules ===
 
 impl OwnRules {
-    /// By the conditions of a NodeProxy.
+    /// By the conditions of a NodeProxy: whether they are there in each family.
     #[must_use]
     pub fn of(conditions: &[Condition]) -> OwnRules {
+        let families = [IPV4_PROGRAMMED, IPV6_PROGRAMMED];
+        let in_families = families.map(|programmed| OwnRules::in_family(conditions, programmed));
+        match in_families.contains(&OwnRules::Absent) {
+            true => OwnRules::Absent,
+            false => OwnRules::Present,
+        }
+    }
+
+    /// By the conditions of a NodeProxy: whether they are there in the family of which condition
+    /// `programmed` tells.
+    #[must_use]
+    pub fn in_family(conditions: &[Condition], programmed: &str) -> OwnRules {
         let is = |kind| status_of(conditions, kind) == Status::True;
-        let are_programmed = is(READY) || is(IPV4_PROGRAMMED) && is(IPV6_PROGRAMMED);
-        match are_programmed && !is_handed_back(conditions) {
+        match (is(READY) || is(programmed)) && !is_handed_back(conditions) {
             true => OwnRules::Present,
             false => OwnRules::Absent,
         }
@@ -202,11 +217,44 @@ mod tests {
         let is_certain = |from, kind| change(from, nftables, OwnRules::Absent).is_certain(kind);
         assert!(is_certain(shared, Kind::External));
         assert!(!is_certain(separate, Kind::External));
+        // In mode ipvs of kube-proxy they decide nothing.
+        let ipvs = (Mode::Ipvs, Tables::Separate);
+        for kind in [Kind::LoadBalancer, Kind::LoadBalancerWithRanges] {
+            assert!(change(ipvs, nftables, OwnRules::Absent).moves(kind));
+        }
+        assert!(!change(ipvs, nftables, OwnRules::Absent).moves(Kind::External));
         // Signpost's rules are there before as after.
         for from in [shared, separate, nftables, (Mode::Ipvs, Tables::Separate)] {
             for to in [shared, separate, nftables] {
                 assert!(!moves(from, to, OwnRules::Present), "{from:?} {to:?}");
             }
         }
+    }
+
+    /// Failure story T317: what kube-proxy's mode ipvs accepts, no later rule of the table redirects.
+    #[test]
+    fn mode_ipvs_of_kube_proxy_leaves_node_ports_alone_to_the_pod() {
+        let ipvs = (Mode::Ipvs, Tables::Shared);
+        let moves = |to, own_rules, kind| {
+            let change = change(ipvs, (to, Tables::Shared), own_rules);
+            assert!(change.is_certain(kind));
+            change.moves(kind)
+        };
+        let kinds = [
+            Kind::NodePort,
+            Kind::LoadBalancer,
+            Kind::LoadBalancerWithRanges,
+            Kind::External,
+        ];
+        for to in [Mode::Nftables, Mode::Iptables] {
+            let all = kinds.map(|kind| moves(to, OwnRules::Absent, kind));
+            assert_eq!(all, [true, false, false, true], "{to:?}");
+            let beside = kinds.map(|kind| moves(to, OwnRules::Present, kind));
+            assert_eq!(beside, [false, false, false, true], "{to:?}");
+        }
+        let all = kinds.map(|kind| moves(Mode::Ipvs, OwnRules::Absent, kind));
+        assert_eq!(all, [true, false, true, true]);
+        let beside = kinds.map(|kind| moves(Mode::Ipvs, OwnRules::Present, kind));
+        assert_eq!(beside, [false, false, true, true]);
     }
 }

@@ -1,10 +1,10 @@
-//! The host ports of Pods: rules of CNI plug-in portmap, with which it sends packets to a port of the
+//! The host ports of Pods: rules of CNI plugin portmap, with which it sends packets to a port of the
 //! node to a Pod.
 //!
 //! Its backend `iptables` has one chain for each Pod in table `nat`, of the variant that the programs
 //! on its node are of; its backend `nftables` has a table of its own (plugins/meta/portmap).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,9 +13,11 @@ use netlink::nf_tables::{Expression, ListedRule, NatKind, Rule};
 use xtables::{CountedRule, Variant};
 
 use super::kernel::{ScanError, open};
-use super::node_ports::{self, FrontendContext, NodePort, address, asked, node_port};
+use super::node_ports::{self, DestinationMatch, NodePort, address, destination, node_port};
 
-/// The beginning of the name of the chain that backend `iptables` has for each Pod.
+/// The chain of backend `iptables` through which packets reach those of Pods, and how the names of those
+/// begin. One to which no rule leads any more may be left of a Pod that has gone.
+const ENTRANCE: &str = "CNI-HOSTPORT-DNAT";
 const CHAIN_OF_POD: &str = "CNI-DN-";
 /// The table of backend `nftables`, and the chains that have its rules: versions before 1.9.1 have
 /// those with an address of the node in the second one.
@@ -44,15 +46,33 @@ pub struct HostPort {
 
 /// Reads the host ports of `family` that are in one place. Rules of another shape are left out.
 pub fn observe_host_ports(backend: Backend, family: Family) -> Result<Vec<HostPort>, ScanError> {
-    let is_pods = |chain: &str| chain.starts_with(CHAIN_OF_POD);
     match backend {
-        Backend::Iptables(Variant::NfTables) => observe_rules(family, "nat", is_pods),
+        Backend::Iptables(Variant::NfTables) => {
+            let of_pod = |rule: &ListedRule<'_>| rule.leads_to().and_then(chain_of_pod);
+            let of_pods = open()?.observe_chosen_rules(family, "nat", Some(ENTRANCE), of_pod);
+            let of_pods = BTreeSet::from_iter(of_pods.map_err(ScanError::Observe)?);
+            if of_pods.is_empty() {
+                return Ok(Vec::new());
+            }
+            observe_rules(family, "nat", |chain| of_pods.contains(chain))
+        }
         Backend::Nftables => observe_rules(family, TABLE, |chain| CHAINS.contains(&chain)),
         Backend::Iptables(Variant::Legacy) => {
+            let entrance = node_ports::legacy::observe_chains(family, |chain| chain == ENTRANCE)?;
+            let of_pods = entrance.iter().filter_map(|rule| rule.leads_to.as_deref());
+            let of_pods: BTreeSet<String> = of_pods.filter_map(chain_of_pod).collect();
+            if of_pods.is_empty() {
+                return Ok(Vec::new());
+            }
+            let is_pods = |chain: &str| of_pods.contains(chain);
             let rules = node_ports::legacy::observe_chains(family, is_pods)?;
             Ok(rules.iter().filter_map(in_legacy_rule).collect())
         }
     }
+}
+
+fn chain_of_pod(name: &str) -> Option<String> {
+    name.starts_with(CHAIN_OF_POD).then(|| name.to_owned())
 }
 
 // === impl HostPort ===
@@ -84,7 +104,7 @@ fn observe_rules(
 fn in_rule(rule: &Rule, family: Family) -> Option<HostPort> {
     Some(HostPort {
         port: node_port(rule)?,
-        address: only(asked(rule, family)),
+        address: one_or_all(destination(rule, family))?,
         pod: translates_to(rule, family)?,
     })
 }
@@ -92,15 +112,18 @@ fn in_rule(rule: &Rule, family: Family) -> Option<HostPort> {
 fn in_legacy_rule(rule: &CountedRule) -> Option<HostPort> {
     Some(HostPort {
         port: (rule.protocol?, rule.destination_port?),
-        address: only(node_ports::legacy::asked(rule)),
+        address: one_or_all(node_ports::legacy::destination(rule))?,
         pod: rule.translates_to?,
     })
 }
 
-fn only(asked: FrontendContext) -> Option<IpAddr> {
-    match asked {
-        FrontendContext::For(address) => Some(address),
-        FrontendContext::Not | FrontendContext::Anything => None,
+/// Returns the address of a host port, if it is not at every one; `None` for a match that the plugin
+/// does not write.
+fn one_or_all(destination: DestinationMatch) -> Option<Option<IpAddr>> {
+    match destination {
+        DestinationMatch::Is(address) => Some(Some(address)),
+        DestinationMatch::Any => Some(None),
+        DestinationMatch::Within | DestinationMatch::Outside => None,
     }
 }
 

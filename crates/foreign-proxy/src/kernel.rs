@@ -14,7 +14,7 @@ use thiserror::Error;
 use xtables::{TableName, Tables, Variant};
 
 use super::virtual_servers::{self, VirtualServerError};
-use super::{Found, Legacy, Mechanism};
+use super::{Found, Legacy, Mechanism, legacy_chains};
 
 /// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
 pub const TABLE: &str = "kube-proxy";
@@ -27,9 +27,9 @@ const PROOF: [(&str, &str); 4] = [
     ("mangle", "KUBE-PROXY-CANARY"),
 ];
 /// The files in which the kernel lists the tables of legacy iptables, one name per line.
-const LEGACY_TABLES: [(xtables::Family, &str); 2] = [
-    (xtables::Family::Ipv4, "/proc/net/ip_tables_names"),
-    (xtables::Family::Ipv6, "/proc/net/ip6_tables_names"),
+const LEGACY_TABLES: [(Family, &str); 2] = [
+    (Family::Ipv4, "/proc/net/ip_tables_names"),
+    (Family::Ipv6, "/proc/net/ip6_tables_names"),
 ];
 /// The prefix of chains in table `nat` that only kube-proxy creates: `KUBE-SERVICES`, `KUBE-SVC-…`,
 /// `KUBE-SEP-…`.
@@ -155,7 +155,11 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
             read => read.map_err(|source| ScanError::Read { file, source })?,
         };
         if names.lines().any(|name| name == "nat") {
-            found.legacy = found.legacy.max(observe_legacy(family));
+            let legacy = observe_legacy(legacy_chains::of(family));
+            found.legacy = found.legacy.max(legacy);
+            if legacy == Legacy::Chains {
+                found.legacy_families.insert(family);
+            }
         }
     }
     found.note_virtual_servers(virtual_servers::observe().map_err(ScanError::VirtualServers)?);

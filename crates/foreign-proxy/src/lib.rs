@@ -22,6 +22,7 @@ use crds::condition::{self, Finding, Status};
 use dataplane::Family;
 use netlink::Socket;
 use runtime::chain;
+use xtables::Variant;
 
 use process::{KubeProxy, observe_process};
 use virtual_servers::VirtualServers;
@@ -60,6 +61,8 @@ pub struct Found {
     pub rules: BTreeMap<Mechanism, BTreeSet<Family>>,
     /// What it found in the legacy variant.
     pub legacy: Legacy,
+    /// The families that have chains there.
+    pub legacy_families: BTreeSet<Family>,
     /// Whether a takeover has ended virtual servers, and the agent is still to remove some. They are
     /// then not among the rules.
     pub ending: Ending,
@@ -189,6 +192,25 @@ impl Found {
         rules
             .flat_map(|(mechanism, families)| families.iter().map(|family| (*mechanism, *family)))
             .collect()
+    }
+
+    /// Returns the mechanism that kube-proxy uses for `family`. Mode ipvs has iptables chains in addition
+    /// to its virtual servers.
+    pub fn mechanism(&self, family: Family) -> Option<Mechanism> {
+        let rules = self.rules.iter();
+        let of_family = rules.filter(|(_, families)| families.contains(&family));
+        let legacy = self.has_chains(Variant::Legacy, family);
+        let last = of_family.map(|(mechanism, _)| *mechanism).next_back();
+        last.or(legacy.then_some(Mechanism::Iptables))
+    }
+
+    /// Returns whether this variant of iptables has chains of kube-proxy for `family`.
+    pub fn has_chains(&self, variant: Variant, family: Family) -> bool {
+        let families = match variant {
+            Variant::NfTables => self.rules.get(&Mechanism::Iptables),
+            Variant::Legacy => Some(&self.legacy_families),
+        };
+        families.is_some_and(|families| families.contains(&family))
     }
 
     /// Notes the virtual servers of a scan that has found everything else.

@@ -93,21 +93,24 @@ fn observe_rules(socket: &mut Socket, family: Family) -> Result<NodePortScope, S
         let leads = rule.leads_to() == Some(NODE_PORTS);
         leads.then(|| {
             rule.decode()
-                .map_or(FrontendContext::Anything, |rule| asked(&rule, family))
+                .map_or(DestinationMatch::Any, |rule| destination(&rule, family))
         })
     };
-    let asked = socket.observe_chosen_rules(family, "nat", Some(SERVICES), leads_there);
-    asked.map(scope).map_err(ScanError::Observe)
+    let matches = socket.observe_chosen_rules(family, "nat", Some(SERVICES), leads_there);
+    matches.map(scope).map_err(ScanError::Observe)
 }
 
 /// Returns the addresses that rules to the chain of node ports require.
-fn scope(all_asked: Vec<FrontendContext>) -> NodePortScope {
+fn scope(matches: Vec<DestinationMatch>) -> NodePortScope {
     let mut at = BTreeSet::new();
-    for asked in all_asked {
-        match asked {
-            FrontendContext::For(address) => drop(at.insert(address)),
-            FrontendContext::Not => return NodePortScope::Everywhere(Loopback::Out),
-            FrontendContext::Anything => return NodePortScope::Everywhere(Loopback::In),
+    for destination in matches {
+        match destination {
+            DestinationMatch::Is(address) => drop(at.insert(address)),
+            // The range is that of loopback.
+            DestinationMatch::Outside => return NodePortScope::Everywhere(Loopback::Out),
+            DestinationMatch::Within | DestinationMatch::Any => {
+                return NodePortScope::Everywhere(Loopback::In);
+            }
         }
     }
     NodePortScope::At(at)
@@ -115,16 +118,18 @@ fn scope(all_asked: Vec<FrontendContext>) -> NodePortScope {
 
 /// What a rule requires of the destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FrontendContext {
+pub(crate) enum DestinationMatch {
     /// It is this address.
-    For(IpAddr),
-    /// It is outside a range, which is the loopback range.
-    Not,
+    Is(IpAddr),
+    /// It is one of several, such as those of a range.
+    Within,
+    /// It is none of several.
+    Outside,
     /// Nothing, or any address of the node.
-    Anything,
+    Any,
 }
 
-pub(crate) fn asked(rule: &Rule, family: Family) -> FrontendContext {
+pub(crate) fn destination(rule: &Rule, family: Family) -> DestinationMatch {
     // The offset of the destination in the header, and its length.
     let (at, whole) = match family {
         Family::Ipv4 => (16, 4),
@@ -134,18 +139,26 @@ pub(crate) fn asked(rule: &Rule, family: Family) -> FrontendContext {
     let mut after = expressions.skip_while(|expression| {
         !matches!(expression, Expression::Payload { base: PayloadBase::Network, offset, .. } if *offset == at)
     });
-    let compared = after.find_map(|expression| match expression {
-        Expression::Compare {
-            operator, value, ..
-        } => Some((operator, value)),
-        _ => None,
-    });
-    match compared {
-        Some((Operator::NotEqual, _)) => FrontendContext::Not,
-        Some((Operator::Equal, value)) if value.len() == whole => {
-            address(value).map_or(FrontendContext::Anything, FrontendContext::For)
+    if after.next().is_none() {
+        return DestinationMatch::Any;
+    }
+    let mut after = after.peekable();
+    let is_masked = after
+        .next_if(|expression| matches!(expression, Expression::Bitwise { .. }))
+        .is_some();
+    match after.next() {
+        Some(Expression::Compare {
+            operator: Operator::NotEqual,
+            ..
+        }) => DestinationMatch::Outside,
+        Some(Expression::Compare {
+            operator: Operator::Equal,
+            value,
+            ..
+        }) if !is_masked && value.len() == whole => {
+            address(value).map_or(DestinationMatch::Within, DestinationMatch::Is)
         }
-        Some((Operator::Equal, _)) | None => FrontendContext::Anything,
+        _ => DestinationMatch::Within,
     }
 }
 

@@ -117,3 +117,27 @@ fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
     assert_eq!(finding.status, Status::Unknown);
     assert_eq!(finding.reason.name, "RulesUnreadable");
 }
+
+/// A removal that was cut short has ended one family, and virtual servers are found for both.
+#[test]
+fn the_mechanism_is_that_of_the_family() {
+    let ipv6 = BTreeSet::from([Family::Ipv6]);
+    let both = BTreeSet::from(Family::ALL);
+    let mechanisms = |found: &Found| Family::ALL.map(|family| found.mechanism(family));
+    assert_eq!(mechanisms(&Found::default()), [None, None]);
+    let legacy = Found {
+        legacy: Legacy::Chains,
+        legacy_families: ipv6.clone(),
+        ..Found::default()
+    };
+    assert_eq!(mechanisms(&legacy), [None, Some(Mechanism::Iptables)]);
+    assert!(legacy.has_chains(Variant::Legacy, Family::Ipv6));
+    assert!(!legacy.has_chains(Variant::NfTables, Family::Ipv6));
+    let mut found = Found::default();
+    found.rules.insert(Mechanism::Iptables, ipv6);
+    assert_eq!(mechanisms(&found), [None, Some(Mechanism::Iptables)]);
+    found.rules.insert(Mechanism::Ipvs, both);
+    assert_eq!(mechanisms(&found), [Some(Mechanism::Ipvs); 2]);
+    let chains = |family| found.has_chains(Variant::NfTables, family);
+    assert_eq!(Family::ALL.map(chains), [false, true]);
+}

@@ -71,6 +71,16 @@ pub fn split(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Op
     ))
 }
 
+/// Returns the variant of iptables in which Signpost has its chains, or would have them; `None` if none
+/// is in use and no scan has run, as in other modes.
+pub fn variant(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
+    let chosen = match scan {
+        VariantScan::Seen(found) => Some(found.choose().variant),
+        VariantScan::None | VariantScan::Refused(_) => None,
+    };
+    used_variant(modes).or(chosen)
+}
+
 /// Reports that this node cannot use the desired mode.
 pub fn replaced(
     desired: Mechanism,

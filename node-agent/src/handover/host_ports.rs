@@ -1,23 +1,28 @@
 //! Host ports of Pods that are ports of Services, too, and that a takeover gives from one to the
 //! other.
 //!
-//! The agent sees no Pods, but the rules of CNI plug-in portmap in its kernel. Where it is certain that
+//! The agent sees no Pods, but the rules of CNI plugin portmap in its kernel. Where it is certain that
 //! another one of the two answers afterwards, that is a warning; where the order in which programs
 //! attached their rules decides, a note (decision 0079).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED};
 use crds::host_ports::{Change, GIVE_ANOTHER_PORT, Kind, OwnRules, Proxy, Tables};
 use crds::profile::mechanism::Mode;
-use dataplane::{Dataplane, Family, Frontend, FrontendKey, FrontendKind, Port, ServiceKey};
+use dataplane::{
+    Dataplane, Family, Frontend, FrontendKey, FrontendKind, Port, ServiceKey, TrafficPolicy,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::chain;
 use xtables::Variant;
 
 use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
+use crate::serving_state::ServingState;
 use foreign_proxy::host_ports::{Backend, HostPort, observe_host_ports};
-use foreign_proxy::{Found, Legacy, Mechanism};
+use foreign_proxy::{Found, Mechanism};
 
 const BACKENDS: [Backend; 3] = [
     Backend::Iptables(Variant::NfTables),
@@ -28,35 +33,42 @@ const BACKENDS: [Backend; 3] = [
 /// The Services of external IPs that are the node's addresses: Signpost serves none there.
 type External<'a> = BTreeMap<FrontendKey, (&'a ServiceKey, &'a Frontend)>;
 
+/// Returns whether Signpost's rules of `family` are there before a takeover.
+pub(super) fn own_rules(
+    serving_state: ServingState,
+    conditions: &[Condition],
+    family: Family,
+) -> OwnRules {
+    let programmed = match family {
+        Family::Ipv4 => IPV4_PROGRAMMED,
+        Family::Ipv6 => IPV6_PROGRAMMED,
+    };
+    match serving_state {
+        ServingState::HandedBack => OwnRules::Absent,
+        ServingState::Serving | ServingState::ReleasingPorts => {
+            OwnRules::in_family(conditions, programmed)
+        }
+    }
+}
+
 /// Returns the host ports that change hands if kube-proxy's rules, which are `found`, are removed. Host
 /// ports that cannot be read are a note.
 pub(super) fn observe_points(
     found: &Found,
-    own_rules: OwnRules,
+    own_rules: impl Fn(Family) -> OwnRules,
     signpost: &SignpostSide,
 ) -> Vec<Point> {
-    let (Some(from), Some(desired)) = (mode_of(found), &signpost.desired) else {
+    let Some(desired) = &signpost.desired else {
         return Vec::new();
     };
     let mut points = Vec::new();
     let mut host_ports = Vec::new();
-    for backend in BACKENDS {
-        let change = Change {
-            from: Proxy {
-                mode: from,
-                tables: tables_of(found, backend),
-            },
-            to: Proxy {
-                mode: signpost.mode,
-                // Signpost uses the variant that the other programs use.
-                tables: match backend {
-                    Backend::Iptables(_) => Tables::Shared,
-                    Backend::Nftables => Tables::Separate,
-                },
-            },
-            own_rules,
-        };
-        for family in Family::ALL {
+    for family in Family::ALL {
+        for backend in BACKENDS {
+            let Some(change) = change_of(found, backend, family, own_rules(family), signpost)
+            else {
+                continue;
+            };
             match observe_host_ports(backend, family) {
                 Ok(found) => host_ports.extend(found.into_iter().map(|port| (port, change))),
                 Err(error) => points.push(Point::note(format!(
@@ -70,25 +82,40 @@ pub(super) fn observe_points(
     points
 }
 
-/// Returns kube-proxy's mode.
-fn mode_of(found: &Found) -> Option<Mode> {
-    match found.rules.last_key_value() {
-        Some((Mechanism::Nftables, _)) => Some(Mode::Nftables),
-        Some((Mechanism::Iptables, _)) => Some(Mode::Iptables),
-        Some((Mechanism::Ipvs, _)) => Some(Mode::Ipvs),
-        None => (found.legacy == Legacy::Chains).then_some(Mode::Iptables),
-    }
+/// Returns what a takeover changes for the host ports of one family and backend; `None` where
+/// kube-proxy has no rules of that family. A takeover that was cut short may have removed them.
+fn change_of(
+    found: &Found,
+    backend: Backend,
+    family: Family,
+    own_rules: OwnRules,
+    signpost: &SignpostSide,
+) -> Option<Change> {
+    let mode = match found.mechanism(family)? {
+        Mechanism::Nftables => Mode::Nftables,
+        Mechanism::Iptables => Mode::Iptables,
+        Mechanism::Ipvs => Mode::Ipvs,
+    };
+    Some(Change {
+        from: Proxy {
+            mode,
+            tables: tables(backend, |variant| found.has_chains(variant, family)),
+        },
+        to: Proxy {
+            mode: signpost.mode,
+            // Where the variant is not known, neither is which one answers.
+            tables: tables(backend, |variant| signpost.variant == Some(variant)),
+        },
+        own_rules,
+    })
 }
 
-fn tables_of(found: &Found, backend: Backend) -> Tables {
-    let is_shared = match backend {
-        Backend::Iptables(Variant::NfTables) => found.rules.contains_key(&Mechanism::Iptables),
-        Backend::Iptables(Variant::Legacy) => found.legacy == Legacy::Chains,
-        Backend::Nftables => false,
-    };
-    match is_shared {
-        true => Tables::Shared,
-        false => Tables::Separate,
+/// Returns whether a proxy has its rules in the table of the host ports of `backend`: in the variants
+/// that `is_used` accepts.
+fn tables(backend: Backend, is_used: impl Fn(Variant) -> bool) -> Tables {
+    match backend {
+        Backend::Iptables(variant) if is_used(variant) => Tables::Shared,
+        Backend::Iptables(_) | Backend::Nftables => Tables::Separate,
     }
 }
 
@@ -125,7 +152,7 @@ fn check(desired: &Dataplane, host_ports: &[(HostPort, Change)]) -> Vec<Point> {
 }
 
 /// Returns the Services that have a host port's number at an address of the node where the host port
-/// is. Those without endpoints redirect nothing. Where the Pod is one of the endpoints, clients find
+/// is, and that redirect packets of clients outside. Where the Pod is one of the endpoints, clients find
 /// the same program before and after.
 fn services_at<'a>(
     desired: &'a Dataplane,
@@ -165,10 +192,19 @@ fn services_at<'a>(
         let mut endpoints = frontend.serving.iter();
         let is_same = endpoints
             .any(|target| SocketAddr::new(target.address, target.port.get()) == host_port.pod);
-        let is_other = frontend.has_endpoints && !is_same;
+        let is_other = redirects(frontend) && !is_same;
         Some((kind_of(frontend).filter(|_| is_other)?, service))
     });
     at_address.collect()
+}
+
+/// Whether packets of clients outside are redirected. Where the policy allows no endpoint, both proxies
+/// leave their destination as it is, and the host port follows.
+fn redirects(frontend: &Frontend) -> bool {
+    match frontend.policy {
+        TrafficPolicy::Cluster => frontend.has_endpoints,
+        TrafficPolicy::Local => !frontend.local.is_empty(),
+    }
 }
 
 fn kind_of(frontend: &Frontend) -> Option<Kind> {

@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
+use xtables::Variant;
 
 use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
@@ -55,6 +56,8 @@ pub(crate) struct Server {
 pub(super) struct SignpostSide {
     /// The active mode, or the desired one before any is active.
     pub(super) mode: Mode,
+    /// The variant of iptables that has Signpost's chains, or would have them, if it is known.
+    pub(super) variant: Option<Variant>,
     /// The desired state; `None` before the first.
     pub(super) desired: Option<Dataplane>,
 }
@@ -204,9 +207,11 @@ impl Server {
     pub(super) fn signpost(&self) -> SignpostSide {
         let view = self.board.view().borrow().clone();
         let mode = || view.as_ref().map(|view| view.effective.mode);
-        let mode = findings::mode(&self.board.modes()).or_else(mode);
+        let modes = self.board.modes();
+        let mode = findings::mode(&modes).or_else(mode);
         SignpostSide {
             mode: mode.unwrap_or_default(),
+            variant: findings::variant(&self.board.variants().borrow(), &modes),
             desired: view.and_then(|view| view.desired.clone()),
         }
     }

@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crds::condition::{self, Status, reason, status_of};
-use crds::host_ports::OwnRules;
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
@@ -242,13 +241,9 @@ impl Server {
         }
         let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
         let counters = Arc::clone(&self.counters);
-        let own_rules = match serving_state {
-            ServingState::HandedBack => OwnRules::Absent,
-            ServingState::Serving | ServingState::ReleasingPorts => {
-                OwnRules::of(&self.board.status().borrow().conditions)
-            }
-        };
+        let conditions = self.board.status().borrow().conditions.clone();
         let observe = move || {
+            let own_rules = |family| host_ports::own_rules(serving_state, &conditions, family);
             let mut points = host_ports::observe_points(&found, own_rules, &signpost);
             let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
             let node_ports = node_ports.as_ref();

@@ -1,4 +1,4 @@
-//! Host ports of Pods, written by plug-in portmap itself, that are ports of Services, too.
+//! Host ports of Pods, written by plugin portmap itself, that are ports of Services, too.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use xtables::Variant;
 use crate::handovers::{expect, is_gone, list_everything};
 use crate::stage::{CLIENT, Mode, NODE_PORT, Stage};
 
-/// Where Debian has the plug-ins of the network.
+/// Where Debian has the plugins of the network.
 const PLUGINS: &str = "/usr/lib/cni";
 /// The port of the Service with an external IP that is the node's address.
 const SERVICE_PORT: u16 = 80;
@@ -30,7 +30,7 @@ const CHANGES: &str = "a host port is also a port of an external IP that is the 
                        a Service: 80/tcp (Pod at 10.0.1.9:9090, Service shop/front); in kube-proxy's mode iptables the \
                        Service answers, in Signpost's mode nftables the Pod answers";
 
-/// Why the plug-in cannot be used, if it cannot.
+/// Why the plugin cannot be used, if it cannot.
 pub(crate) fn missing() -> Option<String> {
     let plugin = Path::new(PLUGINS).join("portmap");
     let is_missing = !plugin.exists();
@@ -52,6 +52,7 @@ pub(crate) fn by_profile(stage: &mut Stage) -> Result<()> {
     let _pod = start_pod(stage)?;
     map(stage, Variant::NfTables, "ADD", "ordinary", NODE_PORT)?;
     map(stage, Variant::NfTables, "ADD", "front", SERVICE_PORT)?;
+    leave_chain(stage, Variant::NfTables)?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
@@ -87,6 +88,7 @@ pub(crate) fn in_legacy_iptables(stage: &mut Stage) -> Result<()> {
     let _pod = start_pod(stage)?;
     map(stage, Variant::Legacy, "ADD", "ordinary", NODE_PORT)?;
     map(stage, Variant::Legacy, "ADD", "front", SERVICE_PORT)?;
+    leave_chain(stage, Variant::Legacy)?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIptables")?;
     stage.stop_kube_proxy();
@@ -109,17 +111,27 @@ pub(crate) fn in_legacy_iptables(stage: &mut Stage) -> Result<()> {
 }
 
 /// Failure stories T317 and T318: kube-proxy's mode ipvs leaves a node port to the Pod. Signpost's rules
-/// give it to the Service, from the installation on and not with the takeover, until a handback.
+/// give it to the Service, from the installation on and not with the takeover, until a handback. At an
+/// external IP it is the other way round: the takeover gives the port to the Pod.
 pub(crate) fn from_ipvs(stage: &mut Stage) -> Result<()> {
+    stage.apply_external_ip()?;
     stage.start_kube_proxy(Mode::Ipvs)?;
     let _pod = start_pod(stage)?;
     map(stage, Variant::NfTables, "ADD", "pod", NODE_PORT)?;
+    map(stage, Variant::NfTables, "ADD", "front", SERVICE_PORT)?;
     ensure!(answered_by(stage, NODE_PORT)? == POD);
+    ensure!(answered_by(stage, SERVICE_PORT)? != POD);
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIpvs")?;
     ensure!(answered_by(stage, NODE_PORT)? != POD);
+    ensure!(answered_by(stage, SERVICE_PORT)? != POD);
     let said = stage.run(&["takeover", "--dry-run"])?.text;
-    ensure!(!said.contains("a host port"), "{said}");
+    let of_external_ip = CHANGES.replace("mode iptables", "mode ipvs");
+    ensure!(
+        said.contains(&format!("warning: {of_external_ip}")),
+        "{said}"
+    );
+    ensure!(!said.contains("a host port is also a node port"), "{said}");
 
     let handed_back = stage.run(&["handback"])?;
     expect(handed_back, true, "kube-proxy answers at")?;
@@ -135,11 +147,13 @@ pub(crate) fn from_ipvs(stage: &mut Stage) -> Result<()> {
     expect(forced, true, "programmed again")?;
     let answered = answered_by(stage, NODE_PORT)?;
     ensure!(answered != POD, "{answered} answered");
+    let answered = answered_by(stage, SERVICE_PORT)?;
+    ensure!(answered == POD, "{answered} answered");
     Ok(())
 }
 
-/// Failure story T320: where the order in which kube-proxy and the plug-in attached their rules
-/// decides, the host port is named and nothing is refused. The rules are those of the plug-in's
+/// Failure story T320: where the order in which kube-proxy and the plugin attached their rules
+/// decides, the host port is named and nothing is refused. The rules are those of the plugin's
 /// backend `nftables`, which Debian's version does not have.
 pub(crate) fn in_a_table_of_its_own(stage: &mut Stage) -> Result<()> {
     stage.apply_external_ip()?;
@@ -176,6 +190,29 @@ pub(crate) fn in_a_table_of_its_own(stage: &mut Stage) -> Result<()> {
     expect(dry, true, "nothing was changed")
 }
 
+/// Writes a chain as the plugin has one for each Pod, to which no rule leads. It redirects nothing, and
+/// is not named.
+fn leave_chain(stage: &Stage, variant: Variant) -> Result<()> {
+    let program = match variant {
+        Variant::NfTables => "iptables-nft",
+        Variant::Legacy => "iptables-legacy",
+    };
+    let to = format!("10.0.1.8:{POD_PORT}");
+    for rule in [
+        "-N CNI-DN-left".to_owned(),
+        format!("-A CNI-DN-left -p tcp --dport {SERVICE_PORT} -j DNAT --to-destination {to}"),
+    ] {
+        let mut command = stage.node()?.command(program);
+        let output = command
+            .args(["-w", "-t", "nat"])
+            .args(rule.split(' '))
+            .output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{program} {rule}: {errors}");
+    }
+    Ok(())
+}
+
 /// Starts the Pod with the host ports.
 fn start_pod(stage: &Stage) -> Result<Server> {
     let listening = SocketAddr::new(addresses::pod_address(1, CLIENT, Family::Ipv4), POD_PORT);
@@ -196,7 +233,7 @@ fn answered_by(stage: &Stage, port: u16) -> Result<String> {
     }
 }
 
-/// Has the plug-in write or remove the rules of a container with this host port.
+/// Has the plugin write or remove the rules of a container with this host port.
 fn map(stage: &Stage, variant: Variant, what: &str, id: &str, port: u16) -> Result<()> {
     let ips = Family::ALL.map(|family| {
         let address = addresses::pod_address(1, CLIENT, family);

@@ -42,7 +42,7 @@ const OF_LEGACY_IPTABLES: [&str; 3] = [
     "t319_a_host_port_in_legacy_iptables_that_goes_to_a_pod_is_named",
 ];
 
-/// The tests that take the real CNI plug-in portmap.
+/// The tests that take the real CNI plugin portmap.
 const OF_PORTMAP: [&str; 3] = [
     "t317_t318_a_profile_does_not_give_a_port_of_a_service_to_a_pod",
     OF_LEGACY_IPTABLES[2],
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     }
     let missing_plugin = host_ports::missing();
     if let Some(why) = &missing_plugin {
-        println!("SKIPPED: host ports of plug-in portmap: {why}");
+        println!("SKIPPED: host ports of plugin portmap: {why}");
     }
     let tests: [(&str, Test); 25] = [
         (

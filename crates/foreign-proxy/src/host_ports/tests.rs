@@ -1,5 +1,6 @@
 use dataplane::Protocol;
 use netlink::nf_tables::{MetaKey, Module, Operator, PayloadBase, Register};
+use xtables::AddressMatch;
 
 use super::*;
 
@@ -95,4 +96,61 @@ fn a_host_port_of_backend_nftables_has_its_pod_in_registers() {
     assert_eq!(found, Some(host_port(None, "10.0.1.8:9090")));
     let without_port = rule(Vec::new(), vec![pod, nat]);
     assert_eq!(in_rule(&without_port, Family::Ipv4), None);
+}
+
+/// A host port at every address is not what a match of another kind means.
+#[test]
+fn a_rule_for_other_addresses_than_one_or_all_is_left_out() {
+    let mut payload = vec![0; 48];
+    payload[4..8].copy_from_slice(&[10, 0, 1, 8]);
+    payload[36..38].copy_from_slice(&9090_u16.to_be_bytes());
+    let found = |matches| {
+        in_rule(
+            &rule(matches, target("DNAT", payload.clone())),
+            Family::Ipv4,
+        )
+    };
+    let destination = || load(PayloadBase::Network, 16, 4);
+    let negated = |value: &[u8]| Expression::Compare {
+        from: Register(0),
+        operator: Operator::NotEqual,
+        value: value.to_vec(),
+    };
+    let own = [192, 168, 0, 1];
+    assert!(found(vec![destination(), is(&own)]).is_some());
+    assert_eq!(found(vec![destination(), negated(&own)]), None);
+    // 192.160.0.0/12, and 192.0.0.0/8.
+    let masked = Expression::Bitwise {
+        from: Register(0),
+        to: Register(0),
+        mask: vec![0xff, 0xf0, 0, 0],
+        xor: vec![0; 4],
+    };
+    let range = [192, 160, 0, 0];
+    let in_range = vec![destination(), masked.clone(), is(&range)];
+    assert_eq!(found(in_range), None);
+    assert_eq!(found(vec![destination(), masked, negated(&range)]), None);
+    let of_bytes = load(PayloadBase::Network, 16, 1);
+    assert_eq!(found(vec![of_bytes, is(&[192])]), None);
+
+    let legacy = |destination: Option<(&str, bool)>| {
+        let destination = destination.map(|(range, inverted)| AddressMatch {
+            range: range.parse().expect("a range"),
+            inverted,
+        });
+        let found = in_legacy_rule(&CountedRule {
+            destination,
+            protocol: Some(Protocol::Tcp),
+            destination_port: Some(8080),
+            leads_to: None,
+            translates_to: Some("10.0.1.8:9090".parse().expect("an address and a port")),
+            packets: 0,
+        });
+        found.map(|host_port| host_port.address)
+    };
+    assert_eq!(legacy(None), Some(None));
+    let one = legacy(Some(("192.168.0.1/32", false)));
+    assert_eq!(one, Some(Some(own.into())));
+    assert_eq!(legacy(Some(("192.168.0.1/32", true))), None);
+    assert_eq!(legacy(Some(("192.0.0.0/8", false))), None);
 }

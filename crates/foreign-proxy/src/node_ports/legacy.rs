@@ -3,7 +3,7 @@
 use dataplane::Family;
 use xtables::{AddressMatch, CountedRule, TableName, Tables};
 
-use super::{FrontendContext, NODE_PORTS, NodePort, NodePortScope, SERVICES, scope};
+use super::{DestinationMatch, NODE_PORTS, NodePort, NodePortScope, SERVICES, scope};
 use crate::kernel::{ScanError, open_legacy};
 use crate::legacy_chains;
 
@@ -11,7 +11,7 @@ use crate::legacy_chains;
 pub(super) fn observe_rules(family: Family) -> Result<NodePortScope, ScanError> {
     let rules = observe_chains(family, |name| name == SERVICES)?.into_iter();
     let leading = rules.filter(|rule| rule.leads_to.as_deref() == Some(NODE_PORTS));
-    Ok(scope(leading.map(|rule| asked(&rule)).collect()))
+    Ok(scope(leading.map(|rule| destination(&rule)).collect()))
 }
 
 /// Returns how many connections the rule of each node port has had, if any.
@@ -38,13 +38,14 @@ pub(crate) fn observe_chains(
     }
 }
 
-pub(crate) fn asked(rule: &CountedRule) -> FrontendContext {
+pub(crate) fn destination(rule: &CountedRule) -> DestinationMatch {
     match rule.destination {
-        Some(AddressMatch { inverted: true, .. }) => FrontendContext::Not,
+        Some(AddressMatch { inverted: true, .. }) => DestinationMatch::Outside,
         Some(AddressMatch { range, .. }) if range.prefix_len() == range.max_prefix_len() => {
-            FrontendContext::For(range.addr())
+            DestinationMatch::Is(range.addr())
         }
-        Some(_) | None => FrontendContext::Anything,
+        Some(_) => DestinationMatch::Within,
+        None => DestinationMatch::Any,
     }
 }
 
@@ -53,14 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rule_asks_of_the_destination_says_where_node_ports_are() {
-        let asked = |range: Option<&str>, inverted| {
-            let destination = range.map(|range| AddressMatch {
+    fn what_a_rule_requires_of_the_destination_says_where_node_ports_are() {
+        let matched = |range: Option<&str>, inverted| {
+            let required = range.map(|range| AddressMatch {
                 range: range.parse().expect("a range"),
                 inverted,
             });
-            asked(&CountedRule {
-                destination,
+            destination(&CountedRule {
+                destination: required,
                 protocol: None,
                 destination_port: None,
                 leads_to: Some(NODE_PORTS.into()),
@@ -69,10 +70,13 @@ mod tests {
             })
         };
         let address = "10.0.0.1".parse().expect("an address");
-        let only = FrontendContext::For(address);
-        assert_eq!(asked(Some("10.0.0.1/32"), false), only);
-        assert_eq!(asked(Some("127.0.0.0/8"), true), FrontendContext::Not);
-        assert_eq!(asked(Some("::1/128"), true), FrontendContext::Not);
-        assert_eq!(asked(None, false), FrontendContext::Anything);
+        let only = DestinationMatch::Is(address);
+        assert_eq!(matched(Some("10.0.0.1/32"), false), only);
+        let outside = DestinationMatch::Outside;
+        assert_eq!(matched(Some("127.0.0.0/8"), true), outside);
+        assert_eq!(matched(Some("::1/128"), true), outside);
+        let within = DestinationMatch::Within;
+        assert_eq!(matched(Some("10.0.0.0/8"), false), within);
+        assert_eq!(matched(None, false), DestinationMatch::Any);
     }
 }

@@ -40,22 +40,28 @@ fn protocol(number: u8) -> [Expression; 2] {
 fn what_a_rule_asks_of_the_destination_says_where_node_ports_are() {
     let v4 = |length, operator, value: &[u8]| {
         let load = load(PayloadBase::Network, 16, length);
-        asked(&rule(vec![load, compare(operator, value)]), Family::Ipv4)
+        destination(&rule(vec![load, compare(operator, value)]), Family::Ipv4)
     };
     let address = IpAddr::from([10, 0, 0, 1]);
     assert_eq!(
         v4(4, Operator::Equal, &[10, 0, 0, 1]),
-        FrontendContext::For(address)
+        DestinationMatch::Is(address)
     );
     // 127.0.0.0/8, as iptables writes it.
-    assert_eq!(v4(1, Operator::NotEqual, &[127]), FrontendContext::Not);
-    assert_eq!(v4(1, Operator::Equal, &[127]), FrontendContext::Anything);
+    assert_eq!(v4(1, Operator::NotEqual, &[127]), DestinationMatch::Outside);
+    assert_eq!(v4(1, Operator::Equal, &[127]), DestinationMatch::Within);
     let everything = rule(protocol(6).into());
-    assert_eq!(asked(&everything, Family::Ipv4), FrontendContext::Anything);
+    assert_eq!(
+        destination(&everything, Family::Ipv4),
+        DestinationMatch::Any
+    );
     let load = load(PayloadBase::Network, 24, 16);
     let loopback = Ipv6Addr::LOCALHOST.octets();
     let but_loopback = rule(vec![load, compare(Operator::NotEqual, &loopback)]);
-    assert_eq!(asked(&but_loopback, Family::Ipv6), FrontendContext::Not);
+    assert_eq!(
+        destination(&but_loopback, Family::Ipv6),
+        DestinationMatch::Outside
+    );
 }
 
 #[test]

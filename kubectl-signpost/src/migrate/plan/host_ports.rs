@@ -2,7 +2,7 @@
 //! other. Pure.
 //!
 //! Where another one certainly answers afterwards, that is an obstacle, and where the API does not say
-//! which one answers now, a warning. Which backend plug-in portmap has, the API does not say either.
+//! which one answers now, a warning. Which backend plugin portmap has, the API does not say either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -149,7 +149,8 @@ fn t306_a_host_port_at_an_external_ip_goes_to_the_pod() {
     for ready in [READY_BACK, READY_TRUE] {
         assert_eq!(counts(&web, ready, IPTABLES), (false, 1, 0));
         assert_eq!(counts(&web, ready, NFTABLES), (false, 0, 1));
-        assert_eq!(counts(&web, ready, IPVS), (false, 0, 0));
+        // What mode ipvs accepts, no rule of plugin portmap redirects.
+        assert_eq!(counts(&web, ready, IPVS), (false, 1, 0));
     }
     // As the load-balancer IP, which comes first, it is served by both proxies.
     web.load_balancer_ips = web.external_ips.clone();
@@ -184,14 +185,18 @@ fn t331_a_host_port_changes_hands_only_where_signposts_rules_are_not_there_yet()
 fn mode_ipvs_leaves_host_ports_of_load_balancer_ips_with_source_ranges_to_pods() {
     let mut web = service("web", &json!({"port": 443}), Some("192.168.0.1"));
     let pods = [("a", "n1", host_port(443))];
-    let is_warned = |ready, web: &ServicePorts| {
+    let is_warned = |ready, from, web: &ServicePorts| {
         let services = std::slice::from_ref(web);
-        !warned(ready, IPTABLES, Mode::Ipvs, &pods, services).is_empty()
+        !warned(ready, from, Mode::Ipvs, &pods, services).is_empty()
     };
-    assert!(!is_warned(READY_BACK, &web) && !is_warned(READY_TRUE, &web));
-    web.sources = Sources::InRanges;
-    // kube-proxy's rules redirect until the takeover.
-    assert!(is_warned(READY_BACK, &web) && is_warned(READY_TRUE, &web));
+    let before = [READY_BACK, READY_TRUE].map(|ready| [(ready, IPTABLES), (ready, IPVS)]);
+    for (ready, from) in before.concat() {
+        web.sources = Sources::All;
+        assert!(!is_warned(ready, from, &web), "{from:?}");
+        web.sources = Sources::InRanges;
+        // kube-proxy's rules decide until the takeover.
+        assert!(is_warned(ready, from, &web), "{from:?}");
+    }
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
         let port = json!({"containerPort": 80, "hostPort": port, "hostIP": address});
         warned(
             READY_BACK,
-            IPVS,
+            NFTABLES,
             Mode::Nftables,
             &[("a", "n1", port)],
             &services,
@@ -221,7 +226,7 @@ fn a_host_port_at_one_address_is_compared_with_where_the_service_is() {
     assert_eq!(at(443, "203.0.113.1"), None);
     // It is the address of another node.
     let elsewhere = [("a", "n2", host_port(443))];
-    assert!(warned(READY_BACK, IPVS, Mode::Nftables, &elsewhere, &services).is_empty());
+    assert!(warned(READY_BACK, NFTABLES, Mode::Nftables, &elsewhere, &services).is_empty());
 }
 
 #[test]
