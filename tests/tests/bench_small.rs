@@ -28,6 +28,9 @@ use xtables::Variant;
 
 /// The number of Services, of endpoints of each, and of Services to add.
 const SIZE: [u32; 3] = [40, 2, 2];
+/// What a restarted agent writes: in each family a table, two chains and a rule, which keep the hooks of
+/// conntrack and NAT (decision 0080), and nothing else.
+const HOOKS: f64 = 8.0;
 /// How long the kernel may take to send a notification.
 const TELLS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -154,7 +157,7 @@ impl Scene {
         }
         let written = figures.median(Measure::RestartObjects, Contender::Signpost);
         ensure!(
-            written.is_none_or(|written| written == 0.0),
+            written.is_none_or(|written| written <= HOOKS),
             "a restart with nothing changed wrote {written:?} objects"
         );
         Ok(())
