@@ -161,8 +161,12 @@ fn keep_jumps(observed: &TableRules, filter: &mut TableRules, chain: &str, entra
     }
     let is_kept = |rule: &&Rule| leads(rule) || rule.target == Target::Return;
     let kept = before.iter().filter(is_kept);
+    // Behind the rule that drops packets to an address without a Service they would refuse nothing,
+    // and a process that continues from there could not tell.
+    let drops = after.iter().position(|rule| rule.target == Target::Drop);
+    let (first, last) = after.split_at(drops.unwrap_or(after.len()));
     let chain = Chain {
-        rules: after.iter().chain(kept).cloned().collect(),
+        rules: first.iter().chain(kept).chain(last).cloned().collect(),
         services: Vec::new(),
         rank: Rank::Inner,
     };

@@ -95,6 +95,17 @@ fn t119_an_external_ip_that_goes_back_to_a_cluster_ip_is_served_or_refused_after
     expect_good_interruptions(&before, &after, "198.51.100.1");
 }
 
+/// Failure story T348: the only Service goes and, where that was interrupted, comes back. Until the end
+/// its address is refused, not dropped as one without a Service: otherwise the way back would begin to
+/// refuse it.
+#[test]
+fn t348_a_service_whose_removal_was_interrupted_comes_back_without_a_refusal() {
+    let web = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    let endpoints = mk_endpoints().tcp("").ready("10.0.2.7:80", "node-2");
+    let before = state(vec![(web, endpoints)]);
+    expect_good_interruptions(&before, &state(Vec::new()), "10.96.0.10");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(24)))]
 
