@@ -9,11 +9,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub use self::capacity::MOST_ELEMENTS;
-use self::capacity::{Capacity, elements, left_out};
+use self::capacity::{Capacity, elements, left_out, limit, limited};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
-    HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Scheduler, Service,
-    ServiceKind, ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
+    HealthCheck, LocalEndpoints, Mechanism, Node, ObjectKind, ObjectName, Rejection, Scheduler,
+    Service, ServiceKind, ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy,
+    select,
 };
 
 /// How many rejections of one Service are kept.
@@ -47,7 +48,12 @@ pub fn compile(
             source_ranges: source_ranges(service, node, family),
         };
         for port in &service.ports {
-            let reach = Reach::new(service, port, endpoints, node, family, scheduler);
+            let place = (node, config.mechanism);
+            let reach = Reach::new(service, port, endpoints, place, family, scheduler);
+            if let Some(count) = reach.limited {
+                let message = limited(port, count, config.mechanism);
+                draft.reject(service, "spec.ports", message);
+            }
             draft.hairpins.extend(&reach.hairpins);
             draft.add_port(service, port, &addresses, &reach, &mut capacity);
         }
@@ -86,6 +92,8 @@ struct Reach {
     serving: Arc<[Target]>,
     hairpins: BTreeSet<Hairpin>,
     has_endpoints: bool,
+    /// The number of usable endpoints, if they are more than the mechanism takes.
+    limited: Option<usize>,
 }
 
 // === impl Draft ===
@@ -247,7 +255,7 @@ impl Reach {
         service: &Service,
         port: &ServicePort,
         endpoints: &Endpoints,
-        node: &Node,
+        (node, mechanism): (&Node, Mechanism),
         family: Family,
         scheduler: Scheduler,
     ) -> Reach {
@@ -264,17 +272,30 @@ impl Reach {
                 .collect()
         };
         let (cluster, local) = (chosen(&selection.cluster), chosen(&selection.local));
+        let mut limited = None;
+        let [cluster_targets, local_targets] = [&cluster, &local].map(|list| {
+            let mut targets = targets(list);
+            let before = limit(&mut targets, mechanism, scheduler, node);
+            limited = limited.max(before);
+            shared(targets)
+        });
+        let is_target = |endpoint: &&&Endpoint| {
+            let target = target(endpoint);
+            let lists = [&cluster_targets, &local_targets];
+            lists.iter().any(|list| list.binary_search(&target).is_ok())
+        };
         let hairpins = cluster
             .iter()
             .chain(&local)
             .filter(|endpoint| node.hosts(endpoint))
+            .filter(is_target)
             .map(|endpoint| Hairpin {
                 address: endpoint.address,
                 protocol: port.protocol,
                 port: endpoint.port,
             })
             .collect();
-        let (cluster, local) = (targets(&cluster), targets(&local));
+        let (cluster, local) = (cluster_targets, local_targets);
         Reach {
             family,
             scheduler,
@@ -283,6 +304,7 @@ impl Reach {
             local,
             hairpins,
             has_endpoints: selection.has_endpoints,
+            limited,
         }
     }
 
@@ -326,15 +348,17 @@ impl Reach {
     }
 }
 
-fn targets(endpoints: &[&Endpoint]) -> Arc<[Target]> {
-    let targets: BTreeSet<Target> = endpoints
-        .iter()
-        .map(|endpoint| Target {
-            address: endpoint.address,
-            port: endpoint.port,
-        })
-        .collect();
-    shared(targets.into_iter().collect())
+/// The addresses and ports of endpoints, sorted and distinct.
+fn targets(endpoints: &[&Endpoint]) -> Vec<Target> {
+    let targets: BTreeSet<Target> = endpoints.iter().map(|endpoint| target(endpoint)).collect();
+    targets.into_iter().collect()
+}
+
+fn target(endpoint: &Endpoint) -> Target {
+    Target {
+        address: endpoint.address,
+        port: endpoint.port,
+    }
 }
 
 /// Empty lists share one allocation: nearly every Service has some.
@@ -354,7 +378,7 @@ fn serving(candidates: &[&Endpoint], chosen: [&Arc<[Target]>; 2]) -> Arc<[Target
         .filter(|endpoint| endpoint.readiness.serving || endpoint.readiness.ready)
         .copied()
         .collect();
-    let serving = targets(&answering);
+    let serving = shared(targets(&answering));
     let shared = chosen.into_iter().find(|list| ***list == *serving);
     shared.map_or(serving, Arc::clone)
 }

@@ -73,7 +73,7 @@ impl Order {
 
 /// FNV-1a with the final steps of MurmurHash3, so that every bit counts. Every node and every
 /// version must compute the same value.
-fn hash(to: &Target, seed: u64) -> u64 {
+pub(crate) fn hash(to: &Target, seed: u64) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let begin = seed ^ 0xcbf2_9ce4_8422_2325;
     let address = match to.address {

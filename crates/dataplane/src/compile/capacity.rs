@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::maglev::hash;
 use crate::{
-    EndpointPort, Endpoints, Frontend, FrontendKey, Omitted, Service, ServicePort, Target,
+    Basis, EndpointPort, Endpoints, Frontend, FrontendKey, Mechanism, Node, Omitted, Scheduler,
+    Service, ServicePort, Target,
 };
 
 /// The most elements that the frontends of one Service may take in one family: one for each
@@ -11,6 +13,12 @@ use crate::{
 /// Services with five endpoints have, which a kernel accepts in seconds; all other Services wait
 /// for that long.
 pub const MOST_ELEMENTS: usize = 1 << 18;
+
+/// The most endpoints that a frontend sends packets to in modes iptables and ipvs. In mode iptables
+/// they are the rules of one chain, which is written in one transaction and which each first packet
+/// walks; a chain of 100,000 rules is longer than a transaction may be. In mode ipvs the kernel looks
+/// through all destinations for each that is added (`ip_vs_lookup_dest`).
+pub(super) const MOST_TARGETS: usize = 5_000;
 
 /// The elements left for the frontends of one family.
 #[derive(Debug)]
@@ -29,6 +37,49 @@ pub(super) fn elements(frontend: &Frontend) -> usize {
         frontend.source_ranges.len(),
     ];
     1 + lists.into_iter().sum::<usize>()
+}
+
+/// Removes those of `targets` that are too many for the mechanism; returns how many there were before,
+/// if any is removed. Which stay depends on the node, so that the nodes together use all of them, and
+/// those of one node change no more than they must. With a scheduler that must choose alike on
+/// all nodes, they are the same on all.
+pub(super) fn limit(
+    targets: &mut Vec<Target>,
+    mechanism: Mechanism,
+    scheduler: Scheduler,
+    node: &Node,
+) -> Option<usize> {
+    let count = targets.len();
+    let most = match mechanism {
+        Mechanism::Nftables => return None,
+        Mechanism::Iptables | Mechanism::Ipvs => MOST_TARGETS,
+    };
+    if count <= most {
+        return None;
+    }
+    let seed = match scheduler.basis() {
+        Basis::Source => 0,
+        Basis::Chance | Basis::Turn | Basis::Load => seed_of(&node.name),
+    };
+    targets.sort_by_cached_key(|target| (hash(target, seed), *target));
+    targets.truncate(most);
+    targets.sort();
+    Some(count)
+}
+
+/// FNV-1a of a name.
+fn seed_of(name: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The message about a port of which [`limit`] has removed endpoints.
+pub(super) fn limited(port: &ServicePort, count: usize, mechanism: Mechanism) -> String {
+    format!(
+        "port {:?} has {count} endpoints: in mode {mechanism} each node sends its packets to \
+         {MOST_TARGETS} of them",
+        port.name
+    )
 }
 
 /// Messages about what is missing in the `endpoints` of `service`, each with the field concerned.

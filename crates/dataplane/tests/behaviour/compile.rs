@@ -1,10 +1,11 @@
 //! How the fields of a Service are compiled.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use dataplane::{
-    Affinity, EndpointPort, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints,
+    Affinity, Config, EndpointPort, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints,
     MOST_ELEMENTS, Mechanism, Protocol, Readiness, Scheduler, Service, ServiceKind, ServiceRules,
     Target, TrafficPolicy, compile,
 };
@@ -110,6 +111,68 @@ fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
         rejection.starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
         "{rejection}"
     );
+}
+
+/// Failure story T347: in mode iptables a chain of 100,000 rules is longer than a transaction may be,
+/// and the Service was not served at all.
+#[test]
+fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all() {
+    let service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    let service = service.build();
+    let endpoints_of = |numbers: std::ops::Range<u32>| {
+        let mut endpoints = mk_endpoints().tcp("");
+        for number in numbers {
+            let address = Ipv4Addr::from(0x6440_0000 + number);
+            endpoints = endpoints.ready(&format!("{address}:8080"), "node-9");
+        }
+        endpoints.build()
+    };
+    let all = endpoints_of(0..12_000);
+    let used = |node: u8, mechanism, scheduler, endpoints: &Endpoints| {
+        let config = Config {
+            mechanism,
+            scheduler,
+            ..Config::clone(&mk_config().build())
+        };
+        let rules = compile(&service, endpoints, &mk_node(node).build(), &config);
+        let targets = of_kind(&rules, FrontendKind::ClusterIp).cluster.to_vec();
+        (targets, rejections(&rules))
+    };
+    let distinct = |lists: &[&Vec<Target>]| {
+        let targets: BTreeSet<_> = lists.iter().flat_map(|list| list.iter()).collect();
+        targets.len()
+    };
+    let (on_nftables, said) = used(1, Mechanism::Nftables, Scheduler::Random, &all);
+    assert_eq!((on_nftables.len(), said.len()), (12_000, 0));
+    for mechanism in [Mechanism::Iptables, Mechanism::Ipvs] {
+        let on = |node, endpoints| used(node, mechanism, Scheduler::Random, endpoints);
+        let (first, said) = on(1, &all);
+        assert_eq!(first.len(), 5_000);
+        assert!(first.is_sorted());
+        assert_eq!(
+            said,
+            [format!(
+                "Service shop/web: spec.ports: port \"\" has 12000 endpoints: in mode {mechanism} each \
+                 node sends its packets to 5000 of them"
+            )]
+        );
+        // A node leaves each of them out with a chance of 7 in 12.
+        let nodes: Vec<_> = (1..=20).map(|node| on(node, &all).0).collect();
+        let nodes: Vec<_> = nodes.iter().collect();
+        assert!(distinct(&nodes) > 11_990, "{}", distinct(&nodes));
+        // Only what goes is replaced.
+        let (rest, _) = on(1, &endpoints_of(600..12_000));
+        let stays = |target: &&Target| rest.binary_search(target).is_ok();
+        let first_left = Ipv4Addr::from(0x6440_0000 + 600);
+        let goes = |target: &&Target| target.address < first_left;
+        assert_eq!(
+            first.iter().filter(stays).count(),
+            5_000 - first.iter().filter(goes).count()
+        );
+    }
+    // Its choice does not depend on the node.
+    let hashed = |node| used(node, Mechanism::Ipvs, Scheduler::Maglev, &all).0;
+    assert_eq!(hashed(1), hashed(2));
 }
 
 #[test]
