@@ -310,6 +310,10 @@ impl Backend for Nftables {
         });
         unsupported_field.into_iter().collect()
     }
+
+    fn without_room(&self, rules: &Table) -> Vec<UnsupportedField> {
+        rules.turns.without_room()
+    }
 }
 
 /// Reads Signpost's table and the one beside it.

@@ -298,6 +298,17 @@ fn t105_no_namespace_takes_all_counters() {
         .collect();
     // The tenant has as many as it leaves, and the Service one of those left.
     assert_eq!(own.len(), 256 + 1, "of 511");
+    // The status names those without.
+    let backend = Nftables::detached(Family::Ipv4);
+    let named = |held: &Rendered<Table>| {
+        let named = backend.without_room(&held.rules).into_iter();
+        named
+            .map(|field| field.service.to_string())
+            .collect::<Vec<_>>()
+    };
+    let of_tenant = named(&held);
+    assert_eq!(of_tenant.len(), 600 - 256);
+    assert!(of_tenant.iter().all(|name| name.starts_with("tenant/")));
     // A restart takes none away.
     let found = Rendered {
         dataplane: Dataplane::default(),
@@ -305,4 +316,16 @@ fn t105_no_namespace_takes_all_counters() {
     };
     let restarted = render(Family::Ipv4, &dataplane, &found);
     assert_eq!(restarted.to_string(), text);
+    let rules = restarted;
+    let restarted = Rendered {
+        dataplane: dataplane.clone(),
+        rules,
+    };
+    assert_eq!(named(&restarted), of_tenant);
+    // Nor are they named when they have gone.
+    for number in 0..600 {
+        dataplane.remove(&dataplane::ServiceKey::new("tenant", format!("{number}")));
+    }
+    let rules = render(Family::Ipv4, &dataplane, &restarted);
+    assert!(named(&Rendered { dataplane, rules }).is_empty());
 }

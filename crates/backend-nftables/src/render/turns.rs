@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataplane::{Dataplane, Family, Frontend, FrontendKey, Scheduler};
+use backend::UnsupportedField;
+use dataplane::{Dataplane, Family, Frontend, FrontendKey, PersistentMap, Scheduler, ServiceKey};
 
 use crate::chains::{ChainId, Counter, SlotChoice};
 use crate::layout::{self, Keyed};
@@ -21,6 +22,8 @@ pub(crate) struct RoundRobinCounters {
     /// writes nothing if nothing differs, and a part of the Services does not show how many counters
     /// are left.
     shared: Arc<BTreeSet<FrontendKey>>,
+    /// The frontends of several endpoints that share a counter, with their Services.
+    without_room: PersistentMap<FrontendKey, ServiceKey>,
 }
 
 #[derive(Debug, Clone)]
@@ -54,6 +57,7 @@ impl RoundRobinCounters {
         RoundRobinCounters {
             own: Arc::new(held),
             shared: Arc::new(shared),
+            without_room: PersistentMap::new(),
         }
     }
 
@@ -61,6 +65,21 @@ impl RoundRobinCounters {
     /// does not use round robin releases its counter.
     pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
         let frontend = frontend.filter(|frontend| frontend.scheduler == Scheduler::RoundRobin);
+        let counter = self.counter_of(key, frontend);
+        let endpoints = frontend.map_or(0, |frontend| {
+            frontend.cluster.len().max(frontend.local.len())
+        });
+        match frontend.filter(|_| is_shared(counter, endpoints)) {
+            Some(frontend) => {
+                let service = frontend.service_port.service.clone();
+                self.without_room.ensure(*key, service);
+            }
+            None => drop(self.without_room.remove(key)),
+        }
+        counter
+    }
+
+    fn counter_of(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
         match (frontend, self.own.get(key)) {
             (Some(_), Some(held)) => Counter::Own(held.number),
             (Some(_), None) if self.shared.contains(key) => Counter::Shared,
@@ -77,6 +96,22 @@ impl RoundRobinCounters {
     /// Lets frontends with the shared counter take a separate one when they change.
     pub(super) fn forget_shared(&mut self) {
         self.shared = Arc::default();
+    }
+
+    /// The frontends that take turns together with others, for want of a counter.
+    pub(crate) fn without_room(&self) -> Vec<UnsupportedField> {
+        let frontends = self.without_room.sorted().into_iter();
+        let unsupported_field = |(frontend, service): (&FrontendKey, &ServiceKey)| {
+            UnsupportedField {
+                service: service.clone(),
+                frontend: *frontend,
+                field: "spec.ports",
+                message: "this port takes turns together with other ports of as many endpoints: mode nftables \
+                      has round robin of their own for 511 addresses and node ports in each family, of up \
+                      to 1,023 endpoints, and one namespace takes no more than it leaves for others",
+            }
+        };
+        frontends.map(unsupported_field).collect()
     }
 
     fn take(&mut self, key: &FrontendKey, frontend: &Frontend) -> Counter {
@@ -100,6 +135,13 @@ impl RoundRobinCounters {
             None => Counter::Shared,
         }
     }
+}
+
+/// Whether a frontend with this many endpoints takes turns together with others.
+fn is_shared(counter: Counter, endpoints: usize) -> bool {
+    let has_own = matches!(counter, Counter::Own(_))
+        && u32::try_from(endpoints).is_ok_and(|endpoints| endpoints <= Counter::MOST_ENDPOINTS);
+    endpoints > 1 && !has_own
 }
 
 // === impl OwnCounter ===
