@@ -7,7 +7,7 @@ use dataplane::PersistentMap;
 use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Bytes, ElementData};
 
-use crate::layout::{MARKED_MASK, MARKS, SetName};
+use crate::layout::{MARKED_MASK, MARKS};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
 
@@ -39,7 +39,7 @@ pub(crate) enum Claim {
     New,
 }
 
-/// The owners of marks as read from the kernel.
+/// The owners of marks as read from the kernel, or as they are remembered.
 pub(crate) struct Found(BTreeMap<Bytes, u32>);
 
 // === impl Allocation ===
@@ -143,18 +143,20 @@ impl Default for Allocation {
 // === impl Found ===
 
 impl Found {
-    /// Reads the owners from the table in `rules`.
+    /// Reads the owners in `rules`.
     pub(crate) fn read(rules: &Rules) -> Found {
-        let owners = rules.table.sets.get(SetName::Owners.as_str());
-        let elements = owners.into_iter().flat_map(|set| set.elements.sorted());
-        let owner = |(key, data): (&Bytes, &ElementData)| {
-            let mark = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
-            match data {
-                ElementData::Value(hash) => Some((hash.clone(), number_of(mark)?)),
-                _ => None,
-            }
+        let owner = |(key, data): (&Bytes, &ElementData)| match data {
+            ElementData::Value(hash) => Some((hash.clone(), number_in(key)?)),
+            _ => None,
         };
-        Found(elements.filter_map(owner).collect())
+        Found(
+            rules
+                .owners()
+                .sorted()
+                .into_iter()
+                .filter_map(owner)
+                .collect(),
+        )
     }
 
     /// The number of `owner`.
@@ -253,6 +255,11 @@ pub(crate) fn number_of(mark: u32) -> Option<u32> {
     let number = mark & !MARKS.mask();
     let is_own = MARKS.mark(number).is_some_and(|own| own.value() == mark);
     (is_own && number != 0).then_some(number)
+}
+
+/// The number in a key of the map of owners.
+pub(crate) fn number_in(key: &Bytes) -> Option<u32> {
+    number_of(u32::from_ne_bytes(key.as_slice().try_into().ok()?))
 }
 
 #[cfg(test)]

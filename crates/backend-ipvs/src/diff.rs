@@ -18,7 +18,7 @@ use dataplane::{Family, FrontendKey, Protocol, ServiceKey, ServicePortName};
 use netlink::ipvs::{Operation, SchedulerName, VirtualServerKey, Weight};
 use netlink::nf_tables::{self, Expression, Rule, Transaction};
 use netlink::route::Presence;
-use nftables_model::parse_frontend;
+use nftables_model::{Elements, parse_frontend};
 
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
@@ -31,6 +31,8 @@ pub struct Change {
     pub(crate) steps: Vec<Step>,
     services: BTreeSet<ServiceKey>,
     drain_limit: Option<Duration>,
+    /// The owners of marks once it is committed.
+    owners: Elements,
 }
 
 /// A part of a change that one of the mechanisms applies.
@@ -116,6 +118,7 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
             .collect(),
         services: servers.services,
         drain_limit: desired.drain_limit,
+        owners: desired.owners(),
     }
 }
 
@@ -295,6 +298,7 @@ impl Change {
             steps,
             services: self.services.clone(),
             drain_limit: self.drain_limit,
+            owners: self.owners.clone(),
         }))
     }
 
@@ -373,6 +377,11 @@ impl Change {
     /// How long connections to endpoints that have left may last.
     pub(crate) fn drain_limit(&self) -> Option<Duration> {
         self.drain_limit
+    }
+
+    /// The owners of marks once it is committed.
+    pub(crate) fn owners(&self) -> &Elements {
+        &self.owners
     }
 
     /// The Services whose virtual servers change, as far as known.

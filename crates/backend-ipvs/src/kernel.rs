@@ -24,7 +24,7 @@ use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, Virtu
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
 use netlink::{OpenError, Socket};
-use nftables_model::{Support, TableSocket, commit_in_parts, recovery_of_reading};
+use nftables_model::{Elements, Support, TableSocket, commit_in_parts, recovery_of_reading};
 
 use self::connections::Counted;
 use self::draining::Draining;
@@ -56,6 +56,9 @@ pub struct Ipvs {
     holding: Holding,
     /// The last number among the virtual servers that were read last, including those that end.
     last_observed: u32,
+    /// The owners of marks as of the last read and the commits since, until the mode ends. After a
+    /// commit that failed, the table is read.
+    owners: Elements,
     schedulers: Schedulers,
     support: Support,
     /// Whether the kernel can hash, as session affinity does.
@@ -133,6 +136,7 @@ impl Ipvs {
             connection: None,
             holding: Holding::Something,
             last_observed: 0,
+            owners: Elements::new(),
             schedulers: Schedulers::default(),
             support: Support::Unknown,
             hashes: Support::Unknown,
@@ -240,6 +244,7 @@ impl Backend for Ipvs {
         if is_ending && !table.exists {
             self.last_observed = last;
             self.holding = Holding::Ending;
+            self.owners = Elements::new();
             return Ok(Rules::default());
         }
         let timeouts = connection.servers.socket().observe_timeouts();
@@ -258,8 +263,10 @@ impl Backend for Ipvs {
             delivery,
             idle: timeouts.map_or_else(IdleTimeouts::default, IdleTimeouts::from),
             figures: Arc::clone(&self.figures),
+            remembered: self.owners.clone(),
             ..Rules::default()
         };
+        self.owners = rules.owners();
         // A table without rules was left by an end that was cut short: then the table for remaining
         // connections is the one that they need.
         let mut chains = rules.table.chains.values();
@@ -340,7 +347,9 @@ impl Backend for Ipvs {
         if returns {
             self.drain_all(&mut connection, change.drain_limit())?;
         }
+        let owners = change.owners().clone();
         if change.ends() {
+            self.owners = owners;
             let _remains = self.commit_ending(&mut connection, Pace::Spread)?;
             return Ok(Receipt { transactions: 3 });
         }
@@ -386,6 +395,7 @@ impl Backend for Ipvs {
                 return Err(error);
             }
         }
+        self.owners = owners;
         Ok(Receipt { transactions })
     }
 
@@ -397,6 +407,7 @@ impl Backend for Ipvs {
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
+        self.owners = Elements::new();
         let stays = lasting(self.commit_without(&mut connection, TABLE))?;
         let ended = self.commit_end(&mut connection);
         stays.map_or(ended, Err)?;
@@ -410,6 +421,7 @@ impl Backend for Ipvs {
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
+        self.owners = Elements::new();
         self.commit_ending(&mut connection, Pace::AtOnce)
     }
 
@@ -569,6 +581,20 @@ mod tests {
             numbers(&backend, &before),
             [8],
             "it serves: nothing changes"
+        );
+        let remembered = before.rules.owners();
+        let rules = Rules {
+            remembered,
+            ..Rules::default()
+        };
+        let ended = Rendered {
+            rules,
+            ..Rendered::default()
+        };
+        assert_eq!(
+            numbers(&backend, &ended),
+            [21],
+            "others may have had its number"
         );
     }
 }

@@ -37,7 +37,7 @@ struct Draft<'a> {
     rules: Rules,
     /// The rules that the kernel holds meanwhile.
     near: &'a Rules,
-    /// The owners of marks as read from the kernel, if the previous dataplane is unknown.
+    /// The owners of marks as found, if the previous dataplane is unknown.
     found: Option<Found>,
     /// The numbers that these owners have.
     reserved: BTreeSet<u32>,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use backend::first_of;
 use dataplane::{
-    Family, FrontendKey, PersistentMap, Port, Protocol, ServiceKey, ServicePortName, Target,
+    Difference, Family, FrontendKey, PersistentMap, Port, Protocol, ServiceKey, ServicePortName,
+    Target,
 };
 use netlink::ipvs::{
     Connections, Destination, ForeignVirtualServer, Forwarding, Mark, Thresholds, VirtualServer,
@@ -16,9 +17,9 @@ use netlink::ipvs::{
 };
 use netlink::nf_tables::{Bytes, ElementData};
 use netlink::route::Presence;
-use nftables_model::{Contents, View, frontend, parse_frontend};
+use nftables_model::{Contents, Elements, View, frontend, parse_frontend};
 
-use crate::allocation::{Allocation, number_of};
+use crate::allocation::{Allocation, number_in, number_of};
 use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
@@ -51,6 +52,9 @@ pub struct Rules {
     pub(crate) drain_limit: Option<Duration>,
     /// What the kernel says besides, if the rules were read from it.
     pub(crate) figures: Arc<Figures>,
+    /// The owners of marks as they were before the rules were read, if an agent has known them since. Not
+    /// stored in the kernel: another program may have removed the map of owners.
+    pub(crate) remembered: Elements,
 }
 
 /// What the kernel says when it lists the rules.
@@ -167,6 +171,20 @@ impl Rules {
         rules
     }
 
+    /// The owner of each mark, by the table. For a mark that the table does not name, the owner that is
+    /// remembered, as long as the mark has a virtual server.
+    pub(crate) fn owners(&self) -> Elements {
+        let named = self.table.sets.get(SetName::Owners.as_str());
+        let mut owners = named.map_or_else(Elements::new, |set| set.elements.clone());
+        for Difference { key, before, after } in self.remembered.differences(&owners.clone()) {
+            let server = number_in(key).and_then(|number| self.servers.get(&number));
+            if let (Some(owner), None, Some(_)) = (before, after, server) {
+                owners.insert(key.clone(), owner.clone());
+            }
+        }
+        owners
+    }
+
     pub(crate) fn view(&self) -> View<'_> {
         View {
             chains: &self.table.chains,
@@ -187,6 +205,7 @@ impl PartialEq for Rules {
             idle,
             drain_limit: _,
             figures: _,
+            remembered: _,
         } = self;
         (table, servers, delivery) == (&other.table, &other.servers, &other.delivery)
             && idle.agree(&other.idle)

@@ -3,6 +3,7 @@
 //! If the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
 
 mod established;
+mod flushed;
 mod interrupted_end;
 mod loopback;
 mod removed;
@@ -56,7 +57,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 6] = [
+    let servers: [(&str, Test); 7] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -73,6 +74,10 @@ fn main() -> Result<()> {
         (
             "t301_a_virtual_server_that_goes_is_missed_before_the_next_full_read",
             removed::is_missed,
+        ),
+        (
+            "t358_a_flushed_table_is_filled_again_and_its_virtual_servers_stay",
+            flushed::is_filled_again_and_its_virtual_servers_stay,
         ),
         (
             "t341_a_table_of_another_process_keeps_nothing_else_in_the_kernel",

@@ -72,7 +72,7 @@ pub(super) fn is_all_but_a_table_of_another_process(namespace: &Namespace) -> Re
 }
 
 /// One dual-stack Service of so many ports.
-fn dataplane(ports: u16) -> Dataplane {
+pub(super) fn dataplane(ports: u16) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")

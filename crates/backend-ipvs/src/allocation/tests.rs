@@ -5,11 +5,17 @@ use backend::{Backend, Rendered};
 use dataplane::{
     Dataplane, Family, FrontendKey, Protocol, Scheduler, ServiceKey, ServicePortName, compile,
 };
-use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
+use netlink::ipvs::Operation;
+use nftables_model::{Contents, Elements};
+use proptest::prelude::*;
+use testkit::{cases, histories, mk_config, mk_endpoints, mk_node, mk_service, port};
 
 use super::*;
+use crate::diff::Step;
 use crate::kernel::Ipvs;
 use crate::plan::Scope;
+use crate::render::mark_key;
+use crate::rules::Server;
 
 const BACKEND: fn() -> Ipvs = || Ipvs::detached(Family::Ipv4);
 
@@ -57,13 +63,16 @@ fn services(names: &[(&str, u8)], scheduler: Scheduler) -> Dataplane {
     dataplane
 }
 
-fn is_served(rules: &Rules, number: u8) -> bool {
-    let frontend = FrontendKey::Address {
+fn frontend(number: u8) -> FrontendKey {
+    FrontendKey::Address {
         address: [10, 96, 0, number].into(),
         protocol: Protocol::Tcp,
         port: port(80),
-    };
-    !rules.targets(&frontend).is_empty()
+    }
+}
+
+fn is_served(rules: &Rules, number: u8) -> bool {
+    !rules.targets(&frontend(number)).is_empty()
 }
 
 fn unserved(rules: &Rules) -> Vec<String> {
@@ -145,4 +154,147 @@ fn t310_a_restart_lets_nobody_have_more_marks_than_before() {
     };
     let restarted = next(services(&ALL, Scheduler::RoundRobin), &read);
     assert_eq!(unserved(&restarted.rules), ["tenant/a"]);
+}
+
+/// A kernel that held `rules` when another program removed all tables, as an agent reads it that
+/// `remembered` these owners of marks.
+fn flushed(rules: &Rules, remembered: Elements) -> Rendered<Rules> {
+    let servers = rules.servers.iter().map(|(number, server)| {
+        let mut server = Server::clone(server);
+        server.owner = None;
+        (*number, Arc::new(server))
+    });
+    let last = rules.servers.iter().map(|(number, _)| *number).max();
+    let rules = Rules {
+        table: Contents::default(),
+        servers: servers.collect(),
+        delivery: rules.delivery,
+        allocation: Allocation::after(last.unwrap_or(0)),
+        remembered,
+        ..Rules::default()
+    };
+    Rendered {
+        dataplane: Dataplane::default(),
+        rules,
+    }
+}
+
+/// The marks of the virtual servers that a change removes, or from which it takes destinations.
+fn losing(family: Family, from: &Rules, desired: &Rules) -> BTreeSet<u32> {
+    let change = Ipvs::detached(family).diff(from, desired);
+    let mut marks = BTreeSet::new();
+    for step in change.steps() {
+        match step {
+            Step::Servers(operations) => marks.extend(operations.iter().filter_map(|operation| {
+                let removes = matches!(
+                    operation,
+                    Operation::RemoveVirtualServer { .. } | Operation::RemoveDestination { .. }
+                );
+                removes.then_some(operation.key().mark.value())
+            })),
+            Step::Departures(departures) => {
+                marks.extend(
+                    departures
+                        .iter()
+                        .map(|departure| departure.key.mark.value()),
+                );
+            }
+            Step::Delivery(_) | Step::Timeouts(_) | Step::Table(_) => {}
+        }
+    }
+    marks
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
+
+    /// Failure story T358: the repair of a flushed ruleset gave new marks, and the virtual servers of the
+    /// old ones went with their connections. Other Services may have come or gone meanwhile.
+    #[test]
+    fn t358_after_a_flush_no_virtual_server_of_a_service_that_stays_loses_a_connection(
+        history in histories(3),
+    ) {
+        for family in Family::ALL {
+            let backend = Ipvs::detached(family);
+            let mut held = Rendered::<Rules>::default();
+            for desired in &history {
+                let again = flushed(&held.rules, held.rules.owners());
+                let repaired = backend.render(&held.dataplane, &again);
+                if !held.dataplane.services().is_empty() {
+                    prop_assert_eq!(&repaired, &held.rules);
+                    prop_assert_eq!(losing(family, &again.rules, &repaired), BTreeSet::new());
+                }
+                let rules = backend.render(desired, &again);
+                let lost = losing(family, &again.rules, &rules);
+                for (key, claims) in desired.frontends().iter().filter(|(key, _)| key.family() == family) {
+                    let before = held.dataplane.frontends().get(key);
+                    if before.is_some_and(|before| before.winner() == claims.winner()) {
+                        let marks = held.rules.marks(key);
+                        prop_assert!(lost.is_disjoint(&marks), "{}", key);
+                        prop_assert_eq!(&marks, &rules.marks(key), "{}", key);
+                    }
+                }
+                held = Rendered { dataplane: desired.clone(), rules };
+            }
+        }
+    }
+}
+
+/// Failure story T358: another program removed more than the tables, or what an agent remembers is older
+/// than what it reads.
+#[test]
+fn t358_what_is_remembered_is_used_only_where_the_kernel_does_not_say_otherwise() {
+    let both = services(&[("shop/web", 1), ("shop/cart", 2)], Scheduler::RoundRobin);
+    let before = next(both.clone(), &Rendered::default());
+    let [web, cart] = [1, 2].map(|last| before.rules.marks(&frontend(last)));
+    let owners = before.rules.owners();
+
+    let mut lacking = flushed(&before.rules, owners.clone());
+    let number = number_of(*cart.first().expect("it has one")).expect("it is one of them");
+    lacking.rules.servers.remove(&number);
+    let after = next(both.clone(), &lacking).rules;
+    assert_eq!(after.marks(&frontend(1)), web);
+    assert_ne!(
+        after.marks(&frontend(2)),
+        cart,
+        "its virtual server is gone"
+    );
+
+    let number = number_of(*cart.first().expect("it has one")).expect("it is one of them");
+    let owner = owners
+        .get(&mark_key(number))
+        .expect("it has an owner")
+        .clone();
+    let alone = services(&[("shop/web", 1)], Scheduler::RoundRobin);
+    let mut read = next(alone, &Rendered::default());
+    assert_eq!(read.rules.marks(&frontend(1)), cart, "the first mark");
+    read.rules.remembered = [(mark_key(number), owner)].into_iter().collect();
+    read.dataplane = Dataplane::default();
+    let after = next(both, &read).rules;
+    assert_eq!(
+        after.marks(&frontend(1)),
+        cart,
+        "the table names another owner"
+    );
+    assert!(after.marks(&frontend(2)).is_disjoint(&cart));
+}
+
+/// Failure story T358: only the map of owners was flushed.
+#[test]
+fn t358_a_flushed_map_of_owners_changes_no_mark() {
+    let both = services(&[("shop/web", 1), ("shop/cart", 2)], Scheduler::RoundRobin);
+    let before = next(both.clone(), &Rendered::default());
+    let mut read = Rendered {
+        dataplane: Dataplane::default(),
+        rules: before.rules.clone(),
+    };
+    read.rules.remembered = before.rules.owners();
+    let owners = read.rules.table.sets.get_mut("owners").expect("it exists");
+    owners.elements = Elements::new();
+    let repaired = next(both, &read).rules;
+    assert_eq!(repaired, before.rules);
+    assert_eq!(
+        losing(Family::Ipv4, &read.rules, &repaired),
+        BTreeSet::new()
+    );
 }

@@ -350,18 +350,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(60)))]
 
     /// Failure story T353: another program removes rules, chains, sets, elements, virtual servers,
-    /// destinations or the routing rule, and an agent that has just started repairs them.
+    /// destinations or the routing rule, and an agent repairs them that has just started, or that remembers
+    /// the owners of marks.
     #[test]
     fn t353_no_step_of_a_repair_refuses_or_misleads_a_packet(
         (cluster, packets) in questions(12),
         of_table in table_damages(4),
         of_servers in server_damages(),
+        remembers: bool,
     ) {
         let state = cluster.compile();
         for family in Family::ALL {
             let packets = packets.iter().filter(|p| Family::of(p.destination) == family);
             let mut rules = render(family, &state, &Rendered::default(), &|_, _| false);
+            let owners = rules.owners();
             damage(family, &mut rules, &of_table, &of_servers);
+            if remembers {
+                rules.remembered = owners;
+            }
             let found = Rendered { dataplane: Dataplane::default(), rules };
             let desired = render(family, &state, &found, &|_, _| false);
             let verdict = |held: &Rules, packet| simulate(held, state.node(), packet);
