@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use backend::{Backend, Drift, Remains};
 use backend_ipvs::{MARKS, Rules};
 use dataplane::{Family, Protocol};
@@ -54,12 +54,13 @@ pub(super) fn without_conntrack() -> Result<()> {
     Ok(())
 }
 
-/// Failure story T314: the mode has ended, connections remain, and another program flushes all rules.
-/// The virtual servers of these connections are no rules of the mode that came back.
+/// Failure stories T314 and T359: the mode has ended, connections remain, and another program flushes all
+/// rules. The virtual servers of these connections are no rules of the mode that came back, and the
+/// connections go on.
 pub(super) fn whose_table_goes() -> Result<()> {
     let mut stage = Stage::build()?;
     stage.serve(&SERVING, Affinity::None)?;
-    let open = Family::ALL.map(|family| stage.connect(cluster_ip(family)));
+    let mut open = Family::ALL.map(|family| (family, stage.connect(cluster_ip(family))));
     let node = stage.node()?.clone();
     for (backend, _) in &mut stage.backends {
         let remains = backend.commit_withdrawal()?;
@@ -74,7 +75,14 @@ pub(super) fn whose_table_goes() -> Result<()> {
         let found = backend.observe()?;
         ensure!(found == Rules::default(), "{family}: {found:?}");
     }
-    open.into_iter().try_for_each(|one| one.map(drop))
+    for (family, one) in &mut open {
+        let one = one
+            .as_mut()
+            .map_err(|error| anyhow!("{family}: {error:#}"))?;
+        one.ask()
+            .with_context(|| format!("{family}: after the flush"))?;
+    }
+    Ok(())
 }
 
 /// Failure story T300: the endpoint of a client with session affinity leaves. New connections go to

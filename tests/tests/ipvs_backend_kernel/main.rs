@@ -109,7 +109,7 @@ fn main() -> Result<()> {
             established::of_clients_that_move,
         ),
         (
-            "t314_what_is_left_for_connections_is_no_drift",
+            "t314_t359_what_is_left_for_connections_is_no_drift_and_outlives_a_flush",
             established::whose_table_goes,
         ),
         (

@@ -73,7 +73,7 @@ impl Ipvs {
     }
 
     /// Removes what connections need that outlive the mode: when none remains, or at once if the
-    /// mode is in use again. Returns what they still need.
+    /// mode is in use again. Returns what they still need, and keeps it complete.
     pub(super) fn finish_ending(
         &mut self,
         connection: &mut Connection,
@@ -104,11 +104,28 @@ impl Ipvs {
                     }
                     self.commit_end(connection)?;
                     self.holding = Holding::Nothing;
+                } else {
+                    self.commit_lost_ending(connection)?;
                 }
                 return Ok(remains);
             }
         }
         Ok(Remains::Nothing)
+    }
+
+    /// Writes the table for remaining connections again if another program has removed it, or the one
+    /// before it: otherwise their packets do not reach IPVS.
+    fn commit_lost_ending(&self, connection: &mut Connection) -> Result<(), CommitError> {
+        let there = connection
+            .tables
+            .socket()
+            .observe_table(self.family, ENDING_TABLE);
+        let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
+        if there.map_err(unread)? {
+            return Ok(());
+        }
+        let committed = connection.tables.commit(&replacement(self.family));
+        committed.map_err(|e| self.uncommitted(of_table(&e, true), e))
     }
 
     /// Removes it unconditionally. Writes nothing if nothing exists.
