@@ -9,6 +9,7 @@ mod loopback;
 mod removed;
 mod stage;
 mod untaken;
+mod upgraded;
 
 use std::path::Path;
 use std::time::Duration;
@@ -95,7 +96,7 @@ fn main() -> Result<()> {
     let is_missing = missing.is_some();
     let servers = servers.map(in_namespace).into_iter();
     trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
-    let packets: [(&str, PacketTest); 6] = [
+    let packets: [(&str, PacketTest); 7] = [
         (
             "t297_packets_that_ipvs_does_not_take_reach_no_process_of_the_node",
             untaken::reach_no_process,
@@ -107,6 +108,10 @@ fn main() -> Result<()> {
         (
             "t300_a_client_with_affinity_moves_and_its_connections_stay",
             established::of_clients_that_move,
+        ),
+        (
+            "t311_a_table_of_another_version_is_replaced_and_no_connection_notices",
+            upgraded::harms_no_connection,
         ),
         (
             "t314_t359_what_is_left_for_connections_is_no_drift_and_outlives_a_flush",

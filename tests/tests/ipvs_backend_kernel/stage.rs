@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use backend::Rendered;
-use backend_ipvs::{Ipvs, Rules};
+use backend::{Backend, Rendered};
+use backend_ipvs::{Ipvs, Rules, Step};
 use dataplane::{Dataplane, Family, Mechanism, compile};
+use netlink::nf_tables::Operation;
 use testkit::address_plan as addresses;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tests::deadline::patience;
@@ -45,6 +46,15 @@ pub(crate) struct Stage {
 pub(crate) enum Affinity {
     None,
     ClientIp,
+}
+
+/// What an agent that starts replaces of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    /// Rules in place.
+    Rules,
+    /// Each table as a whole.
+    Table,
 }
 
 /// A connection that stays open.
@@ -104,6 +114,36 @@ impl Stage {
             }
             anyhow::Ok(())
         })?
+    }
+
+    /// Lets an agent that starts program the same node. Returns what it replaced.
+    pub(crate) fn restart(&mut self) -> Result<Replaced> {
+        let node = self.topology.node(1)?;
+        let started = node.enter(|| backend_ipvs::open(Path::new("/proc/sys")))??;
+        let mut replaced = Vec::new();
+        for (mut backend, (before, held)) in started.into_iter().zip(&mut self.backends) {
+            let found = Rendered {
+                dataplane: Dataplane::default(),
+                rules: backend.observe()?,
+            };
+            let desired = backend.render(&held.dataplane, &found);
+            let change = backend.diff(&found.rules, &desired);
+            let operations = change.steps().iter().filter_map(|step| match step {
+                Step::Table(transaction) => Some(&transaction.operations),
+                _ => None,
+            });
+            let mut operations = operations.flatten();
+            replaced.push(operations.any(|one| matches!(one, Operation::DeleteTable)));
+            let committed = node.enter(|| backend.commit(change))?;
+            let _ = committed.context("it is refused")?;
+            held.rules = desired;
+            *before = backend;
+        }
+        ensure!(replaced[0] == replaced[1], "{replaced:?}");
+        Ok(match replaced[0] {
+            true => Replaced::Table,
+            false => Replaced::Rules,
+        })
     }
 
     pub(crate) fn node(&self) -> Result<&Namespace> {
