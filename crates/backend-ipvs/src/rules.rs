@@ -176,6 +176,10 @@ impl Rules {
     pub(crate) fn owners(&self) -> Elements {
         let named = self.table.sets.get(SetName::Owners.as_str());
         let mut owners = named.map_or_else(Elements::new, |set| set.elements.clone());
+        // Rendered rules remember nothing, and every change asks.
+        if self.remembered.is_empty() {
+            return owners;
+        }
         for Difference { key, before, after } in self.remembered.differences(&owners.clone()) {
             let server = number_in(key).and_then(|number| self.servers.get(&number));
             if let (Some(owner), None, Some(_)) = (before, after, server) {
