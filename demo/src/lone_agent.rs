@@ -139,12 +139,25 @@ fn sum(metrics: &str, name: &str) -> Result<f64> {
 impl LoneAgent {
     /// Starts the agent. Nothing is programmed yet when this returns.
     pub fn start(workplace: &Workplace) -> Result<LoneAgent> {
+        LoneAgent::start_as(workplace, workplace.command(binaries::find(PROGRAM)?))
+    }
+
+    /// Starts the agent's process. It stops by SIGSTOP before it becomes the agent, until it gets
+    /// SIGCONT.
+    pub fn start_stopped(workplace: &Workplace) -> Result<LoneAgent> {
+        let mut command = workplace.command("sh");
+        command.args(["-c", "kill -s STOP $$; exec \"$0\" \"$@\""]);
+        command.arg(binaries::find(PROGRAM)?);
+        LoneAgent::start_as(workplace, command)
+    }
+
+    /// Starts the agent by `command`, which takes the arguments of the program.
+    fn start_as(workplace: &Workplace, mut command: Command) -> Result<LoneAgent> {
         let log = File::options()
             .create(true)
             .append(true)
             .open(workplace.log_file())
             .context("failed to open the agent's log")?;
-        let mut command = workplace.command(binaries::find(PROGRAM)?);
         command.args(["run", "--node", addresses::NODE]);
         match &workplace.source {
             Source::Manifests(directory) => command.arg("--manifests").arg(directory),

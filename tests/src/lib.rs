@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod control_link;
 pub mod control_plane;
 pub mod differential;
+pub mod extent;
 pub mod flag_reference;
 pub mod fleet;
 pub mod ipvs_support;

@@ -263,6 +263,10 @@ impl Kernel {
                 "completes_a_switch_of_mode_ipvs_that_was_killed",
                 |kernel| kernel.expect_named("mode_kernel", "::middle_of_nftables_and_ipvs", 1),
             ),
+            self.trial("completes_a_start_of_mode_ipvs_that_was_killed", |kernel| {
+                let name = "killed_is_completed::of_mode_ipvs";
+                kernel.expect_named("mode_kernel", name, 3)
+            }),
             self.trial("explains_virtual_servers", |kernel| {
                 kernel.expect_named("explain_kernel", "ipvs", 1)
             }),

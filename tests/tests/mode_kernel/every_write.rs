@@ -1,30 +1,28 @@
-//! The agent is killed after each single write of a switch. `strace` stops it after every system call
-//! with which its reconciler thread reads from the kernel or writes to it; then it is killed or goes
-//! on.
+//! The agent is killed after each single write. `strace` stops it after every system call with which it reads
+//! from the kernel or writes to it; then clients are asked, and it is killed or goes on.
 
-use std::fs;
+pub(crate) mod start;
+pub(crate) mod switch;
+
+mod questions;
+
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::ops::RangeInclusive;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use crds::profile::mechanism::Mode;
-use dataplane::Protocol;
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use tests::deadline::wait_for;
-use tests::network::{Connections, Kind, Process};
-use xtables::Variant;
+use tests::extent::is_exhaustive;
+use tests::network::Process;
 
-use crate::stage::{PROMPTLY, Place, SERVING, Stage};
-use crate::{ipvs, manifests};
+use crate::stage::{PROMPTLY, Stage};
 
-/// The Services besides `shop/web`: a switch is one part, and has few writes.
+/// The Services besides `shop/web`: a switch or a start is one part, and has few writes.
 const FEW: u8 = 3;
-/// The interval between two connections of one client. It leaves processor time for agents that start,
-/// also in user-mode Linux.
-const EVERY: Duration = Duration::from_millis(200);
 /// The thread of the agent that writes.
 const WRITER: &str = "reconciler";
 /// The system calls with which it writes: to nf_tables, IPVS and routes, where it also reads with it,
@@ -33,10 +31,10 @@ const CALLS: &str = "sendto,setsockopt";
 /// How often, and how often at once, the test looks whether it has.
 const A_MOMENT: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 50;
-/// What `strace` prints when the agent has stopped.
-const STOPPED: &str = "--- stopped by SIGSTOP ---";
+/// What `strace` prints when a thread of the agent takes the signal to stop.
+const STOPPED: &str = "--- SIGSTOP {";
 
-/// The writes of a switch after which the agent is killed.
+/// The writes after which the agent is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     /// Each one.
@@ -52,12 +50,24 @@ enum Pace {
     Undisturbed,
 }
 
-/// A node whose agent is traced.
-struct Traced {
-    stage: Stage,
-    variant: Variant,
-    /// In which it was last.
-    mode: Mode,
+/// The calls of an agent, while `strace` lists them.
+struct Tracer {
+    /// Ends on drop.
+    _strace: Process,
+    /// The list, and its last line as far as that was read.
+    trace: File,
+    unfinished: String,
+    calls: Calls,
+    agent: Pid,
+    /// The number of stops after which the agent has gone on.
+    resumed: usize,
+}
+
+/// What the agent has done since it is traced.
+#[derive(Debug, Clone, Copy, Default)]
+struct Calls {
+    writes: usize,
+    stops: usize,
 }
 
 /// Why no test here can run; `None` if they can.
@@ -69,53 +79,17 @@ pub(crate) fn obstacle() -> Option<String> {
     }
 }
 
-/// Failure story T285: after whichever write the agent is killed, clients are served, and the next
-/// agent completes the switch and leaves nothing of the other mode.
-pub(crate) fn is_completed([back, there]: [Mode; 2], variant: Variant, after: After) -> Result<()> {
-    let stage = Stage::build_with(variant, FEW)?.serve(back)?;
-    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
-    let flows = Connections::start(&stage.ways_by(Protocol::Udp)?, &[Kind::Kept], EVERY)?;
-    let mut node = Traced {
-        stage,
-        variant,
-        mode: back,
-    };
-    let mut plans = Vec::new();
-    for mode in [there, back] {
-        plans.push((mode, after.of(1..=node.count_writes(mode)?)));
-    }
-    let planned: usize = plans.iter().map(|(_, writes)| writes.len()).sum();
-    let most = plans.iter().map(|(_, writes)| writes.len()).max();
-    let mut reached = 0;
-    for round in 0..most.unwrap_or(0) {
-        for (mode, writes) in &plans {
-            let switched = match writes.get(round) {
-                None => node.switch(*mode).map(|()| false),
-                Some(write) => node.switch_killed(*mode, *write),
-            };
-            let switched = switched
-                .with_context(|| format!("to {mode}, killed in round {round} of {writes:?}"))?;
-            reached += usize::from(switched);
-        }
-    }
-    println!("    killed after writes {plans:?}, of which {reached} were reached");
-    ensure!(
-        reached * 4 >= planned * 3,
-        "too few of {planned} writes were reached: {reached}"
-    );
-    node.expect_nothing_to_write()?;
-    flows.finish_unharmed()?;
-    clients.finish_unharmed()?;
-    match after {
-        _ if ![back, there].contains(&Mode::Ipvs) => Ok(()),
-        After::Every => node.expect_no_ipvs(),
-        After::Middle => Ok(()),
-    }
-}
-
 // === impl After ===
 
 impl After {
+    /// Each one only if that was asked for.
+    fn asked() -> After {
+        match is_exhaustive() {
+            true => After::Every,
+            false => After::Middle,
+        }
+    }
+
     fn of(self, writes: RangeInclusive<usize>) -> Vec<usize> {
         match self {
             After::Every => writes.collect(),
@@ -124,141 +98,124 @@ impl After {
     }
 }
 
-// === impl Traced ===
+// === impl Tracer ===
 
-impl Traced {
-    /// Switches undisturbed; returns the number of writes.
-    fn count_writes(&mut self, mode: Mode) -> Result<usize> {
-        let tracer = self.trace(Pace::Undisturbed)?;
-        self.switch(mode)?;
-        drop(tracer);
-        let writes = self.observe_calls()?.writes;
-        ensure!(writes > 0, "nothing was written");
-        Ok(writes)
+impl Tracer {
+    /// Lists the calls of the thread that writes, of the running agent.
+    fn attach(stage: &Stage, pace: Pace) -> Result<Tracer> {
+        let process = stage.agent()?.process_id();
+        let thread = find_thread(process, WRITER)?;
+        Tracer::start(stage, process, &["-p", &thread], pace)
     }
 
-    /// Switches with an agent that is killed after this write, and with the next one. Returns
-    /// whether there was such a write: an earlier incident may have left less to write.
-    fn switch_killed(&mut self, mode: Mode, write: usize) -> Result<bool> {
-        let tracer = self.trace(Pace::Stopping)?;
-        self.choose(mode)?;
-        let process = i32::try_from(self.stage.agent()?.process_id())?;
-        let process = Pid::from_raw(process).context("it is a process")?;
-        let mut resumed = 0;
-        // There are some hundred stops.
-        let reached = wait_for("the write", PROMPTLY, || {
-            for _ in 0..LOOKS {
-                let calls = self.observe_calls()?;
-                if calls.stops > resumed {
-                    if calls.writes == write {
-                        return Ok(Some(true));
-                    }
-                    kill_process(process, Signal::CONT)?;
-                    resumed += 1;
-                }
-                thread::sleep(A_MOMENT);
-            }
-            Ok(self.stage.is_settled(mode)?.then_some(false))
+    /// Starts an agent and lists its calls from the first one on: those of all threads, because the one
+    /// that writes comes later.
+    fn of_start(stage: &mut Stage, pace: Pace) -> Result<Tracer> {
+        stage.start_stopped_agent()?;
+        let process = stage.agent()?.process_id();
+        wait_for("the process to stop", PROMPTLY, || {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+            let state = stat.rsplit(") ").next().unwrap_or_default();
+            Ok(state.starts_with('T').then_some(()))
         })?;
-        kill_process(process, Signal::KILL)?;
-        drop(tracer);
-        self.stage.agent = None;
-        let places = self.stage.places()?;
-        ensure!(!places.is_empty(), "no mode serves");
-        self.stage.start_agent()?;
-        self.switch(mode)?;
-        Ok(reached)
+        let number = process.to_string();
+        let tracer = Tracer::start(stage, process, &["-f", "-p", &number], pace)?;
+        tracer.signal(Signal::CONT)?;
+        Ok(tracer)
     }
 
-    /// Waits until one mode alone is left.
-    fn switch(&mut self, mode: Mode) -> Result<()> {
-        let place = Place::of(mode, self.variant);
-        self.choose(mode)?;
-        self.stage.expect_mode(mode)?;
-        let mut last = self.stage.places()?;
-        let left = wait_for("one mode to be left", PROMPTLY, || {
-            last = self.stage.places()?;
-            if mode != Mode::Ipvs {
-                // The clients have connections of IPVS.
-                last.remove(&Place::IpvsEnding);
-            }
-            Ok((last == [place].into()).then_some(()))
-        });
-        self.mode = mode;
-        left.with_context(|| format!("rules are in {last:?}"))
-    }
-
-    /// Requests a mode without periodic checks, which would be calls.
-    fn choose(&self, mode: Mode) -> Result<()> {
-        let mut profile = manifests::profile(&mode.to_string());
-        profile["spec"]["syncPeriod"] = json!("1h");
-        self.stage.apply("profile", &profile)
-    }
-
-    /// An agent that starts finds everything as it should be.
-    fn expect_nothing_to_write(&mut self) -> Result<()> {
-        self.stage.expect_answers(&SERVING)?;
-        self.stage.kill_agent()?;
-        self.stage.start_agent()?;
-        self.stage.expect_mode(self.mode)?;
-        let agent = self.stage.agent()?;
-        let written = agent.metric("signpost_elements_written_total")?;
-        ensure!(written == 0.0, "{written} were missing or left over");
-        Ok(())
-    }
-
-    /// Once the last connection of IPVS has ended, nothing of it is left.
-    fn expect_no_ipvs(&self) -> Result<()> {
-        let expected = [Place::of(self.mode, self.variant)].into();
-        wait_for("connections of IPVS to end", ipvs::ENDS_WITHIN, || {
-            Ok((self.stage.places()? == expected).then_some(()))
-        })?;
-        let left = ipvs::servers(&self.stage)?.observe_virtual_servers()?;
-        ensure!(left.own.is_empty(), "{left:?}");
-        Ok(())
-    }
-
-    /// Lists the calls of the writer in file `trace` while the returned process runs.
-    fn trace(&self, pace: Pace) -> Result<Process> {
-        let thread = find_thread(self.stage.agent()?.process_id(), WRITER)?;
+    fn start(stage: &Stage, process: u32, traced: &[&str], pace: Pace) -> Result<Tracer> {
+        let trace = stage.file("trace");
         let mut command = Command::new("sh");
-        command.args(["-c", "exec strace \"$@\" 2>&1", "sh", "-p", &thread]);
-        command.arg("-o").arg(self.stage.file("trace"));
+        command.args(["-c", "exec strace \"$@\" 2>&1", "sh", "-Y"]);
+        command.args(traced).arg("-o").arg(&trace);
         command.args(["-e", &format!("trace={CALLS}")]);
         if pace == Pace::Stopping {
             // A stop takes effect when the call returns, and stops all threads.
             command.args(["-e", &format!("inject={CALLS}:signal=STOP")]);
         }
-        let mut tracer = Process::start("strace", command)?;
-        tracer.wait_for_line(&format!("strace: Process {thread} attached"), PROMPTLY)?;
-        Ok(tracer)
+        let mut strace = Process::start("strace", command)?;
+        let traced = traced.last().context("something is traced")?;
+        wait_for_attachment(&mut strace, traced)?;
+        Ok(Tracer {
+            _strace: strace,
+            trace: File::open(trace).context("strace writes a list")?,
+            unfinished: String::new(),
+            calls: Calls::default(),
+            agent: Pid::from_raw(i32::try_from(process)?).context("it is a process")?,
+            resumed: 0,
+        })
+    }
+
+    /// Lets the agent go on from stop to stop until it has made this write. Calls `look` after each new
+    /// write. Returns whether it made it; it has not if `is_done` before.
+    fn reach(
+        &mut self,
+        write: usize,
+        is_done: impl Fn() -> Result<bool>,
+        mut look: impl FnMut(usize) -> Result<()>,
+    ) -> Result<bool> {
+        let mut looked = 0;
+        // There are some hundred stops.
+        wait_for("the write", PROMPTLY, || {
+            for _ in 0..LOOKS {
+                let calls = self.observe_calls()?;
+                if calls.stops > self.resumed {
+                    if calls.writes > looked {
+                        looked = calls.writes;
+                        look(looked)?;
+                    }
+                    if calls.writes >= write {
+                        return Ok(Some(true));
+                    }
+                    self.signal(Signal::CONT)?;
+                    self.resumed += 1;
+                }
+                thread::sleep(A_MOMENT);
+            }
+            Ok(is_done()?.then_some(false))
+        })
+    }
+
+    fn kill(self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(self.agent, signal)?)
     }
 
     /// Reads what has been traced.
-    fn observe_calls(&self) -> Result<Calls> {
-        let trace = fs::read_to_string(self.stage.file("trace"))?;
-        let lines = trace
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'));
-        let lines: Vec<&str> = lines.collect();
-        Ok(Calls {
-            writes: lines.iter().filter(|line| is_write(line)).count(),
-            stops: lines.iter().filter(|line| line.trim() == STOPPED).count(),
-        })
+    fn observe_calls(&mut self) -> Result<Calls> {
+        self.trace.read_to_string(&mut self.unfinished)?;
+        while let Some((line, rest)) = self.unfinished.split_once('\n') {
+            self.calls.writes += usize::from(is_write(line));
+            self.calls.stops += usize::from(line.contains(STOPPED));
+            self.unfinished = rest.to_owned();
+        }
+        Ok(self.calls)
     }
 }
 
-/// What the writer has done since it is traced.
-struct Calls {
-    writes: usize,
-    stops: usize,
+fn wait_for_attachment(strace: &mut Process, traced: &str) -> Result<()> {
+    let expected = format!("strace: Process {traced}");
+    loop {
+        let line = strace.next_line(PROMPTLY)?;
+        if line.starts_with(&expected) && line.ends_with(" attached") {
+            return Ok(());
+        }
+    }
 }
 
-/// Whether a call that `strace` printed changes something in the kernel: a batch of nf_tables, which
-/// is a list of messages, a message to be acknowledged, or an option of a legacy table.
+/// Whether a call that `strace` printed is one of the writer that changes something in the kernel: a batch of
+/// nf_tables, which is a list of messages, a message to be acknowledged, or an option of a legacy table. If
+/// `strace` traces more threads than one, it names the one before the call.
 fn is_write(call: &str) -> bool {
+    let by_another =
+        call.starts_with(|c: char| c.is_ascii_digit()) && !call.contains(&format!("<{WRITER}> "));
     let is_message = call.contains(", [[{") || call.contains("NLM_F_ACK");
-    is_message || call.starts_with("setsockopt") && !call.contains("SOL_SOCKET")
+    let is_of_table = call.contains("setsockopt(") && call.contains(", SOL_IP");
+    !by_another && (is_message || is_of_table)
 }
 
 /// Returns the number of a thread of a process.

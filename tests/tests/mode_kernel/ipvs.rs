@@ -25,7 +25,7 @@ use tests::trial::trial;
 use xtables::Variant;
 
 use crate::departures::{FAILS_WITHIN, ask, connect, connect_to};
-use crate::every_write::{self, After};
+use crate::every_write::{After, start, switch};
 use crate::manifests::{self, NODE_PORT, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 use crate::{departures, handback, icmp_and_fragments, interruptions, settings, shared_endpoint};
@@ -150,8 +150,16 @@ pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
     for (name, modes, variant, at) in KILLED_AFTER_WRITES {
         let name = format!("t285_a_switch_that_is_killed_after_any_write_is_completed::{name}");
         let is_skipped = missing.is_some() || obstacle.is_some();
-        let test = move || every_write::is_completed(modes, variant, at);
+        let test = move || switch::is_completed(modes, variant, at);
         trials.push(trial(&name, test).with_ignored_flag(is_skipped));
+    }
+    // No earlier version has written it in another layout.
+    for (story, start) in start::STORIES {
+        if start != start::Start::AnotherLayout {
+            let test = move || start::is_completed(start, Mode::Ipvs, OTHERS);
+            let trial = trial(&format!("{story}::of_mode_ipvs"), test);
+            trials.push(trial.with_ignored_flag(missing.is_some() || obstacle.is_some()));
+        }
     }
     let without_scheduler: (&str, Test) = (
         "t165_a_scheduler_that_the_kernel_lacks_is_replaced_and_named_and_the_mode_stays",

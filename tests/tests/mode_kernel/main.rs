@@ -22,7 +22,7 @@ use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
 
-use every_write::After;
+use every_write::{After, start, switch};
 
 type Test = fn(Variant) -> Result<()>;
 type LoneTest = fn() -> Result<()>;
@@ -123,14 +123,25 @@ fn main() -> Result<()> {
     }
     let obstacle = every_write::obstacle();
     if let Some(obstacle) = &obstacle {
-        println!("SKIPPED: agents that are killed after every write of a switch: {obstacle}");
+        println!("SKIPPED: agents that are killed after every write: {obstacle}");
     }
     for variant in [Variant::NfTables, Variant::Legacy] {
         let name = "t285_a_switch_that_is_killed_after_any_write_is_completed";
         let modes = [Mode::Nftables, Mode::Iptables];
-        let test = move || every_write::is_completed(modes, variant, After::Every);
+        let test = move || switch::is_completed(modes, variant, After::Every);
         let trial = trial(&format!("{name}::nftables_and_iptables_{variant}"), test);
         trials.push(trial.with_ignored_flag(obstacle.is_some()));
+    }
+    for (story, start) in start::STORIES {
+        for (mode, variant) in [
+            (Mode::Nftables, Variant::NfTables),
+            (Mode::Iptables, Variant::NfTables),
+            (Mode::Iptables, Variant::Legacy),
+        ] {
+            let test = move || start::is_completed(start, mode, variant);
+            let trial = trial(&format!("{story}::{mode}::{variant}"), test);
+            trials.push(trial.with_ignored_flag(obstacle.is_some()));
+        }
     }
     trials.extend(ipvs::trials(obstacle.as_deref())?);
     trials.extend(sctp::trials()?);

@@ -152,12 +152,21 @@ impl Stage {
 
     /// Starts an agent. Nothing is programmed yet when this returns.
     pub(crate) fn start_agent(&mut self) -> Result<()> {
+        self.begin_agent(LoneAgent::start)
+    }
+
+    /// The same with an agent that stops before it does anything, until it gets SIGCONT.
+    pub(crate) fn start_stopped_agent(&mut self) -> Result<()> {
+        self.begin_agent(LoneAgent::start_stopped)
+    }
+
+    fn begin_agent(&mut self, begin: fn(&Workplace) -> Result<LoneAgent>) -> Result<()> {
         // Remove the report of an earlier agent.
         let status = self.folder.path().join("status.yaml");
         if status.exists() {
             fs::remove_file(status)?;
         }
-        self.agent = Some(LoneAgent::start(&self.workplace()?)?);
+        self.agent = Some(begin(&self.workplace()?)?);
         Ok(())
     }
 
@@ -405,6 +414,6 @@ impl Stage {
 }
 
 /// Returns the name of the server in a pod.
-fn server(pod: u8) -> String {
+pub(crate) fn server(pod: u8) -> String {
     format!("web-{pod}")
 }

@@ -1,0 +1,328 @@
+//! The agent is killed after each write of its start. Failure stories T328, T329 and T345.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::profile::mechanism::Mode;
+use dataplane::Family;
+use serde_json::json;
+use testkit::address_plan as addresses;
+use tests::network::Way;
+use xtables::Variant;
+
+use super::questions::Questions;
+use super::{After, FEW, Pace, Tracer};
+use crate::manifests::{self, NODE_PORT};
+use crate::stage::{SERVED, SERVING, SERVING_ELSEWHERE, Stage, server};
+
+/// A Service with another server than `shop/web`, and the last number of its cluster IPs.
+const ANOTHER: (&str, u8) = ("other-0", 20);
+/// A Service that comes while no agent runs, and the last number of its cluster IPs.
+const LATE: (&str, u8) = ("late", 90);
+
+/// The names of the tests.
+pub(crate) const STORIES: [(&str, Start); 4] = [
+    (
+        "t328_no_write_of_a_start_refuses_anybody_and_one_that_is_killed_is_completed",
+        Start::Nothing,
+    ),
+    (
+        "t329_no_write_of_a_repair_harms_others_and_one_that_is_killed_is_completed",
+        Start::Damaged,
+    ),
+    (
+        "t345_no_write_of_a_new_layout_harms_anybody_and_one_that_is_killed_is_completed",
+        Start::AnotherLayout,
+    ),
+    (
+        "t345_no_write_of_a_new_configuration_harms_anybody_and_one_that_is_killed_is_completed",
+        Start::AnotherConfiguration,
+    ),
+];
+
+/// What an agent finds when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// No rules.
+    Nothing,
+    /// Rules of which another program has removed those of IPv6 and the node ports. Services have changed
+    /// meanwhile.
+    Damaged,
+    /// The working rules of another layout.
+    AnotherLayout,
+    /// The rules of another configuration.
+    AnotherConfiguration,
+}
+
+/// The settings of the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settings {
+    Usual,
+    /// Those with which all Services are programmed in another way.
+    Other,
+}
+
+/// A node whose agents are killed.
+struct Node {
+    stage: Stage,
+    start: Start,
+    mode: Mode,
+    variant: Variant,
+}
+
+/// Between any two writes of a start, and after whichever the agent is killed, no client is refused or gets to
+/// another Service, and those that were served are; the next agent completes it.
+pub(crate) fn is_completed(start: Start, mode: Mode, variant: Variant) -> Result<()> {
+    let stage = Stage::build_with(variant, FEW)?;
+    // Without rules a packet to a cluster IP gets no answer.
+    for family in Family::ALL {
+        let route = format!(
+            "route replace blackhole {}",
+            addresses::service_cidr(family)
+        );
+        stage.topology.world().configure(&route)?;
+    }
+    let mut node = Node {
+        stage,
+        start,
+        mode,
+        variant,
+    };
+    let all = node.undisturbed()?;
+    let writes = After::asked().of(1..=all);
+    for write in &writes {
+        let killed = node.killed(*write);
+        killed.with_context(|| format!("killed after write {write} of {all}"))?;
+    }
+    println!("    {all} writes, and killed after {writes:?}");
+    Ok(())
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Starts an agent and asks after each write. Returns the number of writes.
+    fn undisturbed(&mut self) -> Result<usize> {
+        let mut questions = self.prepare()?;
+        let mut tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
+        let (stage, mode) = (&self.stage, self.mode);
+        let mut writes = 0;
+        let look = |write| {
+            writes = write;
+            questions.ask(&format!("after write {write}"))
+        };
+        tracer.reach(usize::MAX, || stage.is_settled(mode), look)?;
+        tracer.kill()?;
+        ensure!(writes > 1, "{writes} writes tell little");
+        self.finish(questions)?;
+        Ok(writes)
+    }
+
+    /// Starts an agent that is killed after this write, and another one.
+    fn killed(&mut self, write: usize) -> Result<()> {
+        let mut questions = self.prepare()?;
+        let mut tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
+        let (stage, mode) = (&self.stage, self.mode);
+        let reached = tracer.reach(write, || stage.is_settled(mode), |_| Ok(()))?;
+        ensure!(reached, "there was no such write");
+        tracer.kill()?;
+        questions.ask("after its end")?;
+        self.stage.agent = None;
+        self.stage.start_agent()?;
+        questions.ask("while the next one starts")?;
+        self.stage.expect_mode(mode)?;
+        self.finish(questions)
+    }
+
+    /// All are served, and another agent has nothing to write.
+    fn finish(&mut self, questions: Questions) -> Result<()> {
+        questions.finish()?;
+        self.stage.agent = None;
+        self.stage.start_agent()?;
+        self.stage.expect_mode(self.mode)?;
+        let agent = self.stage.agent()?;
+        let written = agent.metric("signpost_elements_written_total")?;
+        ensure!(written == 0.0, "{written} were missing or left over");
+        self.stage.kill_agent()
+    }
+
+    /// Makes what an agent is to find, and asks those who must be served all the time, or at a start
+    /// everybody.
+    fn prepare(&mut self) -> Result<Questions> {
+        self.stage.agent = None;
+        self.stage.clean_up()?;
+        self.configure(Settings::Usual)?;
+        let (another, _) = ANOTHER;
+        let slices = manifests::endpoints_elsewhere(another);
+        self.stage.apply(&format!("{another}-endpoints"), &slices)?;
+        match self.start {
+            Start::Nothing => {}
+            Start::Damaged => self.damage()?,
+            Start::AnotherLayout => self.lay_out_otherwise()?,
+            Start::AnotherConfiguration => {
+                self.configure(Settings::Other)?;
+                self.program()?;
+                self.configure(Settings::Usual)?;
+            }
+        }
+        Questions::begin(self.ways()?, self.start != Start::Nothing)
+    }
+
+    /// Requests the mode with these settings, without periodic checks, which would be calls.
+    fn configure(&self, settings: Settings) -> Result<()> {
+        let mut profile = manifests::profile(&self.mode.to_string());
+        profile["spec"]["syncPeriod"] = json!("1h");
+        match (settings, self.mode) {
+            (Settings::Usual, _) => {}
+            (Settings::Other, Mode::Ipvs) => {
+                profile["spec"]["loadBalancer"] = json!({"scheduler": "lc"});
+            }
+            (Settings::Other, Mode::Nftables | Mode::Iptables) => {
+                profile["spec"]["masquerade"] = json!({"markBit": 13});
+            }
+        }
+        self.stage.apply("profile", &profile)
+    }
+
+    /// Leaves the rules of an agent.
+    fn program(&mut self) -> Result<()> {
+        self.stage.start_agent()?;
+        self.stage.expect_mode(self.mode)?;
+        self.stage.kill_agent()
+    }
+
+    fn damage(&mut self) -> Result<()> {
+        let (late, number) = LATE;
+        for (name, slices) in manifests::other_endpoints(FEW, &SERVING[..1]).skip(1) {
+            self.stage.apply(&name, &slices)?;
+        }
+        if self.stage.file(&format!("manifests/{late}.yaml")).exists() {
+            self.stage.remove(late)?;
+        }
+        self.program()?;
+        self.shell(match self.mode {
+            Mode::Nftables => {
+                "nft delete table ip6 signpost; nft flush map ip signpost nodeports".to_owned()
+            }
+            Mode::Iptables => {
+                let of = |family| iptables(family, self.variant);
+                let [v4, v6] = Family::ALL.map(of);
+                format!(
+                    "{v6} -w -t nat -F; {v4}-save -t nat | sed -n 's/^:\\(SIGNPOST-NODE[^ ]*\\).*/\\1/p' |
+                     while read chain; do {v4} -w -t nat -F $chain; done"
+                )
+            }
+            Mode::Ipvs => "nft delete table ip6 signpost-ipvs".to_owned(),
+        })?;
+        for (name, slices) in manifests::other_endpoints(FEW, &SERVING).skip(1) {
+            self.stage.apply(&name, &slices)?;
+        }
+        self.stage.apply(late, &manifests::service(late, number))
+    }
+
+    fn lay_out_otherwise(&mut self) -> Result<()> {
+        match self.mode {
+            Mode::Nftables => {
+                self.program()?;
+                self.shell(other_priority())
+            }
+            Mode::Iptables => self.shell(other_chains(self.variant)?),
+            Mode::Ipvs => bail!("no other layout of it is known"),
+        }
+    }
+
+    /// The ways of those who are asked, each with the servers of its Service.
+    fn ways(&self) -> Result<Vec<(Way, Vec<String>)>> {
+        let (_, number) = ANOTHER;
+        let of_web = SERVING.map(server).to_vec();
+        let mut ways = Vec::new();
+        for way in self.stage.ways()? {
+            let to_another = (way.from == "a pod").then(|| Way {
+                destination: SocketAddr::new(
+                    addresses::cluster_ip(number, Family::of(way.destination.ip())),
+                    80,
+                ),
+                ..way.clone()
+            });
+            ways.push((way, of_web.clone()));
+            ways.extend(to_another.map(|way| (way, vec![server(SERVING_ELSEWHERE)])));
+        }
+        if self.start == Start::Damaged {
+            ways.retain(|(way, _)| {
+                way.destination.is_ipv4() && way.destination.port() != NODE_PORT
+            });
+        }
+        Ok(ways)
+    }
+
+    fn shell(&self, lines: String) -> Result<()> {
+        let mut command = self.stage.node()?.command("sh");
+        command.args(["-e", "-c", &lines]);
+        command.env("XTABLES_LOCKFILE", self.stage.lock()?);
+        let output = command.output().context("unable to run sh")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{lines}: {errors}");
+        Ok(())
+    }
+}
+
+/// Moves NAT of mode nftables to the usual priority.
+fn other_priority() -> String {
+    let mut lines = String::new();
+    for family in ["ip", "ip6"] {
+        for hook in ["prerouting", "output"] {
+            let chain = format!("{family} signpost nat-{hook}");
+            let _ = writeln!(
+                lines,
+                "nft 'delete chain {chain}; add chain {chain} {{ type nat hook {hook} priority -100; }}; \
+                 add rule {chain} jump dispatch'"
+            );
+        }
+    }
+    lines
+}
+
+/// Chains with other names and contents.
+fn other_chains(variant: Variant) -> Result<String> {
+    let mut lines = String::new();
+    for family in Family::ALL {
+        let iptables = format!("{} -w -t nat", iptables(family, variant));
+        writeln!(lines, "{iptables} -N SIGNPOST-OLD")?;
+        let at =
+            |pod: (u8, u8)| SocketAddr::new(addresses::pod_address(pod.0, pod.1, family), SERVED);
+        let (_, another) = ANOTHER;
+        let node = addresses::node_address(1, family);
+        for (address, port, endpoint) in [
+            (addresses::cluster_ip(10, family), 80, at((1, SERVING[0]))),
+            (node, NODE_PORT, at((1, SERVING[0]))),
+            (
+                addresses::cluster_ip(another, family),
+                80,
+                at((2, SERVING_ELSEWHERE)),
+            ),
+        ] {
+            writeln!(
+                lines,
+                "{iptables} -A SIGNPOST-OLD -d {address} -p tcp --dport {port} \
+                 -j DNAT --to-destination {endpoint}"
+            )?;
+        }
+        for chain in ["PREROUTING", "OUTPUT"] {
+            writeln!(lines, "{iptables} -A {chain} -j SIGNPOST-OLD")?;
+        }
+    }
+    Ok(lines)
+}
+
+fn iptables(family: Family, variant: Variant) -> String {
+    let family = match family {
+        Family::Ipv4 => "iptables",
+        Family::Ipv6 => "ip6tables",
+    };
+    let variant = match variant {
+        Variant::NfTables => "nft",
+        Variant::Legacy => "legacy",
+    };
+    format!("{family}-{variant}")
+}
