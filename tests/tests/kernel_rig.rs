@@ -267,6 +267,9 @@ impl Kernel {
                 let name = "killed_is_completed::of_mode_ipvs";
                 kernel.expect_named("mode_kernel", name, 3)
             }),
+            self.trial("harms_nobody_where_an_allocation_fails", |kernel| {
+                kernel.expect_named("steps_kernel", "t327", 4)
+            }),
             self.trial("explains_virtual_servers", |kernel| {
                 kernel.expect_named("explain_kernel", "ipvs", 1)
             }),

@@ -4,6 +4,7 @@
 
 mod agent;
 mod mechanism;
+mod nth_allocation;
 mod scenarios;
 mod services;
 mod stage;
@@ -107,6 +108,17 @@ fn main() -> Result<()> {
     }
     if lacks {
         println!("SKIPPED: a kernel without memory, for want of memory cgroups of version 1");
+    }
+    let obstacle = nth_allocation::obstacle();
+    for mechanism in MECHANISMS {
+        let name = "t327_whichever_allocation_of_the_kernel_fails_nobody_is_harmed";
+        let test = move || nth_allocation::run(mechanism);
+        let trial = trial(&format!("{name}::{mechanism}"), test);
+        let is_skipped = mechanism == Mechanism::Ipvs && lacks_ipvs.is_some();
+        trials.push(trial.with_ignored_flag(obstacle.is_some() || is_skipped));
+    }
+    if let Some(why) = &obstacle {
+        println!("SKIPPED: allocations of the kernel that fail: {why}");
     }
     let mut arguments = Arguments::from_args();
     // The tests mostly wait for unanswered packets.

@@ -41,6 +41,11 @@ pub(crate) fn expected() -> Dataplane {
     compile(OTHERS, &SERVING)
 }
 
+/// Returns the state without Services.
+pub(crate) fn none() -> Dataplane {
+    Dataplane::new(mk_node(1).build(), mk_config().build())
+}
+
 /// Returns the state before other Services were added and removed, with one endpoint of `shop/web`.
 pub(crate) fn earlier() -> Dataplane {
     compile(OTHERS_BEFORE, &SERVING[..1])
@@ -79,7 +84,7 @@ pub(crate) fn unguarded() -> Dataplane {
 }
 
 fn compile_guarded(admitted: &[u8], pods: &[u8]) -> Dataplane {
-    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let mut dataplane = none();
     let mut service = mk_service("shop/guarded").port("web", SERVICE_PORT);
     for family in Family::ALL {
         let balancer = addresses::load_balancer_ip(GUARDED, family).to_string();
@@ -97,7 +102,7 @@ fn compile_guarded(admitted: &[u8], pods: &[u8]) -> Dataplane {
 }
 
 fn compile(others: impl Iterator<Item = u8>, of_web: &[u8]) -> Dataplane {
-    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let mut dataplane = none();
     let mut set = |service: Service, endpoints: Endpoints| {
         let (node, config) = (dataplane.node(), dataplane.config());
         let rules = dataplane::compile(&service, &endpoints, node, config);
