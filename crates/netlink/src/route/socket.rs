@@ -96,12 +96,7 @@ impl RouteSocket {
         let found = self.channel.ask("routes", NEW_ROUTE, encode, |message| {
             codec::is_route_of(message, delivery)
         });
-        match found {
-            Ok(true) => Ok(Presence::Whole),
-            // The kernel replies with an error if no route matches.
-            Ok(false) | Err(QueryError::Refused { .. }) => Ok(Presence::Partial),
-            Err(error) => Err(error),
-        }
+        beside_rule(found)
     }
 
     /// Adds the missing parts of `delivery`: the route, then the rule that leads to it.
@@ -168,6 +163,23 @@ impl RouteSocket {
 enum Done {
     Now,
     Before,
+}
+
+/// What exists of a delivery whose rule does, from the answer about its route.
+pub(super) fn beside_rule(found: Result<bool, QueryError>) -> Result<Presence, QueryError> {
+    let lacks_memory = |source: &io::Error| {
+        let errno = Errno::from_io_error(source);
+        matches!(errno, Some(Errno::NOMEM | Errno::NOBUFS))
+    };
+    match found {
+        Ok(true) => Ok(Presence::Whole),
+        Ok(false) => Ok(Presence::Partial),
+        // The kernel replies with an error if no route matches, but also if it has no memory to look.
+        Err(QueryError::Refused { ref source, .. }) if !lacks_memory(source) => {
+            Ok(Presence::Partial)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn is_unsupported(error: &io::Error) -> bool {

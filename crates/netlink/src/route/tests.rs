@@ -1,8 +1,10 @@
 use super::codec::{self, Verb};
 use super::*;
+use crate::generic::QueryError;
 use crate::hostile::for_every_input;
 use crate::wire::{Message, Messages};
 use address::Family;
+use rustix::io::Errno;
 
 const DELIVERY: LocalDelivery = LocalDelivery {
     mark: 0x5340_0000,
@@ -13,6 +15,28 @@ const DELIVERY: LocalDelivery = LocalDelivery {
 
 fn only(bytes: &[u8]) -> Message<'_> {
     Messages::parse(bytes).next().expect("a message")
+}
+
+/// Failure story T346: the agent reported a removed route, and wrote it again.
+#[test]
+fn t346_a_kernel_without_memory_for_an_answer_has_not_said_that_a_route_is_gone() {
+    let answer = |errno: Errno| {
+        let what = "routes";
+        let source = errno.into();
+        socket::beside_rule(Err(QueryError::Refused { what, source }))
+    };
+    for errno in [Errno::NOBUFS, Errno::NOMEM] {
+        assert!(answer(errno).is_err(), "{errno}");
+    }
+    for errno in [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::SRCH] {
+        let found = answer(errno).expect("the kernel knows no route");
+        assert_eq!(found, Presence::Partial, "{errno}");
+    }
+    let found = |is_there| socket::beside_rule(Ok(is_there)).expect("it is an answer");
+    assert_eq!(
+        [true, false].map(found),
+        [Presence::Whole, Presence::Partial]
+    );
 }
 
 /// The kernel lists a rule in the same form as a request adds it.
