@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt as _;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use backend::{Change as _, CommitError, Effect, Receipt, Recovery, Rendered};
@@ -33,6 +34,10 @@ const SETTINGS: &str = "/sys/kernel/debug";
 const EACH_UP_TO: u32 = 6;
 /// Of this many failures, clients connect after one.
 const ASKED: usize = 16;
+
+/// Held by the mechanism whose turn it is: beside each other, on the one processor of user-mode Linux, they
+/// take three times as long.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// What is undertaken while an allocation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,7 @@ pub(crate) fn obstacle() -> Option<String> {
 /// Whichever allocation fails, the backend reports what became of the change, nobody is harmed, and the
 /// next attempt completes it.
 pub(crate) fn run(mechanism: Mechanism) -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let stage = Stage::build()?;
     match mechanism {
         Mechanism::Nftables => run_in::<Nftables>(&stage, Variant::NfTables),
