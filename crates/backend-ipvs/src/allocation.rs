@@ -7,7 +7,7 @@ use dataplane::PersistentMap;
 use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Bytes, ElementData};
 
-use crate::layout::{MARKED_MASK, MARKS};
+use crate::layout::{MARKED_MASK, MARKS, SetName};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
 
@@ -143,20 +143,18 @@ impl Default for Allocation {
 // === impl Found ===
 
 impl Found {
-    /// Reads the owners in `rules`.
+    /// Reads the owners in `rules`. Where an owner has two numbers, as after a change that was cut
+    /// short, the table is right and what is remembered is not.
     pub(crate) fn read(rules: &Rules) -> Found {
+        let named = rules.table.sets.get(SetName::Owners.as_str());
+        let named = named.into_iter().flat_map(|set| set.elements.sorted());
+        let all = rules.owners();
+        let all = all.sorted().into_iter().chain(named);
         let owner = |(key, data): (&Bytes, &ElementData)| match data {
             ElementData::Value(hash) => Some((hash.clone(), number_in(key)?)),
             _ => None,
         };
-        Found(
-            rules
-                .owners()
-                .sorted()
-                .into_iter()
-                .filter_map(owner)
-                .collect(),
-        )
+        Found(all.filter_map(owner).collect())
     }
 
     /// The number of `owner`.

@@ -51,7 +51,8 @@ pub fn compile(
             let place = (node, config.mechanism);
             let reach = Reach::new(service, port, endpoints, place, family, scheduler);
             if let Some(count) = reach.limited {
-                let message = limited(port, count, config.mechanism);
+                let chosen_by = (config.mechanism, scheduler);
+                let message = limited(port, (family, count), chosen_by);
                 draft.reject(service, "spec.ports", message);
             }
             draft.hairpins.extend(&reach.hairpins);

@@ -279,6 +279,26 @@ fn t358_what_is_remembered_is_used_only_where_the_kernel_does_not_say_otherwise(
     assert!(after.marks(&frontend(2)).is_disjoint(&cart));
 }
 
+/// Failure story T358: a change that gave a Service another mark was cut short before its last step.
+#[test]
+fn t358_where_an_owner_has_two_marks_the_table_is_right() {
+    let web = services(&[("shop/web", 1)], Scheduler::RoundRobin);
+    let mut read = next(web.clone(), &Rendered::default());
+    let marks = read.rules.marks(&frontend(1));
+    let number = number_of(*marks.first().expect("it has one")).expect("it is one of them");
+    let owners = read.rules.owners();
+    let owner = owners.get(&mark_key(number)).expect("it has an owner");
+    let server = read.rules.servers.get(&number).expect("it exists").clone();
+    read.dataplane = Dataplane::default();
+    for earlier in [777, 256] {
+        let mut read = read.clone();
+        read.rules.servers.insert(earlier, server.clone());
+        read.rules.remembered = [(mark_key(earlier), owner.clone())].into_iter().collect();
+        let after = next(web.clone(), &read).rules;
+        assert_eq!(after.marks(&frontend(1)), marks, "not {earlier}");
+    }
+}
+
 /// Failure story T358: only the map of owners was flushed.
 #[test]
 fn t358_a_flushed_map_of_owners_changes_no_mark() {

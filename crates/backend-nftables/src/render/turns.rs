@@ -14,6 +14,10 @@ use crate::chains::{ChainId, Counter, SlotChoice};
 use crate::layout::{self, Keyed};
 use crate::table::Table;
 
+/// How many frontends without a counter are named in each family. There may be thousands, and other
+/// rejections are to be read, too.
+const NAMED: usize = 8;
+
 /// The frontends of one family that have a separate counter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RoundRobinCounters {
@@ -98,20 +102,24 @@ impl RoundRobinCounters {
         self.shared = Arc::default();
     }
 
-    /// The frontends that take turns together with others, for want of a counter.
+    /// Some of the frontends that take turns together with others, for want of a counter: as many as
+    /// can be read. Every sync asks.
     pub(crate) fn without_room(&self) -> Vec<UnsupportedField> {
-        let frontends = self.without_room.sorted().into_iter();
+        let frontends = self.without_room.iter().take(NAMED);
         let unsupported_field = |(frontend, service): (&FrontendKey, &ServiceKey)| {
             UnsupportedField {
                 service: service.clone(),
                 frontend: *frontend,
                 field: "spec.ports",
-                message: "this port takes turns together with other ports of as many endpoints: mode nftables \
-                      has round robin of their own for 511 addresses and node ports in each family, of up \
-                      to 1,023 endpoints, and one namespace takes no more than it leaves for others",
+                message: "this port, and maybe others, takes turns together with all ports of as many endpoints \
+                      that have no counter: mode nftables has 511 counters of round robin in each family, \
+                      for up to 1,023 endpoints each; one namespace takes no more than it leaves for \
+                      others, and a port gets a free one when it changes",
             }
         };
-        frontends.map(unsupported_field).collect()
+        let mut named: Vec<_> = frontends.map(unsupported_field).collect();
+        named.sort();
+        named
     }
 
     fn take(&mut self, key: &FrontendKey, frontend: &Frontend) -> Counter {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::maglev::hash;
 use crate::{
-    Basis, EndpointPort, Endpoints, Frontend, FrontendKey, Mechanism, Node, Omitted, Scheduler,
-    Service, ServicePort, Target,
+    Basis, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mechanism, Node, Omitted,
+    Scheduler, Service, ServicePort, Target,
 };
 
 /// The most elements that the frontends of one Service may take in one family: one for each
@@ -61,8 +61,13 @@ pub(super) fn limit(
         Basis::Source => 0,
         Basis::Chance | Basis::Turn | Basis::Load => seed_of(&node.name),
     };
-    targets.sort_by_cached_key(|target| (hash(target, seed), *target));
-    targets.truncate(most);
+    let mut ranked: Vec<_> = targets
+        .drain(..)
+        .map(|target| (hash(&target, seed), target))
+        .collect();
+    let _ = ranked.select_nth_unstable(most);
+    ranked.truncate(most);
+    targets.extend(ranked.into_iter().map(|(_, target)| target));
     targets.sort();
     Some(count)
 }
@@ -74,10 +79,18 @@ fn seed_of(name: &str) -> u64 {
 }
 
 /// The message about a port of which [`limit`] has removed endpoints.
-pub(super) fn limited(port: &ServicePort, count: usize, mechanism: Mechanism) -> String {
+pub(super) fn limited(
+    port: &ServicePort,
+    (family, count): (Family, usize),
+    (mechanism, scheduler): (Mechanism, Scheduler),
+) -> String {
+    let others = match scheduler.basis() {
+        Basis::Source => "all nodes use the same, and the others get none",
+        Basis::Chance | Basis::Turn | Basis::Load => "other nodes use others",
+    };
     format!(
-        "port {:?} has {count} endpoints: in mode {mechanism} each node sends its packets to \
-         {MOST_TARGETS} of them",
+        "port {:?} has {count} usable {family} endpoints: in mode {mechanism} this node sends packets to \
+         {MOST_TARGETS} of them; {others}",
         port.name
     )
 }

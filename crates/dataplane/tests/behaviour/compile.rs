@@ -152,8 +152,8 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
         assert_eq!(
             said,
             [format!(
-                "Service shop/web: spec.ports: port \"\" has 12000 endpoints: in mode {mechanism} each \
-                 node sends its packets to 5000 of them"
+                "Service shop/web: spec.ports: port \"\" has 12000 usable IPv4 endpoints: in mode \
+                 {mechanism} this node sends packets to 5000 of them; other nodes use others"
             )]
         );
         // A node leaves each of them out with a chance of 7 in 12.
