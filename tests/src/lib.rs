@@ -11,6 +11,7 @@ pub mod differential;
 pub mod extent;
 pub mod flag_reference;
 pub mod fleet;
+pub mod iptables_program;
 pub mod ipvs_support;
 pub mod kernel_rig;
 pub mod kernels;

@@ -10,6 +10,7 @@ use crds::condition::RULES_CONTESTED;
 use dataplane::{Family, Protocol};
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
+use tests::iptables_program::iptables_program;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{
     Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, Way, probe, start_server,
@@ -313,15 +314,7 @@ pub(crate) fn server(pod: u8) -> String {
 
 /// Returns the name of an iptables program: `suffix` is empty, `-save` or `-restore`.
 pub(crate) fn program(variant: Variant, family: Family, suffix: &str) -> String {
-    let family = match family {
-        Family::Ipv4 => "iptables",
-        Family::Ipv6 => "ip6tables",
-    };
-    let variant = match variant {
-        Variant::NfTables => "nft",
-        Variant::Legacy => "legacy",
-    };
-    format!("{family}-{variant}{suffix}")
+    format!("{}{suffix}", iptables_program(family, variant))
 }
 
 /// Runs `iptables` on the node of a workplace, with arguments that the shell splits.

@@ -11,6 +11,7 @@ use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family};
 use netlink::ipvs::{IpvsSocket, Operation};
 use testkit::address_plan as addresses;
+use tests::iptables_program::iptables_program;
 use xtables::Variant;
 
 use crate::agent::{self, Grain, Incident, Script};
@@ -244,7 +245,7 @@ impl Scenario<'_> {
 
     /// Writes chains with other names and contents that lead to one endpoint of each Service.
     fn leave_other_chains(&self, variant: Variant) -> Result<()> {
-        let iptables = format!("{} -w -t nat", iptables(self.family, variant));
+        let iptables = format!("{} -w -t nat", iptables_program(self.family, variant));
         let endpoint = addresses::pod_address(1, SERVING[0], self.family);
         let endpoint = SocketAddr::new(endpoint, SERVED);
         let mut lines = format!("{iptables} -N SIGNPOST-OLD\n");
@@ -281,7 +282,7 @@ impl Scenario<'_> {
                 format!("nft flush map {family} signpost services")
             }
             Mechanism::Iptables(variant) => {
-                let program = iptables(self.family, variant);
+                let program = iptables_program(self.family, variant);
                 let chains =
                     format!("{program}-save -t nat | sed -n 's/^:\\(SIGNPOST[^ ]*\\).*/\\1/p'");
                 format!(
@@ -324,16 +325,4 @@ fn nft_family(family: Family) -> &'static str {
         Family::Ipv4 => "ip",
         Family::Ipv6 => "ip6",
     }
-}
-
-fn iptables(family: Family, variant: Variant) -> String {
-    let family = match family {
-        Family::Ipv4 => "iptables",
-        Family::Ipv6 => "ip6tables",
-    };
-    let variant = match variant {
-        Variant::NfTables => "nft",
-        Variant::Legacy => "legacy",
-    };
-    format!("{family}-{variant}")
 }

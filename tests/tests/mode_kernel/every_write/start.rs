@@ -8,6 +8,7 @@ use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use serde_json::json;
 use testkit::address_plan as addresses;
+use tests::iptables_program::iptables_program;
 use tests::network::Way;
 use xtables::Variant;
 
@@ -206,7 +207,7 @@ impl Node {
                 "nft delete table ip6 signpost; nft flush map ip signpost nodeports".to_owned()
             }
             Mode::Iptables => {
-                let of = |family| iptables(family, self.variant);
+                let of = |family| iptables_program(family, self.variant);
                 let [v4, v6] = Family::ALL.map(of);
                 format!(
                     "{v6} -w -t nat -F; {v4}-save -t nat | sed -n 's/^:\\(SIGNPOST-NODE[^ ]*\\).*/\\1/p' |
@@ -287,7 +288,7 @@ fn other_priority() -> String {
 fn other_chains(variant: Variant) -> Result<String> {
     let mut lines = String::new();
     for family in Family::ALL {
-        let iptables = format!("{} -w -t nat", iptables(family, variant));
+        let iptables = format!("{} -w -t nat", iptables_program(family, variant));
         writeln!(lines, "{iptables} -N SIGNPOST-OLD")?;
         let at =
             |pod: (u8, u8)| SocketAddr::new(addresses::pod_address(pod.0, pod.1, family), SERVED);
@@ -313,16 +314,4 @@ fn other_chains(variant: Variant) -> Result<String> {
         }
     }
     Ok(lines)
-}
-
-fn iptables(family: Family, variant: Variant) -> String {
-    let family = match family {
-        Family::Ipv4 => "iptables",
-        Family::Ipv6 => "ip6tables",
-    };
-    let variant = match variant {
-        Variant::NfTables => "nft",
-        Variant::Legacy => "legacy",
-    };
-    format!("{family}-{variant}")
 }
