@@ -74,16 +74,29 @@ impl Order {
 /// FNV-1a with the final steps of MurmurHash3, so that every bit counts. Every node and every
 /// version must compute the same value.
 pub(crate) fn hash(to: &Target, seed: u64) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let begin = seed ^ 0xcbf2_9ce4_8422_2325;
+    let begin = seed ^ BASIS;
     let address = match to.address {
-        IpAddr::V4(address) => address.octets().iter().fold(begin, step),
-        IpAddr::V6(address) => address.octets().iter().fold(begin, step),
+        IpAddr::V4(address) => fnv(begin, &address.octets()),
+        IpAddr::V6(address) => fnv(begin, &address.octets()),
     };
-    let hash = to.port.get().to_be_bytes().iter().fold(address, step);
+    let hash = fnv(address, &to.port.get().to_be_bytes());
     let hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     hash ^ hash >> 33
+}
+
+/// A seed of [`hash`] that differs by `name`.
+pub(crate) fn seed_of(name: &str) -> u64 {
+    fnv(BASIS, name.as_bytes())
+}
+
+/// The first value of FNV-1a.
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a of `bytes`, continued from `hash`.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(hash, step)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The real agent in mode iptables and during switches between modes, with continuous traffic.
 
+mod changes_by_others;
 mod departures;
 mod every_write;
 mod handback;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::maglev::hash;
+use crate::maglev::{hash, seed_of};
 use crate::{
     Basis, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mechanism, Node, Omitted,
     Scheduler, Service, ServicePort, Target,
@@ -70,12 +70,6 @@ pub(super) fn limit(
     targets.extend(ranked.into_iter().map(|(_, target)| target));
     targets.sort();
     Some(count)
-}
-
-/// FNV-1a of a name.
-fn seed_of(name: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// The message about a port of which [`limit`] has removed endpoints.
