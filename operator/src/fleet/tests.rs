@@ -11,6 +11,7 @@ mod outage;
 mod preflight;
 mod progress;
 mod properties;
+mod refused_reports;
 mod returns;
 mod revisions;
 mod rollout;
@@ -33,6 +34,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::records::{Record, STAMP_MANAGER, SharedSpecs, SlimNode};
+
+/// A profile with mode iptables, which no node has at first.
+fn iptables(rollout: Value) -> Value {
+    json!({"mode": "iptables", "rollout": rollout})
+}
 
 /// A cluster with its operator.
 struct Cluster {

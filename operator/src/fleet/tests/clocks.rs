@@ -2,9 +2,9 @@
 //! configuration, they know from the API server. And clocks that are corrected while an operator runs.
 
 use jiff::SignedDuration;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{ClockOffset, Cluster};
+use super::{ClockOffset, Cluster, iptables};
 
 /// How many seconds the clock of an API server is ahead.
 const AHEAD: [i64; 3] = [-7200, 0, 7200];
@@ -29,10 +29,6 @@ impl Cluster {
         self.api_server_ahead = SignedDuration::ZERO;
         self.fleet.follow_clock(ClockOffset::default());
     }
-}
-
-fn iptables(rollout: Value) -> Value {
-    json!({"mode": "iptables", "rollout": rollout})
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! Outages of the way to the API server in a rollout: the operator reaches it, and the nodes do not.
 
 use jiff::SignedDuration;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Cluster, silence::Watched};
-
-fn iptables(rollout: Value) -> Value {
-    json!({"mode": "iptables", "rollout": rollout})
-}
+use super::{Cluster, iptables, silence::Watched};
 
 impl Watched {
     /// Lets time pass until this many nodes have the change.

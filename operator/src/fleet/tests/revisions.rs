@@ -3,11 +3,7 @@
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::Cluster;
-
-fn iptables(rollout: serde_json::Value) -> serde_json::Value {
-    json!({"mode": "iptables", "rollout": rollout})
-}
+use super::{Cluster, iptables};
 
 fn target(cluster: &Cluster) -> String {
     let status = cluster.status("default");

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::iptables;
 use super::silence::Watched;
-
-fn iptables(rollout: Value) -> Value {
-    json!({"mode": "iptables", "rollout": rollout})
-}
 
 /// Failure story T217. The agent was found to be silent only after the next wave had begun.
 #[test]

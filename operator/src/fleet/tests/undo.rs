@@ -5,11 +5,7 @@ use std::collections::BTreeMap;
 use crds::profile::progress::RolloutPhase;
 use serde_json::{Value, json};
 
-use super::{Cluster, handover::nodes_with};
-
-fn iptables(rollout: Value) -> Value {
-    json!({"mode": "iptables", "rollout": rollout})
-}
+use super::{Cluster, handover::nodes_with, iptables};
 
 fn target(cluster: &Cluster) -> String {
     let status = cluster.status("default");

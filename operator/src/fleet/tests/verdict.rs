@@ -4,11 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::Cluster;
-
-fn iptables(rollout: Value) -> Value {
-    json!({"mode": "iptables", "rollout": rollout})
-}
+use super::{Cluster, iptables};
 
 /// The conditions of a healthy agent.
 fn well() -> Value {
