@@ -278,7 +278,10 @@ impl Kernel {
             }),
             self.trial(
                 "keeps_connections_of_virtual_servers_through_a_flush",
-                |kernel| kernel.expect_named("drift_kernel", "ipvs/t356", 1),
+                |kernel| {
+                    kernel.expect_named("drift_kernel", "ipvs/t356", 1)?;
+                    kernel.expect_named("drift_kernel", "ipvs/t366", 1)
+                },
             ),
             self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
                 kernel.expect_named("others_on_the_node_kernel", "ipvs/", 7)

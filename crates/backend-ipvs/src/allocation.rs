@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataplane::PersistentMap;
+use dataplane::{PersistentMap, Target};
 use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Bytes, ElementData};
 
@@ -165,6 +165,46 @@ impl Found {
     /// Removes and returns the number of `owner`, so that it is used only once.
     pub(crate) fn take(&mut self, owner: &Owner) -> Option<u32> {
         self.0.remove(&owner.hash())
+    }
+
+    /// Gives owners without a number the virtual servers in `rules` that have no owner, have just the
+    /// endpoints that an owner needs, and choose as it does. An agent that starts after another
+    /// program has removed the table knows no more about them. Their connections go on, and the
+    /// endpoints are the right ones, whichever Service had them.
+    pub(crate) fn adopt<'a>(
+        &mut self,
+        rules: &Rules,
+        plans: impl Iterator<Item = &'a ServicePlan>,
+    ) {
+        let owned: BTreeSet<u32> = self.numbers().collect();
+        let orphans = rules
+            .servers
+            .iter()
+            .filter(|(number, _)| !owned.contains(number));
+        let mut by_endpoints: BTreeMap<BTreeSet<Target>, Vec<u32>> = BTreeMap::new();
+        for (number, server) in orphans {
+            let endpoints = server.open().collect();
+            by_endpoints.entry(endpoints).or_default().push(*number);
+        }
+        if by_endpoints.is_empty() {
+            return;
+        }
+        for (owner, need) in plans.flat_map(|plan| &plan.needs) {
+            if self.get(owner).is_some() {
+                continue;
+            }
+            let endpoints = need.chosen.iter().copied().collect();
+            let Some(numbers) = by_endpoints.get_mut(&endpoints) else {
+                continue;
+            };
+            let chooses_alike = |number: &u32| {
+                let server = rules.servers.get(number);
+                server.is_some_and(|server| server.server == need.server)
+            };
+            if let Some(first) = numbers.iter().position(chooses_alike) {
+                self.0.insert(owner.hash(), numbers.remove(first));
+            }
+        }
     }
 
     /// The numbers that have an owner.

@@ -182,6 +182,9 @@ impl<'a> Draft<'a> {
         let family = self.family;
         let plan = |service| (service, ServicePlan::of(desired, service, family));
         let plans: Vec<_> = services.iter().map(plan).collect();
+        if let Some(found) = &mut self.found {
+            found.adopt(self.near, plans.iter().map(|(_, plan)| plan));
+        }
         let known = |owner: &Owner| match &self.found {
             Some(found) => found.get(owner),
             None => self.near.allocation.get(owner),

@@ -164,7 +164,7 @@ fn main() -> Result<()> {
         }
     }
     let missing = find_ipvs(&["rr"])?;
-    let of_ipvs: [(&str, Test); 5] = [
+    let of_ipvs: [(&str, Test); 6] = [
         (
             "ipvs/t32_damage_to_the_table_is_repaired_without_a_periodic_check",
             agent::damage_in_mode_ipvs_is_repaired,
@@ -184,6 +184,10 @@ fn main() -> Result<()> {
         ("ipvs/a_node_with_ipv6_switched_off_is_served", || {
             lacking::ipv6_switched_off(Place::Ipvs)
         }),
+        (
+            "ipvs/t366_connections_outlive_a_flush_while_no_agent_runs",
+            pushed::connections_outlive_a_flush_while_no_agent_runs,
+        ),
     ];
     // A flush of nf_tables leaves the hooks of variant legacy.
     let places = [

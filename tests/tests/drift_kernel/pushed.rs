@@ -17,10 +17,11 @@ use dataplane::Family;
 use runtime::chain;
 use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
+use tests::lone_agent::LoneAgent;
 use tests::network::{Plan, PlannedNode, Topology};
 
 use crate::manifests;
-use crate::node::{Node, PROMPTLY, Place, SERVING};
+use crate::node::{Node, PROMPTLY, Place, SERVING, shell};
 
 /// The number of the Service, and the port of its endpoint.
 const SERVICE: u8 = 90;
@@ -38,15 +39,7 @@ const FLUSHES: usize = 5;
 /// (T358).
 pub(crate) fn connections_outlive_a_flushed_ruleset(place: Place) -> Result<()> {
     let node = Node::start(place)?;
-    let manifest = manifests::folder(&node.workplace().folder).join("pushing.yaml");
-    fs::write(manifest, service()?)?;
-    let mut received = Vec::new();
-    for family in Family::ALL {
-        lead_nowhere(&node, family)?;
-        listen(&node, family)?;
-        received.push((family, connect(&node, family)?));
-    }
-    wait_until_each_goes_on(&received)?;
+    let received = begin(&node)?;
     wait_for("the tables that keep the hooks", PROMPTLY, || {
         let tables = node.nft("list tables")?;
         let has = |family: &str| tables.contains(&format!("table {family} signpost-hooks-"));
@@ -58,6 +51,21 @@ pub(crate) fn connections_outlive_a_flushed_ruleset(place: Place) -> Result<()> 
         wait_until_each_goes_on(&received)?;
     }
     Ok(())
+}
+
+/// Failure story T366: in mode ipvs no agent ran while all tables were removed. The next one knew no owner
+/// of a virtual server, so it removed all of them with their connections.
+pub(crate) fn connections_outlive_a_flush_while_no_agent_runs() -> Result<()> {
+    let mut node = Node::start(Place::Ipvs)?;
+    let received = begin(&node)?;
+    let workplace = node.workplace().clone();
+    node.agent.kill()?;
+    shell(&workplace, "nft flush ruleset")?;
+    node.agent = LoneAgent::start(&workplace)?;
+    wait_for("the next agent", PROMPTLY, || {
+        Ok(node.answers()?.then_some(()))
+    })?;
+    wait_until_each_goes_on(&received)
 }
 
 /// Failure story T357: an administrator saved the ruleset of a node. When nftables.service was
@@ -94,6 +102,20 @@ pub(crate) fn a_saved_ruleset_can_be_loaded_again() -> Result<()> {
 pub(crate) fn find_unable() -> Option<String> {
     let error = KeptHooks::commit(Family::Ipv4).err()?;
     Some(chain(&error).to_string())
+}
+
+/// Connects to a Service whose endpoint sends over each connection, once over each family.
+fn begin(node: &Node) -> Result<Vec<(Family, Arc<AtomicU64>)>> {
+    let manifest = manifests::folder(&node.workplace().folder).join("pushing.yaml");
+    fs::write(manifest, service()?)?;
+    let mut received = Vec::new();
+    for family in Family::ALL {
+        lead_nowhere(node, family)?;
+        listen(node, family)?;
+        received.push((family, connect(node, family)?));
+    }
+    wait_until_each_goes_on(&received)?;
+    Ok(received)
 }
 
 /// Waits until the client of each connection has received more.

@@ -223,6 +223,11 @@ proptest! {
                 if !held.dataplane.services().is_empty() {
                     prop_assert_eq!(&repaired, &held.rules);
                     prop_assert_eq!(losing(family, &again.rules, &repaired), BTreeSet::new());
+                    // Another agent, after T366.
+                    let read = flushed(&held.rules, Elements::new());
+                    let repaired = backend.render(&held.dataplane, &read);
+                    prop_assert_eq!(losing(family, &read.rules, &repaired), BTreeSet::new());
+                    prop_assert!(repaired.servers == held.rules.servers);
                 }
                 let rules = backend.render(desired, &again);
                 let lost = losing(family, &again.rules, &rules);
@@ -238,6 +243,34 @@ proptest! {
             }
         }
     }
+}
+
+/// Failure story T366: the agent that finds the kernel after a flush is another one, and remembers nothing.
+#[test]
+fn t366_an_agent_that_remembers_nothing_adopts_virtual_servers_with_the_right_endpoints() {
+    let both = services(&[("shop/web", 1), ("shop/cart", 2)], Scheduler::RoundRobin);
+    let before = next(both.clone(), &Rendered::default());
+    let read = flushed(&before.rules, Elements::new());
+    let after = next(both, &read).rules;
+    assert_eq!(losing(Family::Ipv4, &read.rules, &after), BTreeSet::new());
+    let [first, second] = [1, 2].map(|last| after.marks(&frontend(last)));
+    assert!(first.is_disjoint(&second), "one for each");
+
+    let hashed = services(&[("shop/web", 1)], Scheduler::SourceHash);
+    let after = next(hashed, &read).rules;
+    let held: BTreeSet<_> = read
+        .rules
+        .servers
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
+    let mark = *after.marks(&frontend(1)).first().expect("it has one");
+    let number = number_of(mark).expect("it is one of them");
+    assert!(
+        !held.contains(&number),
+        "another scheduler, another virtual server"
+    );
+    assert_eq!(losing(Family::Ipv4, &read.rules, &after).len(), 2);
 }
 
 /// Failure story T358: another program removed more than the tables, or what an agent remembers is older
