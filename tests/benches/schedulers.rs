@@ -59,6 +59,8 @@ const OF_IPVS: [Scheduler; 13] = [
     Scheduler::Failover,
     Scheduler::Overflow,
 ];
+/// Kernels of Debian lack it.
+const TWOS: Scheduler = Scheduler::PowerOfTwo;
 
 /// What one scheduler costs.
 struct Cost {
@@ -105,7 +107,10 @@ fn main() -> Result<()> {
     match missing {
         Some(why) => skipped.push(format!("mode ipvs: {why}")),
         None => {
-            for scheduler in OF_IPVS {
+            let without_twos = find_ipvs(&["twos"])?;
+            let twos = without_twos.is_none().then_some(TWOS);
+            skipped.extend(without_twos.map(|why| format!("twos: {why}")));
+            for scheduler in OF_IPVS.into_iter().chain(twos) {
                 let open = || backend_ipvs::open(Path::new("/proc/sys"));
                 let cost = measure(Mechanism::Ipvs, scheduler, open)?;
                 print(Mechanism::Ipvs, scheduler, &cost, &mut first);
