@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use dataplane::{
-    Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, TrafficPolicy,
-    nearness, select,
+    Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, Target,
+    TrafficPolicy, nearness, select,
 };
 
 use super::answer::{EndpointAnswer, Usage};
@@ -15,6 +15,14 @@ struct InUse {
     cluster: bool,
     local: bool,
 }
+
+/// The endpoints to which the frontends of a port send packets in one family. In modes iptables and
+/// ipvs these are not all that are selected, where there are too many.
+struct Limited<'a>(Option<&'a Frontend>);
+
+/// Why a selected endpoint is not among them.
+const LIMITED: &str =
+    "in this mode the port has too many endpoints, and this node sends packets to others of them";
 
 /// Explains every endpoint of `port` in one family, in order. `frontends` are the frontends of the
 /// port.
@@ -36,7 +44,8 @@ pub(super) fn explain_endpoints<'a>(
             |endpoint: &&Endpoint| answer(endpoint, node, Usage::Unused, Some(because.clone()));
         return candidates.iter().map(unused).collect();
     }
-    let in_use = InUse::of(frontends);
+    let in_use = InUse::of(frontends.clone());
+    let limited = Limited::of(frontends, family);
     let selection = select(service, port, &candidates, node);
     let [chosen, chosen_here] = [selection.cluster, selection.local]
         .map(|list| -> BTreeSet<usize> { list.into_iter().collect() });
@@ -44,7 +53,10 @@ pub(super) fn explain_endpoints<'a>(
     let explain = |(position, endpoint): (usize, &&Endpoint)| {
         let cluster = in_use.cluster && chosen.contains(&position);
         let local = in_use.local && chosen_here.contains(&position);
-        let (usage, because) = judge(in_use, (cluster, local), endpoint, nearness, node);
+        let (usage, because) = match (cluster || local) && limited.leaves_out(endpoint) {
+            true => (Usage::Unused, Some(LIMITED.to_owned())),
+            false => judge(in_use, (cluster, local), endpoint, nearness, node),
+        };
         answer(endpoint, node, usage, because)
     };
     candidates.iter().enumerate().map(explain).collect()
@@ -100,16 +112,19 @@ fn why_not_ready(endpoint: &Endpoint) -> Option<&'static str> {
     draining.then_some("it is terminating, and other endpoints are ready")
 }
 
+fn target(endpoint: &Endpoint) -> Target {
+    Target {
+        address: endpoint.address,
+        port: endpoint.port,
+    }
+}
+
 fn answer(
     endpoint: &Endpoint,
     node: &Node,
     usage: Usage,
     because: Option<String>,
 ) -> EndpointAnswer {
-    let target = dataplane::Target {
-        address: endpoint.address,
-        port: endpoint.port,
-    };
     let zones = endpoint
         .hints
         .zones
@@ -121,7 +136,7 @@ fn answer(
         .iter()
         .map(|node| format!("node {node}"));
     EndpointAnswer {
-        address: target.to_string(),
+        address: target(endpoint).to_string(),
         node: endpoint.node.as_deref().map(str::to_owned),
         here: node.hosts(endpoint),
         ready: endpoint.readiness.ready,
@@ -143,5 +158,27 @@ impl InUse {
             cluster: frontends
                 .any(|frontend| frontend.kind != FrontendKind::ClusterIp || !local(frontend)),
         }
+    }
+}
+
+// === impl Limited ===
+
+impl<'a> Limited<'a> {
+    /// Reads one of `frontends`: those of a port have the same lists in a family.
+    fn of(mut frontends: impl Iterator<Item = &'a Frontend>, family: Family) -> Limited<'a> {
+        let is_of_family = |frontend: &&Frontend| {
+            let mut targets = frontend.cluster.iter().chain(frontend.local.iter());
+            let first = targets.next();
+            first.is_some_and(|target| Family::of(target.address) == family)
+        };
+        Limited(frontends.find(is_of_family))
+    }
+
+    fn leaves_out(&self, endpoint: &Endpoint) -> bool {
+        let target = target(endpoint);
+        self.0.is_some_and(|frontend| {
+            let mut lists = [&frontend.cluster, &frontend.local].into_iter();
+            lists.all(|list| list.binary_search(&target).is_err())
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Explanations of a Service: from its fields to its elements, or why it is not served.
 
 use catalog::Unserved;
-use dataplane::{ObjectKind, ObjectName, Rejection, ServiceKey};
+use dataplane::{Mechanism, ObjectKind, ObjectName, Rejection, ServiceKey};
 use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, till};
@@ -58,6 +58,22 @@ fn endpoints_that_are_not_chosen_say_why() {
     let text = World::new(&[(service, draining)]).answer("shop/till");
     let line = "not ready, serving, terminating: used, because it still serves,\n";
     assert!(text.contains(line), "{text}");
+}
+
+/// Failure story T347: `explain` called endpoints used to which this node sends no packet.
+#[test]
+fn t347_of_too_many_endpoints_those_of_other_nodes_say_why() {
+    let (service, _) = till(&[]);
+    let mut endpoints = mk_endpoints().udp("");
+    for number in 0..6_000_u32 {
+        let address = std::net::Ipv4Addr::from(0x6440_0000 + number);
+        endpoints = endpoints.ready(&format!("{address}:53"), "node-2");
+    }
+    let world = World::in_mode(Mechanism::Iptables, &[(service, endpoints.build())]);
+    let text = world.answer("shop/till");
+    let reason = "not used, because in this";
+    assert_eq!(text.matches(reason).count(), 1_000, "{text:.2000}");
+    assert_eq!(text.matches(": used\n").count(), 5_000);
 }
 
 #[test]
