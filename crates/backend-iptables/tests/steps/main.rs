@@ -135,6 +135,7 @@ fn expect_good_repair<const N: usize>(
             (packet, before, verdict(desired, packet))
         })
         .collect();
+    let is_repair = N > 1 || std::ptr::eq(old, new);
     for part in parts(backend, &held, desired) {
         held.replay(&part)
             .expect("every part of a step can be taken");
@@ -148,8 +149,10 @@ fn expect_good_repair<const N: usize>(
                 is_no_worse,
                 "{packet} is {between:?} on the way from {before:?} to {after:?}"
             );
+            // What is refused may be dropped for a moment of a repair: its sender tries again.
+            let waits = is_repair && *after == Verdict::Reject && between == Verdict::Drop;
             // Until a repair, damage may concern any Service.
-            if before.iter().all(|before| before == after) {
+            if !waits && before.iter().all(|before| before == after) {
                 laws::unrelated_services_notice_nothing(dataplanes, packet, &between);
             }
         }

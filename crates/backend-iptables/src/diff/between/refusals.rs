@@ -56,8 +56,13 @@ pub(super) fn keep_refusals(observed: &Rules, desired: &Rules, filter: &mut Tabl
             let mut changes = after.changes_since(before);
             // Desired chains are kept even if nothing leads to them: otherwise each of several
             // processes that are killed midway would remove what the previous one wrote.
+            let unused = changes.iter().filter(|(_, chain)| chain.is_none());
+            let unused: Vec<Arc<str>> = unused.map(|(name, _)| Arc::clone(name)).collect();
             changes.retain(|_, chain| chain.is_some());
             filter.put_tree(changes);
+            unused
+                .iter()
+                .for_each(|name| leave(&observed.filter, name, filter));
             let chain = Chain {
                 rules: refusals_entrance(after).into(),
                 ..empty()
@@ -92,6 +97,20 @@ pub(super) fn keep_refusals(observed: &Rules, desired: &Rules, filter: &mut Tabl
             rank: Rank::Inner,
         };
         filter.put(name, Some(chain));
+    }
+}
+
+/// Leaves a chain of `filter` as it is in `observed`, with the chains it leads to. Nothing in `filter`
+/// leads there, but as long as the previous entrance does, what it refuses must stay.
+fn leave(observed: &TableRules, name: &Arc<str>, filter: &mut TableRules) {
+    let Some(chain) = observed.chains().get(name) else {
+        return;
+    };
+    filter.insert(Arc::clone(name), Arc::clone(chain));
+    for next in chain.rules.iter().filter_map(Rule::leads_to) {
+        if filter.chains().get(next).is_none() {
+            leave(observed, next, filter);
+        }
     }
 }
 
