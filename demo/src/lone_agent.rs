@@ -216,8 +216,12 @@ impl LoneAgent {
 
     /// Returns the body at `path`. Fails for any other status than success.
     pub fn get(&self, path: &str) -> Result<String> {
+        self.get_within(path, self.workplace.deadline)
+    }
+
+    fn get_within(&self, path: &str, deadline: Duration) -> Result<String> {
         let url = format!("http://{ADDRESS}{path}");
-        let answer = self.workplace.node.get(&url, self.workplace.deadline)?;
+        let answer = self.workplace.node.get(&url, deadline)?;
         let (status, body) = (answer.status(), answer.into_body());
         ensure!(status.is_success(), "{path} answers {status}: {body}");
         Ok(body)
@@ -248,6 +252,11 @@ impl LoneAgent {
     /// (`name{label="value"}`). Fails if there is none.
     pub fn metric(&self, name: &str) -> Result<f64> {
         sum(&self.get("/metrics")?, name)
+    }
+
+    /// The same of an agent that may not answer. Fails after `deadline`, too.
+    pub fn metric_within(&self, name: &str, deadline: Duration) -> Result<f64> {
+        sum(&self.get_within("/metrics", deadline)?, name)
     }
 
     /// Returns the reported status of the node; `None` before the first report.

@@ -4,6 +4,7 @@
 pub(crate) mod start;
 pub(crate) mod switch;
 
+mod damage;
 mod questions;
 
 use std::fs::{self, File};
@@ -108,16 +109,20 @@ impl Tracer {
         Tracer::start(stage, process, &["-p", &thread], pace)
     }
 
+    /// The same of an agent that this stops and does not continue.
+    fn of_stopped(stage: &Stage, pace: Pace) -> Result<Tracer> {
+        let process = stage.agent()?.process_id();
+        kill_process(process_of(process)?, Signal::STOP)?;
+        wait_for_stop(process)?;
+        Tracer::attach(stage, pace)
+    }
+
     /// Starts an agent and lists its calls from the first one on: those of all threads, because the one
     /// that writes comes later.
     fn of_start(stage: &mut Stage, pace: Pace) -> Result<Tracer> {
         stage.start_stopped_agent()?;
         let process = stage.agent()?.process_id();
-        wait_for("the process to stop", PROMPTLY, || {
-            let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-            let state = stat.rsplit(") ").next().unwrap_or_default();
-            Ok(state.starts_with('T').then_some(()))
-        })?;
+        wait_for_stop(process)?;
         let number = process.to_string();
         let tracer = Tracer::start(stage, process, &["-f", "-p", &number], pace)?;
         tracer.signal(Signal::CONT)?;
@@ -142,7 +147,7 @@ impl Tracer {
             trace: File::open(trace).context("strace writes a list")?,
             unfinished: String::new(),
             calls: Calls::default(),
-            agent: Pid::from_raw(i32::try_from(process)?).context("it is a process")?,
+            agent: process_of(process)?,
             resumed: 0,
         })
     }
@@ -173,7 +178,9 @@ impl Tracer {
                 }
                 thread::sleep(A_MOMENT);
             }
-            Ok(is_done()?.then_some(false))
+            // One that stands still answers no question.
+            let goes_on = self.observe_calls()?.stops == self.resumed;
+            Ok((goes_on && is_done()?).then_some(false))
         })
     }
 
@@ -195,6 +202,18 @@ impl Tracer {
         }
         Ok(self.calls)
     }
+}
+
+fn process_of(number: u32) -> Result<Pid> {
+    Pid::from_raw(i32::try_from(number)?).context("it is a process")
+}
+
+fn wait_for_stop(process: u32) -> Result<()> {
+    wait_for("the process to stop", PROMPTLY, || {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        Ok(state.starts_with('T').then_some(()))
+    })
 }
 
 fn wait_for_attachment(strace: &mut Process, traced: &str) -> Result<()> {

@@ -16,26 +16,23 @@ const FOR_AN_ANSWER: Duration = Duration::from_secs(5);
 /// that, it gets what it got without rules, or no answer.
 pub(super) struct Questions(Vec<Client>);
 
-struct Client {
-    way: Way,
-    servers: Vec<String>,
-    at_first: Option<Outcome>,
-    is_served: bool,
+/// A client of a Service.
+pub(super) struct Client {
+    pub(super) way: Way,
+    /// The servers of the Service.
+    pub(super) servers: Vec<String>,
+    /// What it got when it was asked for the first time.
+    pub(super) at_first: Option<Outcome>,
+    /// Whether it must be served.
+    pub(super) is_served: bool,
 }
 
 // === impl Questions ===
 
 impl Questions {
-    /// Asks for the first time, each of these ways to a Service with these servers. Fails if they are to be
-    /// served already and one is not.
-    pub(super) fn begin(ways: Vec<(Way, Vec<String>)>, are_served: bool) -> Result<Questions> {
-        let clients = ways.into_iter().map(|(way, servers)| Client {
-            way,
-            servers,
-            at_first: None,
-            is_served: are_served,
-        });
-        let mut questions = Questions(clients.collect());
+    /// Asks for the first time. Fails if one is to be served already and is not.
+    pub(super) fn begin(clients: Vec<Client>) -> Result<Questions> {
+        let mut questions = Questions(clients);
         questions.ask("at first")?;
         Ok(questions)
     }

@@ -1,18 +1,22 @@
-//! The agent is killed after each write of its start. Failure stories T328, T329 and T345.
+//! The agent is killed after each write of its start, or of a repair while it runs. Failure stories T328, T329,
+//! T345 and T349.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
+use rustix::process::Signal;
 use serde_json::json;
 use testkit::address_plan as addresses;
 use tests::iptables_program::iptables_program;
 use tests::network::Way;
 use xtables::Variant;
 
-use super::questions::Questions;
+use super::damage::{Damage, remove_everything, remove_part, run_shell};
+use super::questions::{Client, Questions};
 use super::{After, FEW, Pace, Tracer};
 use crate::manifests::{self, NODE_PORT};
 use crate::stage::{SERVED, SERVING, SERVING_ELSEWHERE, Stage, server};
@@ -22,8 +26,16 @@ const ANOTHER: (&str, u8) = ("other-0", 20);
 /// A Service that comes while no agent runs, and the last number of its cluster IPs.
 const LATE: (&str, u8) = ("late", 90);
 
+/// The families of which an agent that starts, and one that runs, finds no rules and of the other one no node
+/// ports.
+const LOST_BEFORE: Family = Family::Ipv6;
+const LOST_WHILE_RUNNING: Family = Family::Ipv4;
+/// The metric of repairs, and how long an agent takes to tell it.
+const REPAIRS: &str = "signpost_drift_total";
+const FOR_A_METRIC: Duration = Duration::from_millis(500);
+
 /// The names of the tests.
-pub(crate) const STORIES: [(&str, Start); 4] = [
+pub(crate) const STORIES: [(&str, Start); 6] = [
     (
         "t328_no_write_of_a_start_refuses_anybody_and_one_that_is_killed_is_completed",
         Start::Nothing,
@@ -40,9 +52,17 @@ pub(crate) const STORIES: [(&str, Start); 4] = [
         "t345_no_write_of_a_new_configuration_harms_anybody_and_one_that_is_killed_is_completed",
         Start::AnotherConfiguration,
     ),
+    (
+        "t349_no_write_of_a_running_agents_repair_harms_others_and_one_that_is_killed_is_completed",
+        Start::Running(Damage::Part),
+    ),
+    (
+        "t349_no_write_of_a_repair_after_a_flush_refuses_anybody_and_one_that_is_killed_is_completed",
+        Start::Running(Damage::Everything),
+    ),
 ];
 
-/// What an agent finds when it starts.
+/// What an agent finds when it starts, or meets while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// No rules.
@@ -54,6 +74,8 @@ pub(crate) enum Start {
     AnotherLayout,
     /// The rules of another configuration.
     AnotherConfiguration,
+    /// The agent runs, and another program removes rules.
+    Running(Damage),
 }
 
 /// The settings of the profile.
@@ -70,6 +92,8 @@ struct Node {
     start: Start,
     mode: Mode,
     variant: Variant,
+    /// How many repairs a running agent had counted before the damage.
+    repairs_before: f64,
 }
 
 /// Between any two writes of a start, and after whichever the agent is killed, no client is refused or gets to
@@ -89,6 +113,7 @@ pub(crate) fn is_completed(start: Start, mode: Mode, variant: Variant) -> Result
         start,
         mode,
         variant,
+        repairs_before: 0.0,
     };
     let all = node.undisturbed()?;
     let writes = After::asked().of(1..=all);
@@ -103,36 +128,32 @@ pub(crate) fn is_completed(start: Start, mode: Mode, variant: Variant) -> Result
 // === impl Node ===
 
 impl Node {
-    /// Starts an agent and asks after each write. Returns the number of writes.
+    /// Lets the agent write, and asks after each write. Returns the number of writes.
     fn undisturbed(&mut self) -> Result<usize> {
-        let mut questions = self.prepare()?;
-        let mut tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
-        let (stage, mode) = (&self.stage, self.mode);
+        let (mut questions, mut tracer) = self.begin()?;
         let mut writes = 0;
         let look = |write| {
             writes = write;
             questions.ask(&format!("after write {write}"))
         };
-        tracer.reach(usize::MAX, || stage.is_settled(mode), look)?;
+        tracer.reach(usize::MAX, || self.is_done(), look)?;
         tracer.kill()?;
         ensure!(writes > 1, "{writes} writes tell little");
         self.finish(questions)?;
         Ok(writes)
     }
 
-    /// Starts an agent that is killed after this write, and another one.
+    /// Lets the agent write until it is killed after this write, and starts another one.
     fn killed(&mut self, write: usize) -> Result<()> {
-        let mut questions = self.prepare()?;
-        let mut tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
-        let (stage, mode) = (&self.stage, self.mode);
-        let reached = tracer.reach(write, || stage.is_settled(mode), |_| Ok(()))?;
+        let (mut questions, mut tracer) = self.begin()?;
+        let reached = tracer.reach(write, || self.is_done(), |_| Ok(()))?;
         ensure!(reached, "there was no such write");
         tracer.kill()?;
         questions.ask("after its end")?;
         self.stage.agent = None;
         self.stage.start_agent()?;
         questions.ask("while the next one starts")?;
-        self.stage.expect_mode(mode)?;
+        self.stage.expect_mode(self.mode)?;
         self.finish(questions)
     }
 
@@ -148,9 +169,8 @@ impl Node {
         self.stage.kill_agent()
     }
 
-    /// Makes what an agent is to find, and asks those who must be served all the time, or at a start
-    /// everybody.
-    fn prepare(&mut self) -> Result<Questions> {
+    /// Makes what an agent is to find, asks for the first time, and lets the agent begin.
+    fn begin(&mut self) -> Result<(Questions, Tracer)> {
         self.stage.agent = None;
         self.stage.clean_up()?;
         self.configure(Settings::Usual)?;
@@ -159,15 +179,44 @@ impl Node {
         self.stage.apply(&format!("{another}-endpoints"), &slices)?;
         match self.start {
             Start::Nothing => {}
-            Start::Damaged => self.damage()?,
+            Start::Damaged => self.find_damage()?,
             Start::AnotherLayout => self.lay_out_otherwise()?,
             Start::AnotherConfiguration => {
                 self.configure(Settings::Other)?;
                 self.program()?;
                 self.configure(Settings::Usual)?;
             }
+            Start::Running(damage) => return self.meet(damage),
         }
-        Questions::begin(self.ways()?, self.start != Start::Nothing)
+        let questions = Questions::begin(self.clients()?)?;
+        let tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
+        Ok((questions, tracer))
+    }
+
+    /// Stops a running agent, damages its rules, and lets it go on.
+    fn meet(&mut self, damage: Damage) -> Result<(Questions, Tracer)> {
+        self.stage.start_agent()?;
+        self.stage.expect_mode(self.mode)?;
+        self.repairs_before = self.stage.agent()?.metric(REPAIRS)?;
+        let tracer = Tracer::of_stopped(&self.stage, Pace::Stopping)?;
+        match damage {
+            Damage::Part => remove_part(&self.stage, self.mode, self.variant, LOST_WHILE_RUNNING)?,
+            Damage::Everything => remove_everything(&self.stage, self.mode, self.variant)?,
+        }
+        let questions = Questions::begin(self.clients()?)?;
+        tracer.signal(Signal::CONT)?;
+        Ok((questions, tracer))
+    }
+
+    /// Whether the agent has written everything. It does not stand still.
+    fn is_done(&self) -> Result<bool> {
+        let Start::Running(damage) = self.start else {
+            return self.stage.is_settled(self.mode);
+        };
+        let repairs = damage.repairs(self.mode) + self.repairs_before;
+        // It may stand still before it answers.
+        let counted = self.stage.agent()?.metric_within(REPAIRS, FOR_A_METRIC);
+        Ok(counted.is_ok_and(|counted| counted >= repairs))
     }
 
     /// Requests the mode with these settings, without periodic checks, which would be calls.
@@ -193,7 +242,8 @@ impl Node {
         self.stage.kill_agent()
     }
 
-    fn damage(&mut self) -> Result<()> {
+    /// Leaves rules of which another program has removed some before Services have changed.
+    fn find_damage(&mut self) -> Result<()> {
         let (late, number) = LATE;
         for (name, slices) in manifests::other_endpoints(FEW, &SERVING[..1]).skip(1) {
             self.stage.apply(&name, &slices)?;
@@ -202,20 +252,7 @@ impl Node {
             self.stage.remove(late)?;
         }
         self.program()?;
-        self.shell(match self.mode {
-            Mode::Nftables => {
-                "nft delete table ip6 signpost; nft flush map ip signpost nodeports".to_owned()
-            }
-            Mode::Iptables => {
-                let of = |family| iptables_program(family, self.variant);
-                let [v4, v6] = Family::ALL.map(of);
-                format!(
-                    "{v6} -w -t nat -F; {v4}-save -t nat | sed -n 's/^:\\(SIGNPOST-NODE[^ ]*\\).*/\\1/p' |
-                     while read chain; do {v4} -w -t nat -F $chain; done"
-                )
-            }
-            Mode::Ipvs => "nft delete table ip6 signpost-ipvs".to_owned(),
-        })?;
+        remove_part(&self.stage, self.mode, self.variant, LOST_BEFORE)?;
         for (name, slices) in manifests::other_endpoints(FEW, &SERVING).skip(1) {
             self.stage.apply(&name, &slices)?;
         }
@@ -226,18 +263,18 @@ impl Node {
         match self.mode {
             Mode::Nftables => {
                 self.program()?;
-                self.shell(other_priority())
+                run_shell(&self.stage, &other_priority())
             }
-            Mode::Iptables => self.shell(other_chains(self.variant)?),
+            Mode::Iptables => run_shell(&self.stage, &other_chains(self.variant)?),
             Mode::Ipvs => bail!("no other layout of it is known"),
         }
     }
 
-    /// The ways of those who are asked, each with the servers of its Service.
-    fn ways(&self) -> Result<Vec<(Way, Vec<String>)>> {
+    /// Those who are asked. Who is served when the agent begins must be all the time.
+    fn clients(&self) -> Result<Vec<Client>> {
         let (_, number) = ANOTHER;
         let of_web = SERVING.map(server).to_vec();
-        let mut ways = Vec::new();
+        let mut clients = Vec::new();
         for way in self.stage.ways()? {
             let to_another = (way.from == "a pod").then(|| Way {
                 destination: SocketAddr::new(
@@ -246,25 +283,28 @@ impl Node {
                 ),
                 ..way.clone()
             });
-            ways.push((way, of_web.clone()));
-            ways.extend(to_another.map(|way| (way, vec![server(SERVING_ELSEWHERE)])));
+            clients.push(self.client(way, of_web.clone()));
+            let of_another = vec![server(SERVING_ELSEWHERE)];
+            clients.extend(to_another.map(|way| self.client(way, of_another)));
         }
-        if self.start == Start::Damaged {
-            ways.retain(|(way, _)| {
-                way.destination.is_ipv4() && way.destination.port() != NODE_PORT
-            });
-        }
-        Ok(ways)
+        Ok(clients)
     }
 
-    fn shell(&self, lines: String) -> Result<()> {
-        let mut command = self.stage.node()?.command("sh");
-        command.args(["-e", "-c", &lines]);
-        command.env("XTABLES_LOCKFILE", self.stage.lock()?);
-        let output = command.output().context("unable to run sh")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{lines}: {errors}");
-        Ok(())
+    fn client(&self, way: Way, servers: Vec<String>) -> Client {
+        let is_left =
+            |lost| Family::of(way.destination.ip()) != lost && way.destination.port() != NODE_PORT;
+        let is_served = match self.start {
+            Start::Nothing | Start::Running(Damage::Everything) => false,
+            Start::Damaged => is_left(LOST_BEFORE),
+            Start::Running(Damage::Part) => is_left(LOST_WHILE_RUNNING),
+            Start::AnotherLayout | Start::AnotherConfiguration => true,
+        };
+        Client {
+            way,
+            servers,
+            at_first: None,
+            is_served,
+        }
     }
 }
 
