@@ -265,7 +265,7 @@ impl Kernel {
             ),
             self.trial("completes_a_start_of_mode_ipvs_that_was_killed", |kernel| {
                 let name = "killed_is_completed::of_mode_ipvs";
-                kernel.expect_named("mode_kernel", name, 3)
+                kernel.expect_named("mode_kernel", name, 5)
             }),
             self.trial("harms_nobody_where_an_allocation_fails", |kernel| {
                 kernel.expect_named("steps_kernel", "t327", 4)
