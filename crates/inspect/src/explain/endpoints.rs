@@ -1,6 +1,7 @@
 //! Explains why each endpoint of a port is used or not used. Pure.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dataplane::{
     Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, Target,
@@ -16,9 +17,12 @@ struct InUse {
     local: bool,
 }
 
-/// The endpoints to which the frontends of a port send packets in one family. In modes iptables and
-/// ipvs these are not all that are selected, where there are too many.
-struct Limited<'a>(Option<&'a Frontend>);
+/// The endpoints to which the frontends of a port send packets. In modes iptables and ipvs these are
+/// not all that are selected, where there are too many.
+struct Programmed<'a> {
+    cluster: Vec<&'a Arc<[Target]>>,
+    local: Vec<&'a Arc<[Target]>>,
+}
 
 /// Why a selected endpoint is not among them.
 const LIMITED: &str =
@@ -45,17 +49,21 @@ pub(super) fn explain_endpoints<'a>(
         return candidates.iter().map(unused).collect();
     }
     let in_use = InUse::of(frontends.clone());
-    let limited = Limited::of(frontends, family);
+    let programmed = Programmed::of(frontends);
     let selection = select(service, port, &candidates, node);
     let [chosen, chosen_here] = [selection.cluster, selection.local]
         .map(|list| -> BTreeSet<usize> { list.into_iter().collect() });
     let nearness = nearness(&candidates, node);
     let explain = |(position, endpoint): (usize, &&Endpoint)| {
-        let cluster = in_use.cluster && chosen.contains(&position);
-        let local = in_use.local && chosen_here.contains(&position);
-        let (usage, because) = match (cluster || local) && limited.leaves_out(endpoint) {
-            true => (Usage::Unused, Some(LIMITED.to_owned())),
-            false => judge(in_use, (cluster, local), endpoint, nearness, node),
+        let selected = [
+            in_use.cluster && chosen.contains(&position),
+            in_use.local && chosen_here.contains(&position),
+        ];
+        let [cluster, local] = programmed.among(selected, endpoint);
+        let (usage, because) = judge(in_use, (cluster, local), endpoint, nearness, node);
+        let because = match [cluster, local] == selected {
+            true => because,
+            false => Some(LIMITED.to_owned()),
         };
         answer(endpoint, node, usage, because)
     };
@@ -161,24 +169,36 @@ impl InUse {
     }
 }
 
-// === impl Limited ===
+// === impl Programmed ===
 
-impl<'a> Limited<'a> {
-    /// Reads one of `frontends`: those of a port have the same lists in a family.
-    fn of(mut frontends: impl Iterator<Item = &'a Frontend>, family: Family) -> Limited<'a> {
-        let is_of_family = |frontend: &&Frontend| {
-            let mut targets = frontend.cluster.iter().chain(frontend.local.iter());
-            let first = targets.next();
-            first.is_some_and(|target| Family::of(target.address) == family)
+impl<'a> Programmed<'a> {
+    fn of(frontends: impl Iterator<Item = &'a Frontend>) -> Programmed<'a> {
+        let mut programmed = Programmed {
+            cluster: Vec::new(),
+            local: Vec::new(),
         };
-        Limited(frontends.find(is_of_family))
+        for frontend in frontends {
+            for (lists, list) in [
+                (&mut programmed.cluster, &frontend.cluster),
+                (&mut programmed.local, &frontend.local),
+            ] {
+                // Frontends share their lists.
+                if !lists.iter().any(|known| Arc::ptr_eq(known, list)) {
+                    lists.push(list);
+                }
+            }
+        }
+        programmed
     }
 
-    fn leaves_out(&self, endpoint: &Endpoint) -> bool {
+    /// In which of the lists, cluster and local, an endpoint is that is `selected` for them.
+    fn among(&self, selected: [bool; 2], endpoint: &Endpoint) -> [bool; 2] {
         let target = target(endpoint);
-        self.0.is_some_and(|frontend| {
-            let mut lists = [&frontend.cluster, &frontend.local].into_iter();
-            lists.all(|list| list.binary_search(&target).is_err())
-        })
+        let is_in = |lists: &[&Arc<[Target]>]| {
+            let mut lists = lists.iter();
+            lists.any(|list| list.binary_search(&target).is_ok())
+        };
+        let [cluster, local] = selected;
+        [cluster && is_in(&self.cluster), local && is_in(&self.local)]
     }
 }

@@ -13,7 +13,7 @@ use crate::fixed_chains::{
 };
 use crate::rules::{Chain, Rank, Rules};
 use crate::table_rules::TableRules;
-use crate::tree::Entry;
+use crate::tree::{Entry, TreeChanges};
 use crate::trees::TreeName;
 
 /// A key that was refused and is no longer to be refused.
@@ -53,16 +53,14 @@ pub(super) fn keep_refusals(observed: &Rules, desired: &Rules, filter: &mut Tabl
     }
     for (tree, entrance) in ENTRANCES {
         if let (Some(before), Some(after)) = (desired.trees.get(tree), trees.get(tree)) {
-            let mut changes = after.changes_since(before);
+            let changes = after.changes_since(before);
             // Desired chains are kept even if nothing leads to them: otherwise each of several
             // processes that are killed midway would remove what the previous one wrote.
-            let unused = changes.iter().filter(|(_, chain)| chain.is_none());
-            let unused: Vec<Arc<str>> = unused.map(|(name, _)| Arc::clone(name)).collect();
-            changes.retain(|_, chain| chain.is_some());
-            filter.put_tree(changes);
-            unused
-                .iter()
-                .for_each(|name| leave(&observed.filter, name, filter));
+            let (used, unused) = changes.into_iter().partition(|(_, chain)| chain.is_some());
+            filter.put_tree(used);
+            for name in TreeChanges::into_keys(unused) {
+                leave(&observed.filter, &name, filter);
+            }
             let chain = Chain {
                 rules: refusals_entrance(after).into(),
                 ..empty()

@@ -76,6 +76,31 @@ fn t347_of_too_many_endpoints_those_of_other_nodes_say_why() {
     assert_eq!(text.matches(": used\n").count(), 5_000);
 }
 
+/// The same story: frontends of one port with different policies do not have the same endpoints.
+#[test]
+fn t347_an_endpoint_is_used_if_any_frontend_of_the_port_has_it() {
+    let service = mk_service("shop/cart")
+        .cluster_ip("10.96.0.10")
+        .port("", 80)
+        .node_port(30080)
+        .internal_local()
+        .build();
+    let endpoints = mk_endpoints()
+        .tcp("")
+        .ready("10.0.1.5:8080", "node-1")
+        .ready("10.0.2.7:8080", "node-2")
+        .build();
+    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
+        let world = World::in_mode(mechanism, &[(service.clone(), endpoints.clone())]);
+        let text = world.answer("shop/cart");
+        assert!(!text.contains("too many"), "{text}");
+        assert!(
+            text.contains("10.0.1.5:8080 on node-1 (here), ready: used\n"),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn what_is_not_served_says_why() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
