@@ -21,7 +21,6 @@ use tracing::debug;
 
 use crate::board::Board;
 use crate::jitter::{fraction, jittered, spread};
-use crate::support::has_address;
 
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
@@ -176,7 +175,7 @@ fn address_of(desired: &Dataplane) -> Option<SocketAddr> {
                 port,
             } if frontend.kind == FrontendKind::ClusterIp
                 && !frontend.cluster.is_empty()
-                && has_address(desired, key.family()) =>
+                && desired.node().has_address(key.family()) =>
             {
                 Some(SocketAddr::new(*address, port.get()))
             }

@@ -1,5 +1,7 @@
 //! The values that the tasks of the agent share: always the latest of each, never a queue.
 
+mod handover_agent;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,6 +10,7 @@ use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
+use handover::ServingState;
 use modes::{MechanismState, RulesByMechanism, VariantScan};
 use reconciler::{Report, RunningSync};
 use serde_json::Value;
@@ -18,9 +21,7 @@ use crate::api_service::ApiServiceState;
 use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
 use crate::latency::Latencies;
-use crate::rules_writer::RulesWriter;
-use crate::serving_state::ServingState;
-use foreign_proxy::ForeignProxyScan;
+use foreign_proxy::{ForeignProxyScan, RulesWriter};
 
 /// Values that the parts of the agent share. Each has one writer, which posts it; readers get the
 /// latest value, or wait for a change.
@@ -306,6 +307,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 pub(crate) mod tests {
     use crds::NodeProxySpec;
+    use foreign_proxy::process::KubeProxy;
+    use foreign_proxy::{Found, Mechanism};
 
     use super::*;
     use crate::engine::{Engine, MissingAssignment};
@@ -319,6 +322,43 @@ pub(crate) mod tests {
             reason: String::new(),
             unreadable: Vec::new(),
         }))
+    }
+
+    fn scan(kube_proxy: KubeProxy) -> ForeignProxyScan {
+        let rules = [(Mechanism::Nftables, BTreeSet::from([Family::Ipv4]))];
+        let found = Found {
+            rules: rules.into(),
+            ..Found::default()
+        };
+        ForeignProxyScan::Seen(found, kube_proxy)
+    }
+
+    /// Failure story T330. The rules that are left are those of a kube-proxy that runs, or that was started again.
+    #[test]
+    fn t330_after_a_change_by_another_program_it_counts_what_is_seen_from_then_on() {
+        let answers = || {
+            scan(KubeProxy::Answers {
+                at: "127.0.0.1:10249",
+            })
+        };
+        let silent = || scan(KubeProxy::Silent);
+        let board = Board::new();
+        let may_run = || board.rules_writer().may_run_silently(&silent());
+        board.post_scan(answers());
+        board.post_others();
+        board.post_scan(answers());
+        board.post_scan(silent());
+        assert!(
+            !may_run(),
+            "it changed rules, answered again, and was stopped"
+        );
+        board.post_scan(answers());
+        board.post_others();
+        board.post_scan(silent());
+        assert!(
+            may_run(),
+            "another one was started, and the agent has its ports"
+        );
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::Context;
 use modes::{Variants, lock_at, open_without_listener};
 use reconciler::SystemClock;
+use runtime::KeptFile;
+use source::{last_good, last_node};
 
 use crate::arguments::Cleanup;
-use crate::kept_file::KeptFile;
 use crate::metrics::lock_waits;
-use crate::{handover, last_good, last_node, serving_state};
 
 /// Removes Signpost's tables and chains, and the agent's files in the state directory. Returns the
 /// text to print. Succeeds if there is nothing to remove.
@@ -30,7 +30,7 @@ pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
 }
 
 fn remove_kept(state: &Path) -> anyhow::Result<()> {
-    for name in [last_good::FILE, last_node::FILE, serving_state::FILE] {
+    for name in [last_good::FILE, last_node::FILE, handover::HANDBACK_FILE] {
         KeptFile::within(state, name).commit_removal()?;
     }
     let socket = state.join(handover::SOCKET);
@@ -65,7 +65,7 @@ mod tests {
         let files = [
             last_good::FILE,
             last_node::FILE,
-            serving_state::FILE,
+            handover::HANDBACK_FILE,
             handover::SOCKET,
         ];
         for name in files.into_iter().chain(["of-another-program"]) {

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use crds::NodeProxyStatus;
 use crds::node_proxy::Heartbeat;
 use foreign_proxy::ANSWERED_BY;
-use inspect::Agreement;
 
 use crate::board::Board;
 use crate::conntrack::observe_fill;
@@ -29,10 +28,6 @@ struct Sources {
     queries: EngineQueries,
     turns: QueryLimit,
 }
-
-/// The header of an explanation or a trace that says whether the kernel agrees with the desired
-/// state.
-pub(crate) const AGREEMENT: &str = "x-agreement";
 
 /// Returns the routes below `/debug`.
 pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
@@ -91,14 +86,6 @@ async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
         ..NodeProxyStatus::clone(&board.status().borrow())
     };
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-/// Reads the agreement from the headers of an answer. Without that header, the answer compares
-/// nothing and agrees.
-pub(crate) fn agreement_of(headers: &HeaderMap) -> Agreement {
-    let said = headers.get(AGREEMENT);
-    let differs = said.is_some_and(|said| said == Agreement::Differs.as_str());
-    Agreement::from(!differs)
 }
 
 // === impl Sources ===

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crds::event;
 use foreign_proxy::virtual_servers::{IdleRemoval, Remaining};
 use foreign_proxy::{Ending, ForeignProxyScan, Found, Scanner, finding};
+use handover::ServingState;
 use runtime::{CancellationToken, chain};
 use tokio::sync::watch::Receiver;
 use tokio::task::spawn_blocking;
@@ -14,7 +15,6 @@ use tracing::{info, warn};
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
-use crate::serving_state::ServingState;
 
 /// The time between two scans while another proxy is present, and after another program has changed
 /// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules

@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::Family;
-use reconciler::{Activity, FamilySync, Report};
-
-use crate::support::{Support, support};
+use reconciler::{Activity, FamilySync, Report, Support, support};
 
 /// The queued and programmed updates of each family. Cheap to clone; clones share the same state.
 #[derive(Debug, Clone, Default)]

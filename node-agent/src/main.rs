@@ -21,14 +21,10 @@ mod engine;
 mod engine_query;
 mod events;
 mod foreign_proxy_watch;
-mod handover;
 mod health_answer;
 mod health_proxy;
 mod heartbeat;
-mod kept_file;
 mod kube_proxy_routes;
-mod last_good;
-mod last_node;
 mod latency;
 mod metrics;
 mod node_config;
@@ -39,25 +35,23 @@ mod process;
 mod process_settings;
 mod relay;
 mod reporter;
-mod rules_writer;
 mod running;
 mod servers;
 mod service_health;
-mod serving_state;
 mod status;
-mod support;
 mod variant_scan;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use handover::{WarningPolicy, What};
+use http::HeaderValue;
 use inspect::{Agreement, PacketSpec, Question};
 use node_agent::arguments;
 use runtime::{GRACE, chain, jitter};
 
-use crate::arguments::{Arguments, Command, Explain, Show, Target, Trace};
-use crate::handover::What;
+use crate::arguments::{Arguments, Command, Explain, Handover, Show, Target, Trace};
 use crate::node_lock::NodeLock;
 
 /// The exit code when the kernel differs from the desired state. 1 means that there is no answer, 2
@@ -83,8 +77,8 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
         Command::Show(arguments) => show(&arguments).map(plain),
-        Command::Takeover(handover) => handover::ask(What::Takeover, &handover).map(plain),
-        Command::Handback(handover) => handover::ask(What::Handback, &handover).map(plain),
+        Command::Takeover(handover) => ask_for(What::Takeover, &handover).map(plain),
+        Command::Handback(handover) => ask_for(What::Handback, &handover).map(plain),
         Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup).map(plain),
     };
     match printed {
@@ -127,6 +121,16 @@ fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)
 }
 
+/// Asks the running agent for a handover.
+fn ask_for(what: What, arguments: &Handover) -> anyhow::Result<String> {
+    let effort = match (arguments.dry_run, arguments.force) {
+        (true, _) => WarningPolicy::DryRun,
+        (false, true) => WarningPolicy::Forced,
+        (false, false) => WarningPolicy::Careful,
+    };
+    handover::ask(what, &arguments.state, effort)
+}
+
 /// Prints a part of the running agent's state. Asks over the agent's socket only: another program
 /// may listen on the port, and its metrics would look alike.
 fn show(arguments: &Show) -> anyhow::Result<String> {
@@ -167,7 +171,8 @@ fn ask_agent(
         response.headers().contains_key(foreign_proxy::ANSWERED_BY),
         "another program, such as kube-proxy, answers at {address}: give the agent's --state directory, or its --metrics-address"
     );
-    let agreement = debug::agreement_of(response.headers());
+    let agreement = response.headers().get(Agreement::HEADER);
+    let agreement = Agreement::of_header(agreement.map(HeaderValue::as_bytes));
     let text = response
         .body_mut()
         .with_config()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crds::EffectiveConfig;
 use crds::profile::process::LogFormat as ProfileFormat;
+use handover::ServingState;
 use runtime::{
     BindPolicy, CancellationToken, ListenConfig, Log, LogFormat, LogOptions, ModuleVerbosity, chain,
 };
@@ -17,7 +18,6 @@ use tracing::{debug, info, warn};
 
 use crate::board::Board;
 use crate::engine::AppliedConfig;
-use crate::serving_state::ServingState;
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";

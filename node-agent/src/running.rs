@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use catalog::Change;
 use crds::event;
+use handover::{HandbackMark, Server, ServingState};
 use kube::api::Api;
 use modes::Variants;
 use reconciler::{Command, CommandSender, Periods, Permission, Settings, command_receiver};
@@ -24,20 +25,18 @@ use crate::board::Board;
 use crate::engine::{Engine, MissingAssignment};
 use crate::engine_query::{EngineQueries, EngineQuery};
 use crate::events::{Announcement, Events, Journal, Regarding};
-use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
-use crate::last_good::LastGood;
-use crate::last_node::LastNode;
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
-use crate::serving_state::{HandbackMark, ServingState};
 use crate::{
     affinity, api_service, conntrack, debug, drift, foreign_proxy_watch, heartbeat, relay,
     reporter, variant_scan,
 };
 use source::Delivery;
+use source::last_good::LastGood;
+use source::last_node::LastNode;
 use syncs::{SyncSubscribers, reconcile};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
@@ -232,7 +231,7 @@ pub(crate) async fn start(
     );
     let handovers = Server::within(
         &arguments.state,
-        Arc::clone(&board),
+        Arc::<Board>::clone(&board),
         mark,
         inquiries,
         modes::lock_at(&arguments.xtables_lock),

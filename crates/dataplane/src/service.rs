@@ -141,6 +141,19 @@ pub struct Node {
     pub local_addresses: BTreeSet<IpAddr>,
 }
 
+// === impl Node ===
+
+impl Node {
+    /// Whether the node has an address in `family`. Without one, no client reaches anything through
+    /// that family.
+    pub fn has_address(&self, family: Family) -> bool {
+        match family {
+            Family::Ipv4 => self.ipv4.is_some(),
+            Family::Ipv6 => self.ipv6.is_some(),
+        }
+    }
+}
+
 // === impl ServiceKey ===
 
 impl ServiceKey {

@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod legacy_chains;
 pub mod node_ports;
 pub mod process;
+mod rules_writer;
 pub mod services;
 pub mod socket_table;
 pub mod virtual_servers;
@@ -25,6 +26,7 @@ use runtime::chain;
 use xtables::Variant;
 
 use process::{KubeProxy, observe_process};
+pub use rules_writer::RulesWriter;
 use virtual_servers::VirtualServers;
 
 /// The header that marks an answer of `/debug` as Signpost's, and not that of another program on the

@@ -15,6 +15,14 @@ pub enum Agreement {
 // === impl Agreement ===
 
 impl Agreement {
+    /// The header of an answer that says whether the kernel agrees.
+    pub const HEADER: &str = "x-agreement";
+
+    /// Reads the value of that header. Without one, the answer compares nothing and agrees.
+    pub fn of_header(value: Option<&[u8]>) -> Agreement {
+        Agreement::from(value != Some(Agreement::Differs.as_str().as_bytes()))
+    }
+
     /// Its word in the header of an answer.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -29,6 +29,7 @@ mod repaired_drift;
 mod run;
 mod schedule;
 mod status;
+mod support;
 mod sync;
 mod urgency;
 
@@ -43,6 +44,7 @@ pub use run::{
 };
 pub use schedule::{Due, FollowUp, Periods, Schedule, Urgency};
 pub use status::{Failing, FamilyCondition, FamilyStatus, Pace, SLOW_ROUND};
+pub use support::{Support, done_without, support};
 pub use sync::{Failure, FamilySync, Outcome, Phases, Quarantined, Reason, RecentSyncs};
 
 #[cfg(test)]

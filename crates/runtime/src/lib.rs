@@ -2,7 +2,8 @@
 //!
 //! Both binaries share it: ownership of tasks and what happens when one ends ([`Supervisor`]), the
 //! signal to stop ([`CancellationToken`]), logging ([`LogOptions`]), probes ([`Health`]), metrics
-//! ([`Metrics`]), HTTP on a port ([`serve`]) and the client of the API server ([`open_client`]).
+//! ([`Metrics`]), HTTP on a port ([`serve`]), the client of the API server ([`open_client`]), and small
+//! files that outlive the process ([`KeptFile`]).
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -37,6 +38,7 @@ mod error_chain;
 mod health;
 mod http_server;
 pub mod jitter;
+mod kept_file;
 mod logging;
 mod metrics;
 mod rest_client;
@@ -50,6 +52,7 @@ pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
 pub use http_server::{
     BindError, BindPolicy, ListenConfig, Peer, on_loopback_only, serve, serve_at, serve_on,
 };
+pub use kept_file::{KeptFile, KeptFileError};
 pub use logging::{Log, LogFormat, LogOptions, LoggingError, ModuleVerbosity};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};

@@ -1,5 +1,5 @@
-//! The inputs of the engine: an API server or a directory of manifests, and the node's own
-//! addresses.
+//! The inputs of the engine: an API server or a directory of manifests, the node's own addresses,
+//! and what an earlier process has kept of them on disk.
 //!
 //! ```text
 //! kubernetes::watch --+
@@ -8,11 +8,15 @@
 //! addresses::watch  --+
 //! ```
 //!
+//! What [`last_good`] and [`last_node`] kept is read once, before the first delivery.
+//!
 //! Sources never give up: an error becomes a [`SourceCondition`], and everything delivered before
 //! stays in force.
 
 pub mod addresses;
 pub mod kubernetes;
+pub mod last_good;
+pub mod last_node;
 pub mod manifests;
 
 use std::collections::BTreeSet;

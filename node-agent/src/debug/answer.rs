@@ -16,8 +16,8 @@ use runtime::chain;
 use serde::{Deserialize, Serialize};
 use xtables::Variant;
 
+use super::Sources;
 use super::turns::TurnError;
-use super::{AGREEMENT, Sources};
 use crate::arguments::Output;
 use crate::board::Board;
 use crate::engine::View;
@@ -161,7 +161,7 @@ fn print(answer: &(impl Display + Serialize), output: Output) -> Result<String, 
 }
 
 fn respond(text: String, output: Output, agreement: Agreement) -> Response {
-    let agreement = [(AGREEMENT, agreement.as_str())];
+    let agreement = [(Agreement::HEADER, agreement.as_str())];
     match output {
         Output::Text => (agreement, text).into_response(),
         Output::Json => {

@@ -6,13 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use handover::ServingState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::board::Board;
-use crate::serving_state::ServingState;
 
 /// Reads the board at each scrape.
 #[derive(Debug)]

@@ -9,18 +9,18 @@ use crds::node_proxy::rejections::Rejections;
 use crds::profile::handover::Handover;
 use crds::unsupported::{UnsupportedField, unsupported_fields};
 use dataplane::{Family, ServiceKey};
+use handover::ServingState;
 use jiff::Timestamp;
 use modes::{CROWDED, LockState};
 use reconciler::{
     Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_ROUND,
+    done_without,
 };
 
 use super::{Facts, families, is_handed_over, is_programmed};
 use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::engine::{Configuration, View};
-use crate::serving_state::ServingState;
-use crate::support::{done_without, has_address};
 use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a node whose source does not answer still counts as up to date: long enough to notice,
@@ -246,7 +246,7 @@ fn degraded(facts: &Facts<'_>) -> Finding {
 fn counted<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a FamilyStatus> {
     let desired = facts.view.desired.as_ref();
     let is_needed = |family: Family| {
-        let has_address = desired.is_some_and(|desired| has_address(desired, family));
+        let has_address = desired.is_some_and(|desired| desired.node().has_address(family));
         has_address && facts.not_served.services(family).len() > 0
     };
     let families = families(facts);

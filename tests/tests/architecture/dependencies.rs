@@ -75,6 +75,20 @@ const RULES: &[(&str, May)] = &[
         ]),
     ),
     (
+        "handover",
+        May::Use(&[
+            "backend",
+            "crds",
+            "dataplane",
+            "foreign-proxy",
+            "inspect",
+            "modes",
+            "reconciler",
+            "runtime",
+            "xtables",
+        ]),
+    ),
+    (
         "inspect",
         May::Use(&[
             "backend",

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Server, SignpostSide, blocking};
 use super::{Ending, WarningPolicy};
-use crate::serving_state::ServingState;
+use crate::ServingState;
 use foreign_proxy::kernel;
 use foreign_proxy::process::{KubeProxy, observe_process};
 use foreign_proxy::services::{frontends, observe_difference};
@@ -32,7 +32,7 @@ const START_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-prox
 impl Server {
     /// Removes Signpost's rules once kube-proxy's rules are programmed and kube-proxy answers.
     pub(super) async fn hand_back(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
-        let before = *self.board.serving_state().borrow();
+        let before = self.agent.serving_state();
         if before == ServingState::HandedBack {
             caller.say("this node was handed back before").await;
             return match effort {
@@ -44,7 +44,7 @@ impl Server {
         }
         let scan = self.observe_proxies().await;
         let mut points = check_handback(&scan, self.signpost()).await;
-        let connections = self.board.modes().into_values();
+        let connections = self.agent.modes().into_values();
         let connections = connections.filter_map(|state| state.connections);
         points.extend(outliving(connections.map(|counted| counted.active).sum()));
         if !caller.allows(points, effort).await {
@@ -54,22 +54,22 @@ impl Server {
             caller.say("dry run: nothing was changed").await;
             return Ending::Done;
         }
-        self.board.post_serving_state(ServingState::ReleasingPorts);
+        self.agent.post_serving_state(ServingState::ReleasingPorts);
         if !expect_kube_proxy(caller).await {
             if effort != WarningPolicy::Forced {
-                self.board.post_serving_state(ServingState::Serving);
+                self.agent.post_serving_state(ServingState::Serving);
                 return Ending::Refused;
             }
             caller.say("handing back in spite of this").await;
         }
         // From here on, a restarted agent continues the handback.
         if let Err(error) = self.mark.commit(Timestamp::now()) {
-            self.board.post_serving_state(ServingState::Serving);
+            self.agent.post_serving_state(ServingState::Serving);
             let text = chain(&error).to_string();
             caller.say(text).await;
             return Ending::Refused;
         }
-        self.board.post_serving_state(ServingState::HandedBack);
+        self.agent.post_serving_state(ServingState::HandedBack);
         // kube-proxy has returned to its virtual servers before it ended them all.
         if let Err(error) = blocking(virtual_servers::commit_return).await {
             let text = chain(&error).to_string();
@@ -85,17 +85,17 @@ impl Server {
         let text =
             "no kube-proxy answers: ports 10249 and 10256 are free for a moment, in case one runs";
         caller.say(text).await;
-        self.board.post_serving_state(ServingState::ReleasingPorts);
+        self.agent.post_serving_state(ServingState::ReleasingPorts);
         let answers = observe_answer(caller).await;
-        self.board.post_serving_state(ServingState::Serving);
+        self.agent.post_serving_state(ServingState::Serving);
         answers
     }
 
     async fn expect_withdrawal(&self, caller: &mut Caller) -> Ending {
-        let mut report = self.board.report();
+        let mut report = self.agent.report();
         let withdrawn = report.wait_for(|report| report.as_deref().is_some_and(has_withdrawn));
         if timeout(REMOVED_WITHIN, withdrawn).await.is_err() {
-            let report = self.board.report().borrow().clone();
+            let report = self.agent.report().borrow().clone();
             let mut families = report.iter().flat_map(|report| &report.families);
             let failing = families.find_map(|family| family.failing.as_ref());
             let error = failing.map_or("the kernel has not answered", |failing| &failing.error);

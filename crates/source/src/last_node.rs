@@ -7,16 +7,15 @@ use std::path::Path;
 
 use catalog::{LastKnownAddresses, NodeLifecycle, OwnNode};
 use ipnet::IpNet;
+use runtime::{KeptFile, KeptFileError};
 use serde::{Deserialize, Serialize};
 
-use crate::kept_file::{KeptFile, KeptFileError};
-
 /// The file, within the state directory.
-pub(crate) const FILE: &str = "last-node.json";
+pub const FILE: &str = "last-node.json";
 
 /// The file, and the last known value.
 #[derive(Debug)]
-pub(crate) struct LastNode {
+pub struct LastNode {
     file: KeptFile,
     kept: Option<Kept>,
 }
@@ -36,7 +35,7 @@ struct Kept {
 
 impl LastNode {
     /// The file in this directory. The first write creates the directory.
-    pub(crate) fn within(directory: &Path) -> LastNode {
+    pub fn within(directory: &Path) -> LastNode {
         LastNode {
             file: KeptFile::within(directory, FILE),
             kept: None,
@@ -45,14 +44,14 @@ impl LastNode {
 
     /// Reads the values of the Node called `name`, if the file has them. Ignores a file for another
     /// node, because state directories are copied with disk images.
-    pub(crate) fn observe(&mut self, name: &str) -> Result<Option<OwnNode>, KeptFileError> {
+    pub fn observe(&mut self, name: &str) -> Result<Option<OwnNode>, KeptFileError> {
         let kept: Option<Kept> = self.file.observe()?;
         self.kept = kept.filter(|kept| kept.node == name);
         Ok(self.kept.as_ref().map(Kept::node))
     }
 
     /// Writes the values of `node`, if they differ from the file's.
-    pub(crate) fn commit(&mut self, node: &OwnNode) -> Result<(), KeptFileError> {
+    pub fn commit(&mut self, node: &OwnNode) -> Result<(), KeptFileError> {
         let kept = Kept::of(node);
         if self.kept.as_ref() == Some(&kept) {
             return Ok(());

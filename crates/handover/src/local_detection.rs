@@ -63,7 +63,7 @@ mod tests {
     use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
     use super::*;
-    use crate::handover::preflight::Severity;
+    use crate::preflight::Severity;
 
     /// Node 1, with endpoints of one Service on it and on node 2.
     fn desired(config: Arc<Config>, here: &[&str]) -> Dataplane {

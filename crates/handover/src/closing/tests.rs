@@ -3,7 +3,7 @@ use std::sync::Arc;
 use dataplane::{Config, Node, NodePortAddresses, Protocol};
 
 use super::*;
-use crate::handover::preflight::Severity;
+use crate::preflight::Severity;
 
 /// A node with two IPv4 addresses, the first of which accepts node ports.
 fn signpost(localhost: LocalhostNodePorts) -> SignpostNodePorts {

@@ -1,17 +1,23 @@
-//! The commands `takeover` and `handback`. They ask the running agent to take this node's Services
-//! over from kube-proxy, or to hand them back.
+//! Takeover and handback: the running agent takes this node's Services over from kube-proxy, or hands
+//! them back. The commands of the same names ask it to ([`ask`]), and so does the profile's field
+//! `handover` ([`Server::follow_profile`]).
 //!
 //! ```text
 //! signpost-agent takeover --one line of JSON--> agent.sock, in the state directory --> the agent
 //!                        <--lines of JSON, as they occur; the last one is the outcome--
 //! ```
 //!
-//! The profile's field `handover` requests the same without a command.
-//!
 //! The agent does the work, because it is the only writer of Signpost's rules. The client may be
 //! killed at any time without affecting the outcome. The agent uses a socket that only root can
-//! open, and no route of the metrics server, which may be open to the network.
+//! open, and no route of the metrics server, which may be open to the network. Over the same socket,
+//! [`inquire`] gets an answer of `/debug`.
+//!
+//! This crate checks what a handover would change for clients, changes kube-proxy's rules, and decides
+//! when Signpost serves ([`ServingState`]). Signpost's own rules are the reconciler's: a handover posts
+//! a state and waits for the report that follows. What it reads and posts of the running agent is the
+//! trait [`Agent`].
 
+mod agent;
 mod closing;
 mod debug_request;
 mod desired;
@@ -21,6 +27,7 @@ mod kube_proxy_rules;
 mod local_detection;
 mod preflight;
 mod server;
+mod serving_state;
 mod takeover;
 
 use std::fmt;
@@ -32,28 +39,29 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::Handover;
-pub(crate) use debug_request::inquire;
-pub(crate) use desired::is_carried_out;
-pub(crate) use server::Server;
+pub use agent::{Agent, NodeView};
+pub use debug_request::{Answer, inquire};
+pub use desired::is_carried_out;
+pub use server::Server;
+pub use serving_state::{HANDBACK_FILE, HandbackMark, ServingState};
 
 /// The socket, within the state directory.
-pub(crate) const SOCKET: &str = "agent.sock";
+pub const SOCKET: &str = "agent.sock";
 /// How long the client waits for the agent's next line: longer than any wait in the agent.
 const SILENCE: Duration = Duration::from_secs(180);
 
 /// What a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Request {
-    pub(crate) what: What,
-    pub(crate) effort: WarningPolicy,
+struct Request {
+    what: What,
+    effort: WarningPolicy,
 }
 
 /// The direction of a handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum What {
+pub enum What {
     /// From kube-proxy to Signpost.
     Takeover,
     /// From Signpost to kube-proxy.
@@ -63,7 +71,7 @@ pub(crate) enum What {
 /// How to treat warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum WarningPolicy {
+pub enum WarningPolicy {
     /// Only report what would be done, and any obstacles.
     DryRun,
     /// Proceed unless there is a warning or an obstacle.
@@ -94,23 +102,16 @@ enum Ending {
     Failed,
 }
 
-/// Sends the request, prints the agent's lines as they arrive, and fails unless the agent did what
-/// was requested.
-pub(crate) fn ask(what: What, arguments: &Handover) -> anyhow::Result<String> {
-    let socket = socket_within(&arguments.state);
+/// Asks the agent with this state directory for a handover, prints its lines as they arrive, and fails
+/// unless it did what was requested.
+pub fn ask(what: What, state: &Path, effort: WarningPolicy) -> anyhow::Result<String> {
+    let socket = socket_within(state);
     let stream = UnixStream::connect(&socket).with_context(|| {
         let socket = socket.display();
         format!("failed to reach the agent at {socket}: run this where the agent runs, as root")
     })?;
     stream.set_read_timeout(Some(SILENCE))?;
-    let request = Request {
-        what,
-        effort: match (arguments.dry_run, arguments.force) {
-            (true, _) => WarningPolicy::DryRun,
-            (false, true) => WarningPolicy::Forced,
-            (false, false) => WarningPolicy::Careful,
-        },
-    };
+    let request = Request { what, effort };
     writeln!(&stream, "{}", serde_json::to_string(&request)?)?;
     for line in BufReader::new(&stream).lines() {
         let line = line.context("the agent's answer is incomplete; run this again")?;

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderValue, Request, StatusCode};
 use inspect::Agreement;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
 use super::socket_within;
-use crate::debug::agreement_of;
 
 /// A request for an answer of `/debug`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,14 +24,16 @@ pub(crate) struct DebugRequest {
     pub(crate) debug_request: String,
 }
 
-/// The answer to an [`DebugRequest`].
+/// The answer of `/debug` to a request over the socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Answer {
+pub struct Answer {
     /// The HTTP status code.
     status: u16,
-    pub(crate) agreement: Agreement,
-    pub(crate) text: String,
+    /// Whether the kernel agrees with the desired state, if the answer compares them.
+    pub agreement: Agreement,
+    /// The body.
+    pub text: String,
 }
 
 /// How long an answer may take: the agent reads the kernel, and waits for other queries that do.
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks the agent with this state directory. Reads at most `longest` bytes. Returns `None` if no
 /// agent answers there.
-pub(crate) fn inquire(state: &Path, path: String, longest: u64) -> Option<Answer> {
+pub fn inquire(state: &Path, path: String, longest: u64) -> Option<Answer> {
     let stream = UnixStream::connect(socket_within(state)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let debug_request = serde_json::to_string(&DebugRequest {
@@ -72,11 +73,13 @@ pub(super) async fn answer(debug: Router, debug_request: &DebugRequest) -> Answe
         Err(never) => match never {},
     };
     let (head, body) = response.into_parts();
+    let agreement = head.headers.get(Agreement::HEADER);
+    let agreement = agreement.map(HeaderValue::as_bytes);
     // The data that the answer is made from is not limited, either.
     let text = to_bytes(body, usize::MAX).await.unwrap_or_default();
     Answer {
         status: head.status.as_u16(),
-        agreement: agreement_of(&head.headers),
+        agreement: Agreement::of_header(agreement),
         text: String::from_utf8_lossy(&text).into_owned(),
     }
 }
@@ -84,7 +87,8 @@ pub(super) async fn answer(debug: Router, debug_request: &DebugRequest) -> Answe
 // === impl Answer ===
 
 impl Answer {
-    pub(crate) fn is_success(&self) -> bool {
+    /// Whether the status code means success.
+    pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 }
@@ -94,11 +98,10 @@ mod tests {
     use axum::routing::get;
 
     use super::*;
-    use crate::debug::AGREEMENT;
 
     #[tokio::test]
     async fn an_inquiry_gets_what_the_route_answers() {
-        let differs = [(AGREEMENT, Agreement::Differs.as_str())];
+        let differs = [(Agreement::HEADER, Agreement::Differs.as_str())];
         let debug = Router::new().route(
             "/debug/trace",
             get(move || async move { (differs, "reject\n") }),

@@ -4,18 +4,18 @@
 use std::path::Path;
 
 use crds::NodeProxySpec;
+use runtime::{KeptFile, KeptFileError};
 use serde::{Deserialize, Serialize};
 
-use crate::kept_file::{KeptFile, KeptFileError};
-use source::Assignment;
+use crate::Assignment;
 
 /// The file, within the state directory.
-pub(crate) const FILE: &str = "last-good.json";
+pub const FILE: &str = "last-good.json";
 
 /// The file with the last assignment. Without it, an agent that restarts without the operator
 /// starts from the defaults.
 #[derive(Debug, Clone)]
-pub(crate) struct LastGood(KeptFile);
+pub struct LastGood(KeptFile);
 
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,13 +31,13 @@ struct Kept {
 
 impl LastGood {
     /// The file in this directory. The first write creates the directory.
-    pub(crate) fn within(directory: &Path) -> LastGood {
+    pub fn within(directory: &Path) -> LastGood {
         LastGood(KeptFile::within(directory, FILE))
     }
 
     /// Reads the assignment of `node`, if the file has one. Ignores a file for another node,
     /// because state directories are copied with disk images.
-    pub(crate) fn observe(&self, node: &str) -> Result<Option<Assignment>, KeptFileError> {
+    pub fn observe(&self, node: &str) -> Result<Option<Assignment>, KeptFileError> {
         let kept: Option<Kept> = self.0.observe()?;
         let kept = kept.filter(|kept| kept.node == node);
         Ok(kept.map(|kept| Assignment {
@@ -49,7 +49,7 @@ impl LastGood {
     }
 
     /// Replaces the assignment in the file with `assignment`, for `node`.
-    pub(crate) fn commit(&self, node: &str, assignment: &Assignment) -> Result<(), KeptFileError> {
+    pub fn commit(&self, node: &str, assignment: &Assignment) -> Result<(), KeptFileError> {
         self.0.commit(&Kept {
             node: node.to_owned(),
             generation: assignment.generation,

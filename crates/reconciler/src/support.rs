@@ -3,12 +3,12 @@
 //! proxier for such a family.
 
 use backend::Recovery;
-use dataplane::{Dataplane, Family};
-use reconciler::FamilyStatus;
+
+use crate::FamilyStatus;
 
 /// Whether the kernel supports a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Support {
+pub enum Support {
     /// No error has shown otherwise.
     #[default]
     Assumed,
@@ -18,7 +18,7 @@ pub(crate) enum Support {
 
 /// Derives the support from the status of `family`. A family that was programmed before and now
 /// fails is late, not unsupported.
-pub(crate) fn support(family: &FamilyStatus) -> Support {
+pub fn support(family: &FamilyStatus) -> Support {
     let failing = family.failing.as_ref();
     let is_halted = failing.is_some_and(|failing| failing.recovery == Recovery::Halt);
     match is_halted && family.programmed_since.is_none() {
@@ -29,20 +29,10 @@ pub(crate) fn support(family: &FamilyStatus) -> Support {
 
 /// Returns the families that the node does without: the kernel does not support them, and another
 /// family is programmed.
-pub(crate) fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &FamilyStatus> {
+pub fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &FamilyStatus> {
     let is_served = families
         .iter()
         .any(|family| family.programmed_since.is_some());
     let lacking = move |family: &&FamilyStatus| is_served && support(family) == Support::Lacking;
     families.iter().filter(lacking)
-}
-
-/// Returns whether the node has an address in `family`. Without one, no client reaches anything
-/// through that family.
-pub(crate) fn has_address(dataplane: &Dataplane, family: Family) -> bool {
-    let node = dataplane.node();
-    match family {
-        Family::Ipv4 => node.ipv4.is_some(),
-        Family::Ipv6 => node.ipv6.is_some(),
-    }
 }

@@ -7,7 +7,7 @@ use crds::condition::{self, Status, reason, status_of};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
-use reconciler::{Activity, Report};
+use reconciler::{Activity, Report, done_without};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -18,8 +18,7 @@ use super::local_detection;
 use super::preflight::{Point, Severity};
 use super::server::{Caller, Server, blocking};
 use super::{Ending, WarningPolicy};
-use crate::serving_state::ServingState;
-use crate::support::done_without;
+use crate::ServingState;
 use foreign_proxy::kernel;
 use foreign_proxy::legacy_chains;
 use foreign_proxy::process::KubeProxy;
@@ -39,7 +38,7 @@ impl Server {
     /// Removes kube-proxy's rules once Signpost's are programmed. Every step can be repeated and
     /// skips what is done already.
     pub(super) async fn take_over(&self, effort: WarningPolicy, caller: &mut Caller) -> Ending {
-        let before = *self.board.serving_state().borrow();
+        let before = self.agent.serving_state();
         let mut scan = self.observe_proxies().await;
         let mut points = self.check_takeover(&scan, before).await;
         // Only if nothing else prevents it: ports are not freed for an attempt that is refused
@@ -47,7 +46,7 @@ impl Server {
         if effort == WarningPolicy::Careful
             && points.iter().all(|point| point.weight == Severity::Note)
             && before == ServingState::Serving
-            && self.board.rules_writer().may_run_silently(&scan)
+            && self.agent.rules_writer().may_run_silently(&scan)
             && self.offer_ports(caller).await
         {
             scan = self.observe_proxies().await;
@@ -148,8 +147,8 @@ impl Server {
             caller.say(text).await;
             return Err(Ending::Refused);
         }
-        let (mut report, mut status) = (self.board.report(), self.board.status());
-        self.board.post_serving_state(ServingState::Serving);
+        let (mut report, mut status) = (self.agent.report(), self.agent.status());
+        self.agent.post_serving_state(ServingState::Serving);
         let ready = async {
             // The status follows its inputs with a delay: Ready may still be that of before the
             // handback. Wait for the report first.
@@ -231,7 +230,7 @@ impl Server {
             points.push(Point::warning(text));
         }
         let signpost = self.signpost();
-        let view = self.board.view().borrow().clone();
+        let view = self.agent.view();
         // Where no rules of kube-proxy are left, nothing changes for Pods.
         if let (false, Some(view)) = (found.is_taken_over(), &view)
             && let Some(desired) = &view.desired
@@ -239,9 +238,9 @@ impl Server {
             let mode = view.effective.detect_local.mode;
             points.extend(local_detection::check(mode, desired));
         }
-        let node_ports = view.as_deref().and_then(SignpostNodePorts::of);
+        let node_ports = view.as_ref().and_then(SignpostNodePorts::of);
         let counters = Arc::clone(&self.counters);
-        let conditions = self.board.status().borrow().conditions.clone();
+        let conditions = self.agent.status().borrow().conditions.clone();
         let observe = move || {
             let own_rules = |family| host_ports::own_rules(serving_state, &conditions, family);
             let mut points = host_ports::observe_points(&found, own_rules, &signpost);
@@ -262,7 +261,7 @@ impl Server {
 
     /// Returns the condition Ready as text.
     pub(super) fn describe_readiness(&self) -> String {
-        let status = self.board.status().borrow().clone();
+        let status = self.agent.status().borrow().clone();
         describe(&status.conditions, condition::READY)
     }
 }
@@ -293,7 +292,7 @@ fn describe(conditions: &[Condition], kind: &str) -> String {
 }
 
 fn readiness(server: &Server, serving_state: ServingState) -> Point {
-    let status = server.board.status().borrow().clone();
+    let status = server.agent.status().borrow().clone();
     match (
         serving_state,
         status_of(&status.conditions, condition::READY),

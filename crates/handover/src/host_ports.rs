@@ -20,7 +20,7 @@ use xtables::Variant;
 
 use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
-use crate::serving_state::ServingState;
+use crate::ServingState;
 use foreign_proxy::host_ports::{Backend, HostPort, observe_host_ports};
 use foreign_proxy::{Found, Mechanism};
 

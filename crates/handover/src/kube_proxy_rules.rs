@@ -7,7 +7,7 @@ use runtime::chain;
 use super::closing::{self, Counters, SignpostNodePorts};
 use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
-use crate::serving_state::ServingState;
+use crate::ServingState;
 use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
 use foreign_proxy::legacy_chains;
 use foreign_proxy::node_ports::Place;

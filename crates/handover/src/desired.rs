@@ -13,9 +13,9 @@ use tracing::{info, warn};
 use super::handback::has_withdrawn;
 use super::server::{Caller, Server};
 use super::{Ending, WarningPolicy, What};
-use crate::jitter::jittered;
-use crate::serving_state::ServingState;
+use crate::ServingState;
 use foreign_proxy::ForeignProxyScan;
+use runtime::jitter::jittered;
 
 /// The pause after a failed attempt. It doubles up to `LONGEST_PAUSE`. An attempt at a handback
 /// releases the ports of health checks and metrics for up to twelve seconds, so it must not be
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Returns whether the node is served as `desired` requires. kube-proxy's virtual servers that end
 /// do not delay a takeover: a single connection may last for days. Pure.
-pub(crate) fn is_carried_out(
+pub fn is_carried_out(
     desired: Handover,
     serving_state: ServingState,
     scan: &ForeignProxyScan,
@@ -49,16 +49,16 @@ pub(crate) fn is_carried_out(
 impl Server {
     /// Performs the handover that the profile requests whenever it is not complete, until `stop` is
     /// cancelled.
-    pub(crate) async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
-        let (mut status, mut scan) = (self.board.status(), self.board.scan());
+    pub async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
+        let (mut status, mut scan) = (self.agent.status(), self.agent.scan());
         let mut desired = Handover::Manual;
         let mut pause = FIRST_PAUSE;
         let mut earliest = Instant::now();
         loop {
-            let now = self.desired();
+            let now = self.agent.desired_handover();
             if now != desired {
                 (desired, pause, earliest) = (now, FIRST_PAUSE, Instant::now());
-                self.board.post_handover_refusal(None);
+                self.agent.post_refusal(None);
             }
             if self.is_due() && Instant::now() >= earliest {
                 // If a stop interrupts it, the next agent completes it, as after a SIGKILL.
@@ -68,7 +68,7 @@ impl Server {
                 };
                 earliest = Instant::now() + jittered(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
-                self.board.post_handover_refusal(refusal);
+                self.agent.post_refusal(refusal);
                 // The attempt has scanned for other proxies itself.
                 scan.mark_unchanged();
             }
@@ -86,24 +86,21 @@ impl Server {
         }
     }
 
-    /// Returns the handover that the profile requests.
-    pub(super) fn desired(&self) -> Handover {
-        let applied_config = self.board.applied_config().borrow().clone();
-        applied_config.map_or(Handover::Manual, |applied_config| {
-            applied_config.effective.handover
-        })
-    }
-
     /// Returns whether an attempt is due: the configuration is programmed, and the node is not yet
     /// served as it requires.
     fn is_due(&self) -> bool {
-        let serving_state = *self.board.serving_state().borrow();
-        let report = self.board.report().borrow().clone();
-        let scan = self.board.scan().borrow().clone();
-        if is_carried_out(self.desired(), serving_state, &scan, report.as_deref()) {
+        let serving_state = self.agent.serving_state();
+        let report = self.agent.report().borrow().clone();
+        let scan = self.agent.scan().borrow().clone();
+        if is_carried_out(
+            self.agent.desired_handover(),
+            serving_state,
+            &scan,
+            report.as_deref(),
+        ) {
             return false;
         }
-        let status = self.board.status().borrow().clone();
+        let status = self.agent.status().borrow().clone();
         let mut conditions = status.conditions.iter();
         let is_pending = conditions.any(|condition| {
             condition.type_ == condition::PROGRESSING

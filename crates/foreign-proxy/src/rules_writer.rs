@@ -1,11 +1,11 @@
 //! Whether the kube-proxy that wrote the rules on a node still runs.
 
-use foreign_proxy::process::KubeProxy;
-use foreign_proxy::{ForeignProxyScan, Legacy};
+use crate::process::KubeProxy;
+use crate::{ForeignProxyScan, Legacy};
 
 /// What is known of the kube-proxy that wrote the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum RulesWriter {
+pub enum RulesWriter {
     /// It may run although none answers: it was started after the agent, which has its ports.
     #[default]
     Unknown,
@@ -16,7 +16,7 @@ pub(crate) enum RulesWriter {
 impl RulesWriter {
     /// Returns what is known after a scan. Where nothing of kube-proxy is left, rules that appear
     /// later are those of another one.
-    pub(crate) fn after(self, scan: &ForeignProxyScan) -> RulesWriter {
+    pub fn after(self, scan: &ForeignProxyScan) -> RulesWriter {
         match scan {
             ForeignProxyScan::Seen(_, KubeProxy::Answers { .. }) => RulesWriter::Answered,
             ForeignProxyScan::Seen(found, KubeProxy::Silent) if found.is_taken_over() => {
@@ -28,7 +28,7 @@ impl RulesWriter {
 
     /// Returns whether the writer of the rules of `scan` may run although it does not answer. The
     /// kernel announces no change of legacy tables, so there it may always.
-    pub(crate) fn may_run_silently(self, scan: &ForeignProxyScan) -> bool {
+    pub fn may_run_silently(self, scan: &ForeignProxyScan) -> bool {
         let ForeignProxyScan::Seen(found, KubeProxy::Silent) = scan else {
             return false;
         };
@@ -41,10 +41,9 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use dataplane::Family;
-    use foreign_proxy::{Found, Mechanism};
 
     use super::*;
-    use crate::board::Board;
+    use crate::{Found, Mechanism};
 
     fn scan(has_rules: bool, kube_proxy: KubeProxy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);
@@ -81,37 +80,6 @@ mod tests {
         let again = stopped.after(&nothing).after(&silent);
         assert!(again.may_run_silently(&silent));
         assert!(!again.may_run_silently(&nothing), "it has rules");
-    }
-
-    /// The rules that are left are those of a kube-proxy that runs, or that was started again.
-    #[test]
-    fn t330_after_a_change_by_another_program_it_counts_what_is_seen_from_then_on() {
-        let answers = || {
-            scan(
-                true,
-                KubeProxy::Answers {
-                    at: "127.0.0.1:10249",
-                },
-            )
-        };
-        let silent = || scan(true, KubeProxy::Silent);
-        let board = Board::new();
-        let may_run = || board.rules_writer().may_run_silently(&silent());
-        board.post_scan(answers());
-        board.post_others();
-        board.post_scan(answers());
-        board.post_scan(silent());
-        assert!(
-            !may_run(),
-            "it changed rules, answered again, and was stopped"
-        );
-        board.post_scan(answers());
-        board.post_others();
-        board.post_scan(silent());
-        assert!(
-            may_run(),
-            "another one was started, and the agent has its ports"
-        );
     }
 
     /// Another one was started where the first one had left its rules: the agent cannot hear of

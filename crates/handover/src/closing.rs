@@ -9,7 +9,7 @@ use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::{Dataplane, Family, FrontendKey, Port};
 
 use super::preflight::{Point, some_of};
-use crate::engine::View;
+use crate::NodeView;
 use foreign_proxy::kernel::ScanError;
 use foreign_proxy::node_ports::{
     Loopback, NodePort, NodePortScope, Place, observe_counts, observe_entrance, observe_flows,
@@ -120,7 +120,7 @@ pub(super) fn observe_points(
 
 impl SignpostNodePorts {
     /// The node ports of `view`; `None` before there is a desired state.
-    pub(super) fn of(view: &View) -> Option<SignpostNodePorts> {
+    pub(super) fn of(view: &NodeView) -> Option<SignpostNodePorts> {
         Some(SignpostNodePorts {
             desired: view.desired.clone()?,
             localhost: view.effective.localhost_node_ports,

@@ -27,8 +27,8 @@ use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
 use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
-use crate::board::Board;
-use crate::serving_state::HandbackMark;
+use crate::Agent;
+use crate::HandbackMark;
 use foreign_proxy::{self, ForeignProxyScan};
 
 /// How long a request may take to arrive, and its maximum length in bytes.
@@ -38,9 +38,10 @@ const LONGEST_REQUEST: u64 = 4096;
 const MOST_CALLERS: usize = 16;
 
 /// The server, with the state that handovers read and change.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     socket: PathBuf,
-    pub(super) board: Arc<Board>,
+    pub(super) agent: Arc<dyn Agent>,
     pub(super) mark: HandbackMark,
     debug: Router,
     /// The lock of legacy tables.
@@ -79,16 +80,16 @@ pub(super) struct Caller {
 impl Server {
     /// Serves the socket in the state directory, which also contains `mark`. Queries are answered
     /// by `debug`.
-    pub(crate) fn within(
+    pub fn within(
         state: &Path,
-        board: Arc<Board>,
+        agent: Arc<dyn Agent>,
         mark: HandbackMark,
         debug: Router,
         lock: Lock,
     ) -> Server {
         Server {
             socket: socket_within(state),
-            board,
+            agent,
             mark,
             debug,
             lock,
@@ -99,7 +100,7 @@ impl Server {
 
     /// Answers until `stop` is cancelled. Without a directory for its socket, it does not answer,
     /// and the node is served all the same.
-    pub(crate) async fn serve(self: Arc<Server>, stop: CancellationToken) {
+    pub async fn serve(self: Arc<Server>, stop: CancellationToken) {
         let listener = match self.listen() {
             Ok(listener) => listener,
             Err(error) => {
@@ -191,27 +192,26 @@ impl Server {
 
     /// Returns why the node's profile rules `what` out.
     fn contradiction(&self, what: What) -> Option<String> {
-        let applied_config = self.board.applied_config().borrow().clone()?;
-        let assignment = applied_config.configuration.assignment()?;
-        desired::contradiction(self.desired(), what, &assignment.spec.profile_name)
+        let profile = self.agent.profile_name()?;
+        desired::contradiction(self.agent.desired_handover(), what, &profile)
     }
 
     /// Scans for other proxies now.
     pub(super) async fn observe_proxies(&self) -> ForeignProxyScan {
         let scan = blocking(foreign_proxy::observe).await;
-        self.board.post_scan(scan.clone());
+        self.agent.post_scan(scan.clone());
         scan
     }
 
     /// Returns Signpost's side of a comparison.
     pub(super) fn signpost(&self) -> SignpostSide {
-        let view = self.board.view().borrow().clone();
+        let view = self.agent.view();
         let mode = || view.as_ref().map(|view| view.effective.mode);
-        let modes = self.board.modes();
+        let modes = self.agent.modes();
         let mode = findings::mode(&modes).or_else(mode);
         SignpostSide {
             mode: mode.unwrap_or_default(),
-            variant: findings::variant(&self.board.variants().borrow(), &modes),
+            variant: findings::variant(&self.agent.variants(), &modes),
             desired: view.and_then(|view| view.desired.clone()),
         }
     }

@@ -3,16 +3,15 @@
 use std::path::Path;
 
 use jiff::Timestamp;
+use runtime::{KeptFile, KeptFileError};
 use serde::{Deserialize, Serialize};
 
-use crate::kept_file::{KeptFile, KeptFileError};
-
 /// The file, within the state directory.
-pub(crate) const FILE: &str = "handed-back.json";
+pub const HANDBACK_FILE: &str = "handed-back.json";
 
 /// Which proxy serves the node's Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum ServingState {
+pub enum ServingState {
     /// Signpost: it keeps the kernel at the desired state.
     #[default]
     Serving,
@@ -26,7 +25,7 @@ pub(crate) enum ServingState {
 /// The file that marks a node as handed back, across restarts. Without it, the node was not handed
 /// back.
 #[derive(Debug, Clone)]
-pub(crate) struct HandbackMark {
+pub struct HandbackMark {
     file: KeptFile,
     node: String,
 }
@@ -43,16 +42,16 @@ struct Mark {
 
 impl HandbackMark {
     /// The mark of `node`, in this directory.
-    pub(crate) fn within(directory: &Path, node: &str) -> HandbackMark {
+    pub fn within(directory: &Path, node: &str) -> HandbackMark {
         HandbackMark {
-            file: KeptFile::within(directory, FILE),
+            file: KeptFile::within(directory, HANDBACK_FILE),
             node: node.to_owned(),
         }
     }
 
     /// Reads the serving state. Ignores a mark of another node, because state directories are
     /// copied with disk images.
-    pub(crate) fn observe(&self) -> Result<ServingState, KeptFileError> {
+    pub fn observe(&self) -> Result<ServingState, KeptFileError> {
         let mark: Option<Mark> = self.file.observe()?;
         Ok(match mark {
             Some(mark) if mark.node == self.node => ServingState::HandedBack,
@@ -61,7 +60,7 @@ impl HandbackMark {
     }
 
     /// Writes the mark.
-    pub(crate) fn commit(&self, since: Timestamp) -> Result<(), KeptFileError> {
+    pub fn commit(&self, since: Timestamp) -> Result<(), KeptFileError> {
         self.file.commit(&Mark {
             node: self.node.clone(),
             since,
@@ -70,7 +69,7 @@ impl HandbackMark {
 
     /// Removes the mark durably. If it reappeared after a power cut, it would leave the node to a
     /// kube-proxy that has been stopped meanwhile.
-    pub(crate) fn commit_removal(&self) -> Result<(), KeptFileError> {
+    pub fn commit_removal(&self) -> Result<(), KeptFileError> {
         self.file.commit_removal()
     }
 }

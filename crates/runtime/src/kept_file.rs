@@ -8,18 +8,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// The suffix of a file that is being written. Such a file is left behind if the agent is killed
+/// The suffix of a file that is being written. Such a file is left behind if the process is killed
 /// meanwhile.
 const UNFINISHED: &str = "new";
 
 /// A file that contains a value as JSON.
 #[derive(Debug, Clone)]
-pub(crate) struct KeptFile(PathBuf);
+pub struct KeptFile(PathBuf);
 
 /// Why the file could not be read, written or removed.
 #[derive(Debug, Error)]
 #[error("failed to {step} {}", file.display())]
-pub(crate) struct KeptFileError {
+pub struct KeptFileError {
     step: &'static str,
     file: PathBuf,
     source: io::Error,
@@ -29,12 +29,12 @@ pub(crate) struct KeptFileError {
 
 impl KeptFile {
     /// The file `name` in `directory`. The first write creates the directory.
-    pub(crate) fn within(directory: &Path, name: &str) -> KeptFile {
+    pub fn within(directory: &Path, name: &str) -> KeptFile {
         KeptFile(directory.join(name))
     }
 
     /// Reads the value; `None` if there is no file.
-    pub(crate) fn observe<T: DeserializeOwned>(&self) -> Result<Option<T>, KeptFileError> {
+    pub fn observe<T: DeserializeOwned>(&self) -> Result<Option<T>, KeptFileError> {
         let bytes = match fs::read(&self.0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|source| self.failed("read", source))?,
@@ -46,7 +46,7 @@ impl KeptFile {
 
     /// Replaces the value atomically: after a crash the file is the old one or the new one, and
     /// once this has returned, the new one.
-    pub(crate) fn commit(&self, value: &impl Serialize) -> Result<(), KeptFileError> {
+    pub fn commit(&self, value: &impl Serialize) -> Result<(), KeptFileError> {
         let write = || -> io::Result<()> {
             let bytes = serde_json::to_vec_pretty(value)?;
             fs::create_dir_all(self.directory())?;
@@ -61,7 +61,7 @@ impl KeptFile {
     }
 
     /// Removes the file, and what an interrupted write has left. Succeeds if there is none.
-    pub(crate) fn commit_removal(&self) -> Result<(), KeptFileError> {
+    pub fn commit_removal(&self) -> Result<(), KeptFileError> {
         let remove = || -> io::Result<()> {
             for file in [&self.unfinished(), &self.0] {
                 match fs::remove_file(file) {

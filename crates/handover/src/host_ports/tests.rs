@@ -5,7 +5,7 @@ use serde_json::json;
 use testkit::{ServiceBuilder, address_plan, mk_config, mk_endpoints, mk_node, mk_service};
 
 use super::*;
-use crate::handover::preflight::Severity;
+use crate::preflight::Severity;
 
 /// The endpoint of every Service, and the Pod that has the host port.
 const ENDPOINT: &str = "10.0.2.7:8080";
