@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use conntrack::ConntrackState;
 use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 use tokio::time::Instant as Moment;
 
 use crate::api_service::ApiServiceState;
-use crate::conntrack::ConntrackState;
 use crate::engine::{AppliedConfig, View};
 use crate::latency::Latencies;
 use foreign_proxy::{ForeignProxyScan, RulesWriter};
@@ -254,13 +254,9 @@ impl Board {
         self.conntrack.subscribe()
     }
 
-    /// Changes the state of the conntrack table. Wakes readers if it differs.
-    pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut ConntrackState)) {
-        self.conntrack.send_if_modified(|mode| {
-            let before = mode.clone();
-            change(mode);
-            *mode != before
-        });
+    /// Where the conntrack tasks post the state of the table.
+    pub(crate) fn conntrack_state(&self) -> &watch::Sender<ConntrackState> {
+        &self.conntrack
     }
 
     /// Since when the node's Lease has been renewed without interruption; `None` while it cannot be

@@ -12,12 +12,12 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
+use conntrack::observe_fill;
 use crds::NodeProxyStatus;
 use crds::node_proxy::Heartbeat;
 use foreign_proxy::ANSWERED_BY;
 
 use crate::board::Board;
-use crate::conntrack::observe_fill;
 use crate::engine_query::EngineQueries;
 use turns::QueryLimit;
 

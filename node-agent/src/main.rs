@@ -14,7 +14,6 @@ mod api_service;
 mod board;
 mod cleanup;
 mod configz;
-mod conntrack;
 mod debug;
 mod drift;
 mod engine;

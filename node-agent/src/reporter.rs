@@ -23,7 +23,6 @@ use tokio::time::{Instant as Deadline, sleep_until};
 use tracing::{debug, warn};
 
 use crate::board::Board;
-use crate::conntrack;
 use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use earlier::{Earlier, stands_in};

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::arguments::Run;
 use crate::board::Board;
-use crate::engine::{Engine, MissingAssignment};
+use crate::engine::{AppliedConfig, Engine, MissingAssignment};
 use crate::engine_query::{EngineQueries, EngineQuery};
 use crate::events::{Announcement, Events, Journal, Regarding};
 use crate::health_proxy::ProxyHealth;
@@ -31,8 +31,8 @@ use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::{
-    affinity, api_service, conntrack, debug, drift, foreign_proxy_watch, heartbeat, relay,
-    reporter, variant_scan,
+    affinity, api_service, debug, drift, foreign_proxy_watch, heartbeat, relay, reporter,
+    variant_scan,
 };
 use source::Delivery;
 use source::last_good::LastGood;
@@ -188,7 +188,17 @@ pub(crate) async fn start(
         "engine",
         follower.follow(inbox, arguments.configuration_deadline, supervisor.stop()),
     );
-    let connections = conntrack::start(&supervisor, &metrics, &board, arguments.sysctls.clone());
+    let connections = conntrack::start(
+        &supervisor,
+        &metrics,
+        conntrack::Inputs {
+            config: board.applied_config(),
+            settings: |config: &AppliedConfig| config.effective.conntrack.clone(),
+            report: board.report(),
+            sysctls: arguments.sysctls.clone(),
+            state: board.conntrack_state().clone(),
+        },
+    );
     let heartbeat = health.heartbeat("reconciler", HANGS_AFTER);
     let posted = Arc::clone(&board);
     supervisor.spawn_thread(drift::WRITER, move |_| {

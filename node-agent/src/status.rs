@@ -21,7 +21,6 @@ use modes::VariantScan;
 use reconciler::{FamilyStatus, RepairBackoff, Report, RunningSync, done_without};
 
 use crate::api_service::ApiServiceState;
-use crate::conntrack;
 use crate::engine::View;
 use findings::{failure_message, findings};
 use foreign_proxy::ForeignProxyScan;

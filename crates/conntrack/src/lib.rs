@@ -1,5 +1,8 @@
 //! Deletes stale connections, which the kernel still forwards to endpoints that no longer answer;
-//! and sets the limits and timeouts of the connection tracking table.
+//! sets the limits and timeouts of the connection tracking table; and says how full it is.
+//!
+//! An agent calls [`start`] once, [`post`]s each report of the reconciler, and puts [`findings`] of the
+//! [`ConntrackState`] into its status. It hands in what the tasks read; they know no agent.
 //!
 //! The kernel decides where a connection goes by its first packet and keeps to that. A UDP client
 //! that keeps its source port never starts a new connection: it continues to send to an endpoint
@@ -31,6 +34,7 @@ mod pass;
 mod pass_schedule;
 mod stale_candidates;
 mod stale_flows;
+mod tasks;
 mod worker;
 
 pub use feed::{Feed, ProgrammedState};
@@ -38,4 +42,7 @@ pub use kept_hooks::{KeepError, KeptHooks};
 pub use pass::{Outcome, Pass, PassError};
 pub use stale_candidates::StaleCandidates;
 pub use stale_flows::StaleFlows;
+pub use tasks::{
+    ConntrackState, Inputs, Limits, Pressure, degradation, findings, observe_fill, post, start,
+};
 pub use worker::run;

@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::conntrack::Feed;
 use backend::{AnyBackend, Recovery};
+use conntrack::Feed;
 use dataplane::Family;
 use modes::{Families, IptablesFigures, MechanismState, RulesByMechanism};
 use reconciler::{
@@ -17,7 +17,6 @@ use runtime::Heartbeat;
 use tracing::{debug, info, warn};
 
 use crate::board::{Board, FamilyState};
-use crate::conntrack;
 use crate::health_proxy::ProxyHealth;
 use crate::metrics::{AgentMetrics, ChangeCounts};
 

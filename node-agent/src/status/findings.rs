@@ -19,7 +19,6 @@ use reconciler::{
 
 use super::{Facts, families, is_handed_over, is_programmed};
 use crate::affinity::exhausted;
-use crate::conntrack;
 use crate::engine::{Configuration, View};
 use foreign_proxy::{self, ForeignProxyScan};
 

@@ -25,7 +25,17 @@ const RULES: &[(&str, May)] = &[
     ("images", May::Use(&[])),
     ("catalog", May::Use(&["dataplane"])),
     ("backend", May::Use(&["dataplane"])),
-    ("conntrack", May::Use(&["dataplane", "netlink"])),
+    (
+        "conntrack",
+        May::Use(&[
+            "backend",
+            "crds",
+            "dataplane",
+            "netlink",
+            "reconciler",
+            "runtime",
+        ]),
+    ),
     ("relay", May::Use(&["dataplane"])),
     (
         "source",

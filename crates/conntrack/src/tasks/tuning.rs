@@ -4,18 +4,17 @@ use std::io;
 use std::num::NonZeroU32;
 use std::panic;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use ::conntrack::limits::{self, Profile, TcpWindow};
 use crds::profile::forwarding::Conntrack;
 use runtime::{CancellationToken, chain};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use crate::board::Board;
-use crate::conntrack::Limits;
+use super::{ConntrackState, Limits, update};
+use crate::limits::{self, Profile, TcpWindow};
 
 /// The time until a failed setting is tried again. The files do not exist before the first rule
 /// that uses conntrack does.
@@ -28,16 +27,18 @@ struct Attempt {
     retry: Option<Instant>,
 }
 
-/// Writes the profile's values below `sysctls`, now and whenever they change, until `stop` is
-/// cancelled. Reports settings that cannot be applied, and tries them again.
-pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: CancellationToken) {
-    let mut applied_config = board.applied_config();
+/// Writes the `settings` of the configuration below `sysctls`, now and whenever they change, until
+/// `stop` is cancelled. Reports settings that cannot be applied, and tries them again.
+pub(super) async fn follow<C>(
+    mut config: watch::Receiver<Option<C>>,
+    settings: fn(&C) -> Conntrack,
+    sysctls: PathBuf,
+    state: watch::Sender<ConntrackState>,
+    stop: CancellationToken,
+) {
     let mut last: Option<Attempt> = None;
     loop {
-        let desired = applied_config
-            .borrow_and_update()
-            .as_ref()
-            .map(|applied_config| applied_config.effective.conntrack.clone());
+        let desired = config.borrow_and_update().as_ref().map(settings);
         let now = Instant::now();
         if let Some(desired) = desired
             && last.as_ref().is_none_or(|last| last.is_due(&desired, now))
@@ -55,13 +56,13 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
                 desired,
                 retry: (limits != Limits::Set).then(|| now + RETRY),
             });
-            post(&board, limits);
+            post(&state, limits);
         }
         let retry = last.as_ref().and_then(|last| last.retry);
         // Cancel safe: the desired values are read again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = applied_config.changed() => if changed.is_err() { return },
+            changed = config.changed() => if changed.is_err() { return },
             () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }
     }
@@ -88,8 +89,8 @@ fn unmeasured(error: &io::Error) -> String {
     format!("failed to count this machine's CPUs and memory: {error}")
 }
 
-fn post(board: &Board, limits: Limits) {
-    board.update_conntrack(|state| {
+fn post(state: &watch::Sender<ConntrackState>, limits: Limits) {
+    update(state, |state| {
         if let Limits::NotSet(failed) = &limits
             && state.limits != limits
         {
@@ -100,7 +101,7 @@ fn post(board: &Board, limits: Limits) {
     });
 }
 
-/// Converts the settings to the types of crate `conntrack`.
+/// Converts the settings to the types of [`limits`].
 fn profile(desired: &Conntrack) -> Profile {
     Profile {
         max_per_core: NonZeroU32::new(desired.max_per_core),
@@ -131,29 +132,14 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use crds::{EffectiveConfig, NodeProxySpec};
+    use crds::EffectiveConfig;
 
     use super::*;
-    use crate::engine::{Engine, MissingAssignment, View};
-    use source::{Assignment, Delivery};
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn view(profile: &str) -> View {
-        let profile = serde_saphyr::from_str(profile).expect("a spec");
-        let assignment = Assignment {
-            generation: Some(1),
-            spec: NodeProxySpec {
-                config: EffectiveConfig::of(&profile),
-                ..NodeProxySpec::default()
-            },
-            reason: String::new(),
-            unreadable: Vec::new(),
-        };
-        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
-        let delivery = Delivery::Configuration(Some(assignment));
-        engine.apply(delivery, std::time::Instant::now());
-        engine.view()
+    fn effective(profile: &str) -> EffectiveConfig {
+        EffectiveConfig::of(&serde_saphyr::from_str(profile).expect("a spec"))
     }
 
     /// The kernel takes seconds to move a large table to other buckets. Probes are answered
@@ -174,17 +160,24 @@ mod tests {
             in_time
         });
 
-        let board = Arc::new(Board::new());
-        let profile = "{conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 17s}}";
-        board.post_view(view(profile));
+        let (_config, applied) = watch::channel(Some(effective(
+            "{conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 17s}}",
+        )));
+        let posted = watch::Sender::new(ConntrackState::default());
         let stop = CancellationToken::new();
-        let following = follow(Arc::clone(&board), root.path().to_owned(), stop);
+        let following = follow(
+            applied,
+            |config: &EffectiveConfig| config.conntrack.clone(),
+            root.path().to_owned(),
+            posted.clone(),
+            stop,
+        );
         let following = tokio::spawn(following);
         tokio::task::yield_now().await;
         go_on.send(()).expect("the kernel waits");
-        let mut state = board.conntrack();
+        let mut state = posted.subscribe();
         let set = state.wait_for(|state| state.limits != Limits::Awaited);
-        let limits = set.await.expect("the board is there").limits.clone();
+        let limits = set.await.expect("the sender is there").limits.clone();
         assert_eq!(limits, Limits::Set);
         let in_time = kernel.join().expect("a file can be written");
         in_time.expect("the setting was done before other tasks continued");

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::conntrack::{KeepError, KeptHooks};
 use dataplane::Family;
 use reconciler::{Activity, Report};
 use runtime::{CancellationToken, chain};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::info;
 
-use crate::board::Board;
+use crate::{KeepError, KeptHooks};
 
 /// How long tables keep their names: a ruleset that was saved before can be loaded after that.
 const NAMED_FOR: Duration = Duration::from_secs(600);
@@ -23,8 +23,10 @@ type Kept = BTreeMap<Family, KeptHooks>;
 
 /// Keeps the hooks of conntrack and NAT while Signpost has rules on the node, until `stop` is
 /// cancelled.
-pub(super) async fn keep(board: Arc<Board>, stop: CancellationToken) {
-    let mut report = board.report();
+pub(super) async fn keep(
+    mut report: watch::Receiver<Option<Arc<Report>>>,
+    stop: CancellationToken,
+) {
     let mut kept = Kept::new();
     let mut is_refused = false;
     loop {

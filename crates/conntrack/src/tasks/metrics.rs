@@ -1,6 +1,5 @@
 //! The metrics of the conntrack table.
 
-use ::conntrack::{Outcome, Pass};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -9,7 +8,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use runtime::Metrics;
 
-use crate::conntrack::{observe_fill, statistics};
+use super::{observe_fill, statistics};
+use crate::{Outcome, Pass};
 
 /// kube-proxy's buckets: 1 ms to 16.4 s, doubling.
 const BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);

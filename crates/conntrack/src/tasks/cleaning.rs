@@ -1,18 +1,23 @@
 //! The worker that removes stale connections, and reports what it did.
 
-use ::conntrack::{Feed, Outcome, Pass};
 use runtime::chain;
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::board::Board;
-use crate::conntrack::metrics::ConntrackMetrics;
+use super::metrics::ConntrackMetrics;
+use super::{ConntrackState, update};
+use crate::{Feed, Outcome, Pass};
 
 /// Removes stale connections until `feed` is closed.
-pub(super) fn commit_passes(feed: &Feed, board: &Board, metrics: &ConntrackMetrics) {
-    ::conntrack::run(feed, |pass| {
+pub(super) fn commit_passes(
+    feed: &Feed,
+    state: &watch::Sender<ConntrackState>,
+    metrics: &ConntrackMetrics,
+) {
+    crate::run(feed, |pass| {
         metrics.finished(&pass);
         report(&pass);
-        board.update_conntrack(|state| match &pass.outcome {
+        update(state, |state| match &pass.outcome {
             Outcome::Failed(error) => {
                 let error = chain(error).to_string();
                 state.uncleaned.insert(pass.family, error);

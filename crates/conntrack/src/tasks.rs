@@ -1,5 +1,5 @@
-//! The kernel's conntrack table: removes stale connections, sets its limits, watches its fill, and keeps
-//! connections redirected.
+//! The tasks of an agent for the kernel's conntrack table: they remove stale connections, set its limits,
+//! watch its fill, and keep connections redirected.
 
 mod cleaning;
 mod fill;
@@ -13,31 +13,32 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::conntrack::{Feed, ProgrammedState};
 use backend::Recovery;
+use crds::profile::forwarding::Conntrack;
 use dataplane::Family;
 use reconciler::{Activity, Outcome, Reason, Report};
 use runtime::{Metrics, Supervisor};
+use tokio::sync::watch;
 
-use crate::board::Board;
-use crate::conntrack::metrics::ConntrackMetrics;
-pub(crate) use fill::{Pressure, observe_fill};
-pub(crate) use findings::{degradation, findings};
+use crate::{Feed, ProgrammedState};
+pub use fill::{Pressure, observe_fill};
+pub use findings::{degradation, findings};
+use metrics::ConntrackMetrics;
 
 /// The state of the table, for conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ConntrackState {
+pub struct ConntrackState {
     /// The fill level of the table.
-    pub(crate) pressure: Pressure,
+    pub pressure: Pressure,
     /// Whether the profile's settings are applied.
-    pub(crate) limits: Limits,
+    pub limits: Limits,
     /// Why stale connections may be left, by family.
-    pub(crate) uncleaned: BTreeMap<Family, String>,
+    pub uncleaned: BTreeMap<Family, String>,
 }
 
 /// Whether the profile's conntrack settings are applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Limits {
+pub enum Limits {
     /// No profile is known yet.
     #[default]
     Awaited,
@@ -47,17 +48,37 @@ pub(crate) enum Limits {
     NotSet(Vec<String>),
 }
 
-/// Starts every conntrack task; settings are below `sysctls`. Returns the feed of the worker that
-/// removes stale connections.
-pub(crate) fn start(
+/// What the tasks read, and where they post.
+#[derive(Debug)]
+pub struct Inputs<C> {
+    /// The node's configuration; `None` while it is not known.
+    pub config: watch::Receiver<Option<C>>,
+    /// The conntrack settings in a configuration.
+    pub settings: fn(&C) -> Conntrack,
+    /// The reconciler's last report.
+    pub report: watch::Receiver<Option<Arc<Report>>>,
+    /// The directory with the kernel's settings: `/proc/sys`.
+    pub sysctls: PathBuf,
+    /// Where the state of the table is posted. Readers wake if it differs.
+    pub state: watch::Sender<ConntrackState>,
+}
+
+/// Starts every conntrack task. Returns the feed of the worker that removes stale connections.
+pub fn start<C: Send + Sync + 'static>(
     supervisor: &Supervisor,
     metrics: &Metrics,
-    board: &Arc<Board>,
-    sysctls: PathBuf,
+    inputs: Inputs<C>,
 ) -> Feed {
+    let Inputs {
+        config,
+        settings,
+        report,
+        sysctls,
+        state,
+    } = inputs;
     let feed = Feed::default();
     let metrics = ConntrackMetrics::register(metrics);
-    let (followed, reported) = (feed.clone(), Arc::clone(board));
+    let (followed, reported) = (feed.clone(), state.clone());
     supervisor.spawn_thread("connections", move |_| {
         cleaning::commit_passes(&followed, &reported, &metrics);
     });
@@ -69,21 +90,24 @@ pub(crate) fn start(
     });
     supervisor.spawn(
         "connection limits",
-        tuning::follow(Arc::clone(board), sysctls, supervisor.stop()),
+        tuning::follow(config, settings, sysctls, state.clone(), supervisor.stop()),
     );
-    supervisor.spawn(
-        "connection hooks",
-        hooks::keep(Arc::clone(board), supervisor.stop()),
-    );
-    supervisor.spawn(
-        "connection table",
-        fill::watch(Arc::clone(board), supervisor.stop()),
-    );
+    supervisor.spawn("connection hooks", hooks::keep(report, supervisor.stop()));
+    supervisor.spawn("connection table", fill::watch(state, supervisor.stop()));
     feed
 }
 
+/// Changes the state of the table. Wakes readers if it differs.
+fn update(state: &watch::Sender<ConntrackState>, change: impl FnOnce(&mut ConntrackState)) {
+    state.send_if_modified(|state| {
+        let before = state.clone();
+        change(state);
+        *state != before
+    });
+}
+
 /// Posts to the worker what is known about the programmed rules after the syncs in `report`.
-pub(crate) fn post(feed: &Feed, report: &Report) {
+pub fn post(feed: &Feed, report: &Report) {
     for (family, knowledge) in known_after(report) {
         feed.post(family, knowledge);
     }

@@ -1,13 +1,13 @@
 //! The fill of the kernel's conntrack table.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crds::node_proxy::ConntrackFill;
 use runtime::CancellationToken;
+use tokio::sync::watch;
 use tracing::warn;
 
-use crate::board::Board;
+use super::{ConntrackState, update};
 
 /// The assumed maximum rate of new connections per second. At this rate the room above [`FILLING`]
 /// percent of the smallest table lasts for about [`SOON`].
@@ -25,7 +25,7 @@ const ROOMY: u64 = 80;
 
 /// The fill of the table in levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Pressure {
+pub enum Pressure {
     /// It has never been read.
     #[default]
     NotRead,
@@ -39,7 +39,7 @@ pub(crate) enum Pressure {
 
 /// Reads the entries and the limit of this network namespace. Returns `None` if the kernel does not
 /// provide them (no module, or a user namespace without the permission).
-pub(crate) fn observe_fill() -> Option<ConntrackFill> {
+pub fn observe_fill() -> Option<ConntrackFill> {
     let read = |name: &str| -> Option<u32> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
         text.trim().parse().ok()
@@ -51,7 +51,7 @@ pub(crate) fn observe_fill() -> Option<ConntrackFill> {
 }
 
 /// Reads the fill periodically, until `stop` is cancelled.
-pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
+pub(super) async fn watch(state: watch::Sender<ConntrackState>, stop: CancellationToken) {
     let mut pressure = Pressure::default();
     loop {
         let fill = observe_fill();
@@ -66,7 +66,7 @@ pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             );
         }
         pressure = now;
-        board.update_conntrack(|state| state.pressure = pressure);
+        update(&state, |state| state.pressure = pressure);
         // Cancel safe: neither arm holds anything.
         tokio::select! {
             () = stop.cancelled() => return,

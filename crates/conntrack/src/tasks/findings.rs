@@ -3,10 +3,10 @@
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 
-use crate::conntrack::{ConntrackState, Limits, Pressure};
+use super::{ConntrackState, Limits, Pressure};
 
 /// Returns the conditions of the table; none before anything is known.
-pub(crate) fn findings(state: &ConntrackState) -> Vec<Finding> {
+pub fn findings(state: &ConntrackState) -> Vec<Finding> {
     let pressure = match state.pressure {
         Pressure::NotRead => None,
         // Without a finding, the condition would keep its status.
@@ -34,7 +34,7 @@ pub(crate) fn findings(state: &ConntrackState) -> Vec<Finding> {
 }
 
 /// Returns why stale connections in the table degrade the node, if they do.
-pub(crate) fn degradation(state: &ConntrackState) -> Option<(Reason, String)> {
+pub fn degradation(state: &ConntrackState) -> Option<(Reason, String)> {
     let (family, error) = state.uncleaned.first_key_value()?;
     Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
 }
