@@ -1,6 +1,7 @@
 //! The values that the tasks of the agent share: always the latest of each, never a queue.
 
 mod handover_agent;
+mod node_facts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

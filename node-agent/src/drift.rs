@@ -21,9 +21,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding};
 pub(crate) use actor::WRITER;
 use actor::observe_actor;
+use events::{Announcement, Events, Regarding};
 
 /// How long a program is not announced again after an announcement.
 const SILENCE: Duration = Duration::from_secs(60);

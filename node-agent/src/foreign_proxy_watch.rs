@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding};
+use events::{Announcement, Events, Regarding};
 
 /// The time between two scans while another proxy is present, and after another program has changed
 /// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules

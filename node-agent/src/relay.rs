@@ -11,12 +11,12 @@ use ::relay::{Counts, Limits, LocalPort, OpenError, Refusal, Relays, raise_descr
 use crds::node_proxy::rejections::Rejection;
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::Family;
+use processes::{Holder, ListenAddress, is_taken, observe_holders};
 use reconciler::Report;
 use runtime::{CancellationToken, Metrics, chain};
 
 use crate::board::Board;
 use crate::engine::AppliedConfig;
-use crate::port_holder::{Holder, ListenAddress, is_taken, observe_holders};
 
 /// Listens on the programmed node ports while the profile asks for it, until `stop` is cancelled.
 /// Connections end when this task does. If the profile no longer asks for it, they may finish.
@@ -101,7 +101,7 @@ impl Holders {
 }
 
 fn listen_address(port: LocalPort) -> ListenAddress {
-    (port.transport, port.address())
+    (port.transport.protocol(), port.address())
 }
 
 /// Registers the relay's metrics and returns the counters.

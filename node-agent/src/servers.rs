@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use ::relay::Transport;
 use crds::event::{self, EventReason};
+use dataplane::Protocol;
+use events::{Announcement, Events, Regarding};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use health_checks::{ProxyHealth, serve_services};
+use processes::describe_holder;
 use runtime::{
     BindError, BindPolicy, Health, ListenConfig, Log, Metrics, Supervisor, chain, on_loopback_only,
     serve_at,
@@ -15,11 +18,8 @@ use tokio::sync::watch;
 use crate::arguments::Run;
 use crate::board::Board;
 use crate::engine_query::EngineQueries;
-use crate::events::{Announcement, Events, Regarding};
-use crate::health_proxy::ProxyHealth;
-use crate::port_holder::describe_holder;
 use crate::process_settings::{self, Addresses, Places};
-use crate::{debug, health_answer, kube_proxy_routes, service_health};
+use crate::{debug, kube_proxy_routes};
 
 /// What the servers need to answer requests.
 pub(crate) struct Answers {
@@ -49,7 +49,7 @@ impl Answers {
         };
         let places = Places::new(initial, *self.board.serving_state().borrow());
         let (proxy, health) = (self.proxy.clone(), self.health.clone());
-        let public = health_answer::router(board(), proxy, health, &self.metrics)
+        let public = health_checks::router(board(), proxy, health, &self.metrics)
             .merge(self.health.readiness_router());
         let private = self
             .metrics
@@ -96,7 +96,13 @@ impl Answers {
         }
         let settings = process_settings::follow(board(), places, self.log, supervisor.stop());
         supervisor.spawn("process settings", settings);
-        let server = service_health::serve(board(), self.proxy, self.events, supervisor.stop());
+        let server = serve_services(
+            self.board.report(),
+            board(),
+            self.proxy,
+            self.events,
+            supervisor.stop(),
+        );
         supervisor.spawn("service health", server);
     }
 }
@@ -111,7 +117,7 @@ fn announce_refusal(
         let taken = error.is_taken().then_some(error.address);
         let announcement = async move {
             let holder = match taken {
-                Some(address) => describe_holder(Transport::Tcp, address).await,
+                Some(address) => describe_holder(Protocol::Tcp, address).await,
                 None => String::new(),
             };
             events.announce(Announcement {

@@ -12,7 +12,6 @@ pub mod node_ports;
 pub mod process;
 mod rules_writer;
 pub mod services;
-pub mod socket_table;
 pub mod virtual_servers;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -24,7 +24,7 @@ use netlink::{ChangeError, OpenError, QueryError};
 use nix::ifaddrs::getifaddrs;
 use thiserror::Error;
 
-use super::socket_table::observe_own_addresses;
+use processes::socket_table::observe_own_addresses;
 
 /// The device that has the addresses of virtual servers (pkg/proxy/ipvs/proxier.go).
 const DEVICE: &str = "kube-ipvs0";

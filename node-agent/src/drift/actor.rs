@@ -1,8 +1,7 @@
 //! Finds the process that made an external change: the kernel reports only the thread.
 
 use backend::Actor;
-
-use crate::process::{View, observe_process_of, observe_view};
+use processes::{View, observe_process_of, observe_view};
 
 /// The name of the agent's thread that writes rules. It identifies earlier agents if the process
 /// cannot be seen, which is always so in a container.

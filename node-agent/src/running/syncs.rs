@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use backend::{AnyBackend, Recovery};
 use conntrack::Feed;
 use dataplane::Family;
+use health_checks::ProxyHealth;
 use modes::{Families, IptablesFigures, MechanismState, RulesByMechanism};
 use reconciler::{
     Activity, CommandReceiver, FamilyReconciler, FamilySync, LoopEvent, Outcome, Periods,
@@ -17,7 +18,6 @@ use runtime::Heartbeat;
 use tracing::{debug, info, warn};
 
 use crate::board::{Board, FamilyState};
-use crate::health_proxy::ProxyHealth;
 use crate::metrics::{AgentMetrics, ChangeCounts};
 
 /// The duration from which every sync is logged. Fast syncs for changes are routine, up to a

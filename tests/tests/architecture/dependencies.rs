@@ -73,6 +73,21 @@ const RULES: &[(&str, May)] = &[
             "xtables",
         ]),
     ),
+    ("processes", May::Use(&["address"])),
+    ("events", May::Use(&["crds", "dataplane", "runtime"])),
+    (
+        "health-checks",
+        May::Use(&[
+            "backend",
+            "catalog",
+            "crds",
+            "dataplane",
+            "events",
+            "processes",
+            "reconciler",
+            "runtime",
+        ]),
+    ),
     (
         "foreign-proxy",
         May::Use(&[
@@ -80,6 +95,7 @@ const RULES: &[(&str, May)] = &[
             "dataplane",
             "netlink",
             "nftables-model",
+            "processes",
             "runtime",
             "xtables",
         ]),

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// The folders that define metrics of the agent.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 6] = [
     "node-agent/src",
     "crates/runtime/src",
     "crates/relay/src",
     "crates/conntrack/src",
+    "crates/events/src",
+    "crates/health-checks/src",
 ];
 /// The prefixes of metric names.
 const PREFIXES: [&str; 5] = [

@@ -3,8 +3,10 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use backend::Size;
+use catalog::NodeLifecycle;
 use crds::event::SERVICE_HEALTH_REFUSED;
 use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
+use events::Announcements;
 use reconciler::{Activity, FamilyStatus, FamilySync, Outcome, Pace, Phases, Reason, RecentSyncs};
 use runtime::{BuildInfo, CancellationToken, Metrics};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -14,7 +16,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
-use crate::events::Announcements;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -166,9 +167,23 @@ fn of_two_services_with_one_port_the_first_by_name_is_heard_and_the_other_named(
     assert_eq!(contested, [(address, ServiceKey::new("shop", "web"))]);
 }
 
+/// A node that stays.
+#[derive(Debug)]
+struct Facts;
+
+impl NodeFacts for Facts {
+    fn lifecycle(&self) -> NodeLifecycle {
+        NodeLifecycle::Staying
+    }
+
+    fn sync_period(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+}
+
 /// The parts of an agent that load balancers see. Node ports are on loopback.
 struct Rig {
-    board: Arc<Board>,
+    report: watch::Sender<Option<Arc<Report>>>,
     proxy: ProxyHealth,
     announcements: Announcements,
     stopper: CancellationToken,
@@ -176,7 +191,7 @@ struct Rig {
 }
 
 fn rig() -> Rig {
-    let board = Arc::new(Board::new());
+    let report = watch::Sender::new(None);
     let proxy = ProxyHealth::default();
     let metrics = Metrics::new(&BuildInfo {
         program: "test",
@@ -185,9 +200,16 @@ fn rig() -> Rig {
     let (events, announcements) = Events::register(&metrics);
     let stop = CancellationToken::new();
     let stopper = stop.clone();
-    let task = tokio::spawn(serve(Arc::clone(&board), proxy.clone(), events, stop));
+    let served = serve(
+        report.subscribe(),
+        Arc::new(Facts),
+        proxy.clone(),
+        events,
+        stop,
+    );
+    let task = tokio::spawn(served);
     Rig {
-        board,
+        report,
         proxy,
         announcements,
         stopper,
@@ -240,7 +262,7 @@ impl Rig {
             latencies: Vec::new(),
         };
         self.proxy.reported(&report);
-        self.board.post_report(report, [], Instant::now());
+        self.report.send_replace(Some(Arc::new(report)));
     }
 
     async fn finish(self) {

@@ -9,7 +9,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use catalog::NodeLifecycle;
-use crds::EffectiveConfig;
 use dataplane::Family;
 use http::{StatusCode, header};
 use jiff::Timestamp;
@@ -19,9 +18,7 @@ use prometheus_client::metrics::family::Family as Labelled;
 use runtime::{Health, Metrics};
 use serde::Serialize;
 
-use crate::board::Board;
-use crate::engine::View;
-use crate::health_proxy::{ProxyHealth, Verdict};
+use crate::{FamilyVerdict, NodeFacts, ProxyHealth, Verdict};
 
 /// How Go prints a time that was never set (time.Time's zero value).
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -29,7 +26,7 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct Sources {
-    board: Arc<Board>,
+    facts: Arc<dyn NodeFacts>,
     proxy: ProxyHealth,
     process: Health,
     counts: Counts,
@@ -72,8 +69,8 @@ struct FamilyBody {
 ///
 /// An agent is alive if it has nothing to do, if it has not read its cluster yet, and also during a
 /// long sync, until `process` considers that a hang.
-pub(crate) fn router(
-    board: Arc<Board>,
+pub fn router(
+    facts: Arc<dyn NodeFacts>,
     proxy: ProxyHealth,
     process: Health,
     metrics: &Metrics,
@@ -98,30 +95,23 @@ pub(crate) fn router(
         .route("/healthz", get(healthz))
         .route("/livez", get(livez))
         .with_state(Sources {
-            board,
+            facts,
             proxy,
             process,
             counts,
         })
 }
 
-/// Returns how late an update may be on a node with this configuration.
-pub(crate) fn patience(view: Option<&View>) -> Duration {
-    let period = match view {
-        Some(view) => view.effective.sync_period,
-        None => EffectiveConfig::default().sync_period,
-    };
-    2 * period.duration()
+/// Returns how late an update may be on this node.
+pub(super) fn patience(facts: &dyn NodeFacts) -> Duration {
+    2 * facts.sync_period()
 }
 
 async fn healthz(State(sources): State<Sources>) -> Response {
-    let view = sources.board.view().borrow().clone();
     let verdict = sources
         .proxy
-        .verdict(patience(view.as_deref()), Instant::now());
-    // A node without a view is not programmed either.
-    let lifecycle = view.map_or(NodeLifecycle::Staying, |view| view.lifecycle);
-    let eligible = lifecycle == NodeLifecycle::Staying;
+        .verdict(patience(&*sources.facts), Instant::now());
+    let eligible = sources.facts.lifecycle() == NodeLifecycle::Staying;
     let healthy = verdict.is_healthy();
     let body = body(&verdict, healthy && eligible, healthy, SystemTime::now());
     let body = Body {
@@ -132,10 +122,9 @@ async fn healthz(State(sources): State<Sources>) -> Response {
 }
 
 async fn livez(State(sources): State<Sources>) -> Response {
-    let view = sources.board.view().borrow().clone();
     let verdict = sources
         .proxy
-        .verdict(patience(view.as_deref()), Instant::now());
+        .verdict(patience(&*sources.facts), Instant::now());
     let alive = verdict.is_alive() && sources.process.liveness().passed();
     let body = body(&verdict, alive, alive, SystemTime::now());
     answer(alive, body, &sources.counts.livez)
@@ -149,7 +138,7 @@ fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body
     } else {
         verdict.last_updated()
     };
-    let family = |(family, verdict): (&Family, &crate::health_proxy::FamilyVerdict)| {
+    let family = |(family, verdict): (&Family, &FamilyVerdict)| {
         let body = FamilyBody {
             last_updated: go_time(verdict.last_updated),
             healthy: verdict.is_healthy(),

@@ -11,9 +11,8 @@ use axum::response::{IntoResponse, Response};
 use dataplane::ServiceKey;
 use http::{StatusCode, header};
 
-use crate::board::Board;
 use crate::health_answer::patience;
-use crate::health_proxy::ProxyHealth;
+use crate::{NodeFacts, ProxyHealth};
 
 /// The header for load balancers with weights: how much traffic a node should get relative to
 /// others.
@@ -22,7 +21,7 @@ const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 /// Determines whether this node's kernel keeps up with the desired state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct HealthSource {
-    board: Arc<Board>,
+    facts: Arc<dyn NodeFacts>,
     proxy: ProxyHealth,
 }
 
@@ -37,8 +36,8 @@ struct Subject {
 // === impl HealthSource ===
 
 impl HealthSource {
-    pub(super) fn new(board: Arc<Board>, proxy: ProxyHealth) -> HealthSource {
-        HealthSource { board, proxy }
+    pub(super) fn new(facts: Arc<dyn NodeFacts>, proxy: ProxyHealth) -> HealthSource {
+        HealthSource { facts, proxy }
     }
 
     /// Answers every path: 200 if `service` has endpoints on this node and the kernel keeps up,
@@ -52,7 +51,7 @@ impl HealthSource {
     }
 
     fn keeps_up(&self) -> bool {
-        let patience = patience(self.board.view().borrow().as_deref());
+        let patience = patience(&*self.facts);
         self.proxy.verdict(patience, Instant::now()).is_healthy()
     }
 }

@@ -1,7 +1,8 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::body::Body as HttpBody;
 use backend::Size;
+use catalog::Catalog;
 use http::Request;
 use http_body_util::BodyExt;
 use reconciler::{Activity, FamilySync, Outcome, Phases, Reason, Report};
@@ -10,11 +11,23 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::engine::{Engine, MissingAssignment};
-use source::Delivery;
+
+/// A node, as its Node object says.
+#[derive(Debug)]
+struct Facts(Mutex<NodeLifecycle>);
+
+impl NodeFacts for Facts {
+    fn lifecycle(&self) -> NodeLifecycle {
+        *self.0.lock().expect("no test panics while it holds this")
+    }
+
+    fn sync_period(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+}
 
 struct Rig {
-    board: Arc<Board>,
+    facts: Arc<Facts>,
     proxy: ProxyHealth,
     process: Health,
     metrics: Metrics,
@@ -22,15 +35,20 @@ struct Rig {
 }
 
 fn rig() -> Rig {
-    let board = Arc::new(Board::new());
+    let facts = Arc::new(Facts(Mutex::new(NodeLifecycle::Staying)));
     let (proxy, process) = (ProxyHealth::default(), Health::new());
     let metrics = Metrics::new(&BuildInfo {
         program: "test",
         version: "0",
     });
-    let router = router(Arc::clone(&board), proxy.clone(), process.clone(), &metrics);
+    let router = router(
+        Arc::<Facts>::clone(&facts),
+        proxy.clone(),
+        process.clone(),
+        &metrics,
+    );
     Rig {
-        board,
+        facts,
         proxy,
         process,
         metrics,
@@ -83,38 +101,35 @@ impl Rig {
     }
 }
 
-/// The view of a node with this Node object once everything is listed.
-fn view_of_node(node: Option<Value>) -> View {
-    let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
-    let now = Instant::now();
-    for change in [
-        catalog::Event::<catalog::object::Service>::Init.into(),
-        catalog::Event::<catalog::object::Service>::InitDone.into(),
-        catalog::Event::<catalog::object::EndpointSlice>::Init.into(),
-        catalog::Event::<catalog::object::EndpointSlice>::InitDone.into(),
-        catalog::Event::<catalog::object::ServiceCidr>::Init.into(),
-        catalog::Event::<catalog::object::ServiceCidr>::InitDone.into(),
-        catalog::Event::<catalog::object::Node>::Init.into(),
-    ] {
-        engine.apply(Delivery::Objects(change), now);
-    }
+/// What becomes of a node with this Node object, or without one.
+fn lifecycle(node: Option<Value>) -> NodeLifecycle {
+    let mut catalog = Catalog::new("node-1");
+    catalog.apply(catalog::Event::<catalog::object::Node>::Init);
     if let Some(node) = node {
         let node: catalog::object::Node = serde_json::from_value(node).expect("a Node");
-        engine.apply(
-            Delivery::Objects(catalog::Event::InitApply(node).into()),
-            now,
-        );
+        catalog.apply(catalog::Event::InitApply(node));
     }
-    let done = catalog::Event::<catalog::object::Node>::InitDone.into();
-    engine.apply(Delivery::Objects(done), now);
-    engine.view()
+    catalog.apply(catalog::Event::<catalog::object::Node>::InitDone);
+    catalog
+        .node()
+        .map_or(NodeLifecycle::Gone, |node| node.lifecycle)
+}
+
+impl Rig {
+    fn is(&self, lifecycle: NodeLifecycle) {
+        *self
+            .facts
+            .0
+            .lock()
+            .expect("no test panics while it holds this") = lifecycle;
+    }
 }
 
 #[tokio::test]
 async fn a_node_that_keeps_up_is_described_as_kube_proxy_would() {
     let rig = rig();
     let node = serde_json::json!({"metadata": {"name": "node-1"}});
-    rig.board.post_view(view_of_node(Some(node)));
+    rig.is(lifecycle(Some(node)));
     rig.program();
     let (status, json, text) = rig.ask("/healthz").await;
     assert_eq!(status, StatusCode::OK, "{text}");
@@ -171,7 +186,7 @@ async fn t59_a_node_that_is_about_to_go_is_healthy_and_gets_no_traffic() {
         None,
     ] {
         let rig = rig();
-        rig.board.post_view(view_of_node(node.clone()));
+        rig.is(lifecycle(node.clone()));
         rig.program();
         let (status, json, text) = rig.ask("/healthz").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{node:?}: {text}");

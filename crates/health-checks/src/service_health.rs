@@ -20,17 +20,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::relay::Transport;
 use crds::event;
-use dataplane::ServiceKey;
+use dataplane::{Protocol, ServiceKey};
+use events::{Announcement, Events, Regarding};
+use processes::observe_holders;
 use reconciler::Report;
 use runtime::{CancellationToken, chain};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding};
-use crate::health_proxy::ProxyHealth;
-use crate::port_holder::observe_holders;
+use crate::{NodeFacts, ProxyHealth};
 use answer::HealthSource;
 use desired::{DesiredListeners, Listening};
 use listener::Listeners;
@@ -38,15 +37,16 @@ use listener::Listeners;
 /// The pause after a failure to listen.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Listens on all addresses with health checks of programmed Services, until `stop` is cancelled.
-pub(crate) async fn serve(
-    board: Arc<Board>,
+/// Listens on all addresses with health checks of the Services that `report` says are programmed, until
+/// `stop` is cancelled. Announces each address where it cannot listen.
+pub async fn serve(
+    mut report: watch::Receiver<Option<Arc<Report>>>,
+    facts: Arc<dyn NodeFacts>,
     proxy: ProxyHealth,
     events: Events,
     stop: CancellationToken,
 ) {
-    let mut report = board.report();
-    let judge = HealthSource::new(Arc::clone(&board), proxy);
+    let judge = HealthSource::new(facts, proxy);
     let mut server = ServiceHealth {
         desired: DesiredListeners::default(),
         listeners: Listeners::new(judge),
@@ -103,12 +103,12 @@ impl ServiceHealth {
         };
         let taken = failures.iter().filter(|(_, error)| error.is_taken());
         let taken = taken.filter(|(address, _)| is_news(address));
-        let taken = taken.map(|(address, _)| (Transport::Tcp, *address));
+        let taken = taken.map(|(address, _)| (Protocol::Tcp, *address));
         let holders = observe_holders(taken.collect()).await;
         let mut refused = BTreeMap::new();
         for (address, error) in failures {
             if let Some(Listening { service, .. }) = desired.get(&address) {
-                let error = match holders.get(&(Transport::Tcp, address)) {
+                let error = match holders.get(&(Protocol::Tcp, address)) {
                     Some(holder) => format!("{}: {holder}", chain(&error)),
                     None => chain(&error).to_string(),
                 };

@@ -15,7 +15,7 @@ use reconciler::{Activity, FamilySync, Report, Support, support};
 
 /// The queued and programmed updates of each family. Cheap to clone; clones share the same state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ProxyHealth(Arc<Mutex<State>>);
+pub struct ProxyHealth(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -38,24 +38,24 @@ struct Updates {
 
 /// The health of a node at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// The health of each family.
-    pub(crate) families: BTreeMap<Family, FamilyVerdict>,
+    pub families: BTreeMap<Family, FamilyVerdict>,
     work: Work,
 }
 
 /// The health of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FamilyVerdict {
+pub struct FamilyVerdict {
     /// When the kernel last held the desired state.
-    pub(crate) last_updated: Option<SystemTime>,
+    pub last_updated: Option<SystemTime>,
     /// Whether the kernel keeps up.
-    pub(crate) pace: Pace,
+    pub pace: Pace,
 }
 
 /// Whether the kernel keeps up with the desired state in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub enum Pace {
     /// This process has never programmed it.
     Never,
     /// The kernel does not support it.
@@ -78,7 +78,7 @@ enum Work {
 
 impl ProxyHealth {
     /// Records that the desired state of every family changed at `now`.
-    pub(crate) fn queued(&self, now: Instant) {
+    pub fn queued(&self, now: Instant) {
         let mut state = self.state();
         for family in Family::ALL {
             let updates = state.families.entry(family).or_default();
@@ -88,12 +88,12 @@ impl ProxyHealth {
     }
 
     /// Records the start of a sync.
-    pub(crate) fn began(&self) {
+    pub fn began(&self) {
         self.state().work = Work::InProgress;
     }
 
     /// Records the reconciler's report.
-    pub(crate) fn reported(&self, report: &Report) {
+    pub fn reported(&self, report: &Report) {
         let mut state = self.state();
         state.work = Work::None;
         for sync in &report.finished {
@@ -111,7 +111,7 @@ impl ProxyHealth {
     }
 
     /// Returns the health of the node at `now`. An update is late after `patience`.
-    pub(crate) fn verdict(&self, patience: Duration, now: Instant) -> Verdict {
+    pub fn verdict(&self, patience: Duration, now: Instant) -> Verdict {
         let state = self.state();
         let families = Family::ALL.map(|family| {
             let updates = state.families.get(&family).copied().unwrap_or_default();
@@ -167,19 +167,19 @@ impl Updates {
 
 impl Verdict {
     /// Returns whether this node should receive traffic.
-    pub(crate) fn is_healthy(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         let counted = || self.paces().filter(|pace| *pace != Pace::Unsupported);
         counted().all(|pace| pace == Pace::KeepsUp) && counted().next().is_some()
     }
 
     /// Returns whether there is no reason to restart this process: no update is late, or a sync is
     /// in progress.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.work == Work::InProgress || self.paces().all(|pace| pace != Pace::Late)
     }
 
     /// Returns when the kernel last held the desired state in any family.
-    pub(crate) fn last_updated(&self) -> Option<SystemTime> {
+    pub fn last_updated(&self) -> Option<SystemTime> {
         let families = self.families.values();
         families.filter_map(|family| family.last_updated).max()
     }
@@ -193,7 +193,7 @@ impl Verdict {
 
 impl FamilyVerdict {
     /// Returns whether the kernel keeps up.
-    pub(crate) fn is_healthy(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.pace == Pace::KeepsUp
     }
 }

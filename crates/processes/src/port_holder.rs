@@ -1,4 +1,4 @@
-//! Finds the process that uses a port on which the agent cannot listen. The search runs only then,
+//! Finds the process that uses a port on which this process cannot listen. The search runs only then,
 //! because it reads the sockets of the network namespace and the descriptors of every process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,14 +7,14 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 
-use ::relay::Transport;
-use foreign_proxy::socket_table::parse_address;
+use address::Protocol;
 use tokio::task::spawn_blocking;
 
-use crate::process::{Process, View, observe_process, observe_view};
+use crate::socket_table::parse_address;
+use crate::{Process, View, observe_process, observe_view};
 
-/// An address on which the agent must listen.
-pub(crate) type ListenAddress = (Transport, SocketAddr);
+/// An address on which this process must listen. Sockets of SCTP are not searched.
+pub type ListenAddress = (Protocol, SocketAddr);
 
 /// How much of a socket table is read, in bytes: some 25,000 sockets. Listening sockets come first.
 const LONGEST_TABLE: u64 = 4 << 20;
@@ -25,7 +25,7 @@ const LISTENING: &str = "0A";
 
 /// The process that uses a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub enum Holder {
     /// This process.
     Process(Process),
     /// A process of this user whose descriptors are hidden.
@@ -58,13 +58,13 @@ enum State {
 }
 
 /// Returns whether `error` means that the port is in use.
-pub(crate) fn is_taken(error: &io::Error) -> bool {
+pub fn is_taken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
 /// Returns which process uses each of `addresses`, as far as this process can see. Does not block
 /// other tasks; cancel safe.
-pub(crate) async fn observe_holders(
+pub async fn observe_holders(
     addresses: BTreeSet<ListenAddress>,
 ) -> BTreeMap<ListenAddress, Holder> {
     if addresses.is_empty() {
@@ -79,8 +79,8 @@ pub(crate) async fn observe_holders(
 }
 
 /// Returns text to append to the error for `address`: the process that uses it, or nothing.
-pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -> String {
-    let place = (transport, address);
+pub async fn describe_holder(protocol: Protocol, address: SocketAddr) -> String {
+    let place = (protocol, address);
     let mut holders = observe_holders([place].into()).await;
     holders
         .remove(&place)
@@ -88,10 +88,10 @@ pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -
 }
 
 fn observe_now(addresses: &BTreeSet<ListenAddress>) -> BTreeMap<ListenAddress, Holder> {
-    let tables: BTreeMap<Transport, Vec<Socket>> = [Transport::Tcp, Transport::Udp]
+    let tables: BTreeMap<Protocol, Vec<Socket>> = [Protocol::Tcp, Protocol::Udp]
         .into_iter()
-        .filter(|transport| addresses.iter().any(|(other, _)| other == transport))
-        .map(|transport| (transport, observe_sockets(transport, addresses)))
+        .filter(|protocol| addresses.iter().any(|(other, _)| other == protocol))
+        .map(|protocol| (protocol, observe_sockets(protocol, addresses)))
         .collect();
     let found = addresses.iter().filter_map(|address| {
         let sockets = tables.get(&address.0)?;
@@ -128,10 +128,11 @@ fn choose(address: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
 }
 
 /// Reads the sockets of this network namespace on the ports of `addresses`.
-fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) -> Vec<Socket> {
-    let files = match transport {
-        Transport::Tcp => ["tcp", "tcp6"],
-        Transport::Udp => ["udp", "udp6"],
+fn observe_sockets(protocol: Protocol, addresses: &BTreeSet<ListenAddress>) -> Vec<Socket> {
+    let files: &[&str] = match protocol {
+        Protocol::Tcp => &["tcp", "tcp6"],
+        Protocol::Udp => &["udp", "udp6"],
+        Protocol::Sctp => &[],
     };
     let ports: BTreeSet<u16> = addresses
         .iter()
@@ -146,7 +147,7 @@ fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) ->
         let lines = BufReader::new(file.take(LONGEST_TABLE)).lines();
         let read = lines
             .map_while(Result::ok)
-            .filter_map(|line| parse_socket(transport, &line));
+            .filter_map(|line| parse_socket(protocol, &line));
         sockets.extend(read.filter(|socket| ports.contains(&socket.address.port())));
     }
     sockets
@@ -154,7 +155,7 @@ fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) ->
 
 /// Parses a line of such a table:
 /// `0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 123 …`.
-fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
+fn parse_socket(protocol: Protocol, line: &str) -> Option<Socket> {
     let mut fields = line.split_ascii_whitespace();
     let (_, address) = (fields.next()?, fields.next()?);
     let (_, state) = (fields.next()?, fields.next()?);
@@ -166,9 +167,9 @@ fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
         address: parse_address(address)?,
         user,
         inode,
-        state: match (transport, state) {
-            (Transport::Tcp, LISTENING) | (Transport::Udp, _) => State::Listening,
-            (Transport::Tcp, _) => State::Other,
+        state: match (protocol, state) {
+            (Protocol::Tcp, LISTENING) | (Protocol::Udp, _) => State::Listening,
+            (Protocol::Tcp | Protocol::Sctp, _) => State::Other,
         },
     })
 }
@@ -222,8 +223,9 @@ impl fmt::Display for Holder {
                 address,
             } => {
                 let (kind, port) = match address {
-                    (Transport::Tcp, address) => ("t", address.port()),
-                    (Transport::Udp, address) => ("u", address.port()),
+                    (Protocol::Tcp, address) => ("t", address.port()),
+                    (Protocol::Udp, address) => ("u", address.port()),
+                    (Protocol::Sctp, address) => ("S", address.port()),
                 };
                 let from = match view {
                     View::Machine => "here",
@@ -258,9 +260,9 @@ mod tests {
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), tcp_at.port());
         let one = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), udp_at.port());
         let address = [
-            (Transport::Tcp, tcp_at),
-            (Transport::Tcp, any),
-            (Transport::Udp, one),
+            (Protocol::Tcp, tcp_at),
+            (Protocol::Tcp, any),
+            (Protocol::Udp, one),
         ];
         let holders = observe_now(&address.into());
         assert_eq!(holders.len(), address.len(), "{holders:?}");
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_reported_with_what_names_it() {
         let address = (
-            Transport::Udp,
+            Protocol::Udp,
             SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 53),
         );
         let (user, view) = (101, View::Container);
@@ -298,7 +300,7 @@ mod tests {
     fn lines_of_the_kernels_tables_are_sockets() {
         let line = "   1: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A \
                     00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0";
-        let socket = parse_socket(Transport::Tcp, line).expect("it is one");
+        let socket = parse_socket(Protocol::Tcp, line).expect("it is one");
         let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 10256);
         assert_eq!(
             (socket.address, socket.user, socket.inode),
@@ -307,9 +309,9 @@ mod tests {
         assert_eq!(socket.state, State::Listening);
         let heading =
             "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid";
-        assert_eq!(parse_socket(Transport::Tcp, heading), None);
-        assert_eq!(parse_socket(Transport::Tcp, "1: 0100007F"), None);
+        assert_eq!(parse_socket(Protocol::Tcp, heading), None);
+        assert_eq!(parse_socket(Protocol::Tcp, "1: 0100007F"), None);
         let gone = line.replace("4711", "0");
-        assert_eq!(parse_socket(Transport::Tcp, &gone), None);
+        assert_eq!(parse_socket(Protocol::Tcp, &gone), None);
     }
 }

@@ -10,16 +10,16 @@ const MACHINE: &str = "pid:[4026531836]";
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Process {
+pub struct Process {
     /// Its id in this process's PID namespace.
-    pub(crate) id: u32,
+    pub id: u32,
     /// The name of its program, truncated to 15 bytes.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// Which processes this process can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum View {
+pub enum View {
     /// All processes of the machine.
     Machine,
     /// Only the processes of this container.
@@ -27,7 +27,7 @@ pub(crate) enum View {
 }
 
 /// Reads which processes this process can see. The answer does not change while this process runs.
-pub(crate) fn observe_view() -> View {
+pub fn observe_view() -> View {
     let namespace = fs::read_link("/proc/self/ns/pid");
     match namespace.is_ok_and(|namespace| namespace == Path::new(MACHINE)) {
         true => View::Machine,
@@ -38,7 +38,7 @@ pub(crate) fn observe_view() -> View {
 /// Returns the process that thread `id` belongs to. `id` is an id in this process's own PID
 /// namespace. Returns `None` if the thread has ended or is not called `name`, because the kernel
 /// reuses ids.
-pub(crate) fn observe_process_of(id: u32, name: &str) -> Option<Process> {
+pub fn observe_process_of(id: u32, name: &str) -> Option<Process> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let (thread, process) = parse_status(&status)?;
     if thread != name {
@@ -48,7 +48,7 @@ pub(crate) fn observe_process_of(id: u32, name: &str) -> Option<Process> {
 }
 
 /// Returns process `id`, or `None` if it does not run.
-pub(crate) fn observe_process(id: u32) -> Option<Process> {
+pub fn observe_process(id: u32) -> Option<Process> {
     let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
     let name = name.trim_end().to_owned();
     Some(Process { id, name })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataplane::ServiceKey;
+use processes::is_taken;
 use runtime::{CancellationToken, serve_on};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind, set_ipv6_v6only};
 use thiserror::Error;
@@ -16,7 +17,6 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::answer::HealthSource;
 use super::desired::Listening;
-use crate::port_holder::is_taken;
 
 /// The accept backlog: enough for the probes of one load balancer.
 const WAITING: u32 = 128;

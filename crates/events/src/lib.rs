@@ -1,4 +1,4 @@
-//! Kubernetes Events about this node.
+//! Kubernetes Events about a node and its Services, in the name of its agent.
 //!
 //! An announcement never blocks its sender, and a failure to write it does not affect the sender.
 //! Every announcement is logged, too.
@@ -34,18 +34,18 @@ const LONGEST_NOTE: usize = 1024;
 
 /// An event to announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Announcement {
+pub struct Announcement {
     /// The object concerned.
-    pub(crate) regarding: Regarding,
+    pub regarding: Regarding,
     /// What happened. Announcements with the same reason and object become one Event with a count.
-    pub(crate) reason: EventReason,
+    pub reason: EventReason,
     /// Details in plain text. Truncated to the API's limit.
-    pub(crate) note: String,
+    pub note: String,
 }
 
 /// The object of an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Regarding {
+pub enum Regarding {
     /// The node that this process runs on.
     Node,
     /// A Service.
@@ -54,20 +54,24 @@ pub(crate) enum Regarding {
 
 /// Sends announcements. Cheap to clone; never blocks.
 #[derive(Debug, Clone)]
-pub(crate) struct Events {
+pub struct Events {
     waiting: mpsc::Sender<Announcement>,
     counts: Counts,
 }
 
 /// The receiver of [`Events`].
 #[derive(Debug)]
-pub(crate) struct Announcements {
+pub struct Announcements {
     waiting: mpsc::Receiver<Announcement>,
     counts: Counts,
 }
 
 /// Where announcements are published.
-pub(crate) enum Journal {
+#[expect(
+    missing_debug_implementations,
+    reason = "the client's recorder has none"
+)]
+pub enum Journal {
     /// In the cluster, as Events of `events.k8s.io/v1`.
     Cluster(Box<Recorder>),
     /// Only in the log: there is no API server.
@@ -95,7 +99,7 @@ struct Allowance {
 impl Events {
     /// Registers `signpost_events_total{outcome}` in `metrics`, with the outcomes published,
     /// failed, and dropped because there were too many.
-    pub(crate) fn register(metrics: &Metrics) -> (Events, Announcements) {
+    pub fn register(metrics: &Metrics) -> (Events, Announcements) {
         let counts = Counts::default();
         metrics.register("signpost_events", "Events by result", counts.0.clone());
         for outcome in ["published", "failed", "dropped"] {
@@ -114,7 +118,7 @@ impl Events {
     }
 
     /// Queues an announcement for publication. If too many are waiting, counts it as dropped.
-    pub(crate) fn announce(&self, announcement: Announcement) {
+    pub fn announce(&self, announcement: Announcement) {
         if self.waiting.try_send(announcement).is_err() {
             self.counts.add("dropped");
         }
@@ -125,12 +129,12 @@ impl Events {
 
 impl Announcements {
     /// Returns the next announcement; `None` when every sender is gone. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Announcement> {
+    pub async fn next(&mut self) -> Option<Announcement> {
         self.waiting.recv().await
     }
 
     /// Publishes announcements until `stop`, including those that were made before it.
-    pub(crate) async fn publish(mut self, node: String, journal: Journal, stop: CancellationToken) {
+    pub async fn publish(mut self, node: String, journal: Journal, stop: CancellationToken) {
         let mut allowance = Allowance::full(Instant::now());
         let mut failing = false;
         loop {
@@ -178,7 +182,7 @@ impl Announcements {
 
 impl Journal {
     /// A journal in the cluster of `client`, in the name of the agent on `node`.
-    pub(crate) fn cluster(client: kube::Client, node: &str) -> Journal {
+    pub fn cluster(client: kube::Client, node: &str) -> Journal {
         let reporter = Reporter {
             controller: CONTROLLER.to_owned(),
             instance: Some(node.to_owned()),
