@@ -2,11 +2,13 @@
 
 mod handover_agent;
 mod node_facts;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use agent_metrics::Latencies;
 use conntrack::ConntrackState;
 use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
@@ -21,7 +23,6 @@ use tokio::time::Instant as Moment;
 
 use crate::api_service::ApiServiceState;
 use crate::engine::{AppliedConfig, View};
-use crate::latency::Latencies;
 use foreign_proxy::{ForeignProxyScan, RulesWriter};
 
 /// Values that the parts of the agent share. Each has one writer, which posts it; readers get the

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use agent_metrics::lock_waits;
 use anyhow::Context;
 use modes::{Variants, lock_at, open_without_listener};
 use reconciler::SystemClock;
@@ -12,7 +13,6 @@ use runtime::KeptFile;
 use source::{last_good, last_node};
 
 use crate::arguments::Cleanup;
-use crate::metrics::lock_waits;
 
 /// Removes Signpost's tables and chains, and the agent's files in the state directory. Returns the
 /// text to print. Succeeds if there is nothing to remove.

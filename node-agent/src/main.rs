@@ -21,8 +21,6 @@ mod engine_query;
 mod foreign_proxy_watch;
 mod heartbeat;
 mod kube_proxy_routes;
-mod latency;
-mod metrics;
 mod node_config;
 mod node_lock;
 mod offline;

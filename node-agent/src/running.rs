@@ -5,6 +5,7 @@ mod syncs;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use agent_metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use anyhow::Context;
 use catalog::Change;
 use crds::event;
@@ -26,7 +27,6 @@ use crate::arguments::Run;
 use crate::board::Board;
 use crate::engine::{AppliedConfig, Engine, MissingAssignment};
 use crate::engine_query::{EngineQueries, EngineQuery};
-use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
@@ -170,7 +170,7 @@ pub(crate) async fn start(
             supervisor.spawn("manifests", watch);
         }
     }
-    let agent_metrics = AgentMetrics::register(&metrics, Arc::clone(&board));
+    let agent_metrics = AgentMetrics::register(&metrics, Arc::<Board>::clone(&board));
     let follower = Follower {
         engine,
         asked,

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use agent_metrics::{AgentMetrics, ChangeCounts};
 use backend::{AnyBackend, Recovery};
 use conntrack::Feed;
 use dataplane::Family;
@@ -18,7 +19,6 @@ use runtime::Heartbeat;
 use tracing::{debug, info, warn};
 
 use crate::board::{Board, FamilyState};
-use crate::metrics::{AgentMetrics, ChangeCounts};
 
 /// The duration from which every sync is logged. Fast syncs for changes are routine, up to a
 /// hundred a second, and writing a log line can block.

@@ -73,6 +73,19 @@ const RULES: &[(&str, May)] = &[
             "xtables",
         ]),
     ),
+    (
+        "agent-metrics",
+        May::Use(&[
+            "backend",
+            "catalog",
+            "crds",
+            "dataplane",
+            "modes",
+            "reconciler",
+            "runtime",
+            "xtables",
+        ]),
+    ),
     ("processes", May::Use(&["address"])),
     ("events", May::Use(&["crds", "dataplane", "runtime"])),
     (

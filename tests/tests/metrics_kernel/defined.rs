@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// The folders that define metrics of the agent.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "node-agent/src",
+    "crates/agent-metrics/src",
     "crates/runtime/src",
     "crates/relay/src",
     "crates/conntrack/src",

@@ -14,7 +14,7 @@ use runtime::Metrics;
 /// A change is pending for longer than in kube-proxy: until the kernel has acknowledged it, not
 /// until a sync begins that may fail.
 #[derive(Debug, Clone)]
-pub(crate) struct ChangeCounts {
+pub struct ChangeCounts {
     services: Counter,
     endpoints: Counter,
     services_pending: Gauge,
@@ -43,7 +43,8 @@ struct Tally {
 // === impl ChangeCounts ===
 
 impl ChangeCounts {
-    pub(crate) fn register(metrics: &Metrics) -> ChangeCounts {
+    /// Registers the metrics, at 0.
+    pub fn register(metrics: &Metrics) -> ChangeCounts {
         ChangeCounts {
             services: metrics.register(
                 "kubeproxy_sync_proxy_rules_service_changes",
@@ -70,7 +71,7 @@ impl ChangeCounts {
     }
 
     /// Counts a received change.
-    pub(crate) fn took(&self, change: &Change) {
+    pub fn took(&self, change: &Change) {
         let mut pending = self.pending();
         match change {
             Change::Service(event) if is_change(event) => {
@@ -87,7 +88,7 @@ impl ChangeCounts {
     }
 
     /// Counts the received changes as sent to the reconciler.
-    pub(crate) fn ordered(&self) {
+    pub fn ordered(&self) {
         let mut pending = self.pending();
         let taken = std::mem::take(&mut pending.taken);
         pending.ordered = pending.ordered.plus(taken);
@@ -95,20 +96,20 @@ impl ChangeCounts {
     }
 
     /// Drops the received changes, which make no difference to the kernel.
-    pub(crate) fn dismissed(&self) {
+    pub fn dismissed(&self) {
         let mut pending = self.pending();
         pending.taken = Tally::default();
         self.show(&pending);
     }
 
     /// Records the start of a sync, which covers every change sent so far.
-    pub(crate) fn began(&self) {
+    pub fn began(&self) {
         let mut pending = self.pending();
         pending.running_sync = pending.ordered;
     }
 
     /// Records the reconciler's report.
-    pub(crate) fn reported(&self, report: &Report) {
+    pub fn reported(&self, report: &Report) {
         let mut pending = self.pending();
         if !report.finished.is_empty() {
             let held = std::mem::take(&mut pending.running_sync);

@@ -1,4 +1,4 @@
-//! Gauges that are read from the board at each scrape.
+//! Gauges that are read from the agent at each scrape.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,45 +11,46 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{connections, iptables};
-use crate::affinity::exhausted;
-use crate::board::Board;
+use crate::Snapshot;
 
-/// Reads the board at each scrape.
+/// Reads the agent at each scrape.
 #[derive(Debug)]
-pub(super) struct StateMetrics(pub(super) Arc<Board>);
+pub(super) struct StateMetrics(pub(super) Arc<dyn Snapshot>);
 
 // === impl StateMetrics ===
 
 impl StateMetrics {
     fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let board = &self.0;
-        let view = board.view().borrow().clone();
-        let desired = view.as_ref().and_then(|view| view.desired.as_ref());
-        let stale = view.as_ref().and_then(|view| view.source.stale.as_ref());
-        let stale_for = stale.map_or(0.0, |(since, _)| {
-            let stale = SystemTime::now().duration_since(*since);
+        let agent = &self.0;
+        let desired = agent.desired();
+        let stale_for = agent.stale_since().map_or(0.0, |since| {
+            let stale = SystemTime::now().duration_since(since);
             stale.unwrap_or_default().as_secs_f64()
         });
         let gauges = [
             (
                 "signpost_services",
                 "Services in the desired state",
-                float(desired.map_or(0, |dataplane| dataplane.services().len())),
+                float(
+                    desired
+                        .as_ref()
+                        .map_or(0, |dataplane| dataplane.services().len()),
+                ),
             ),
             (
                 "signpost_elements",
                 "Elements, or iptables rules, in the kernel, as recorded",
-                float(board.elements()),
+                float(agent.elements()),
             ),
             (
                 "signpost_rejections",
                 "Objects, or parts of them, that are rejected or not supported, as status.rejections.total counts them",
-                f64::from(board.status().borrow().rejections.total),
+                f64::from(agent.status().rejections.total),
             ),
             (
                 "signpost_affinity_exhausted_services",
                 "Services with session affinity that recently had no room for a new client",
-                float(exhausted(&board.full_affinity_maps().borrow(), desired).len()),
+                float(agent.exhausted_services()),
             ),
             (
                 "signpost_source_stale_seconds",
@@ -69,7 +70,7 @@ impl StateMetrics {
         &self,
         encoder: &mut DescriptorEncoder<'_>,
     ) -> Result<(), std::fmt::Error> {
-        let report = self.0.report().borrow().clone();
+        let report = self.0.report();
         let mut metric = encoder.encode_descriptor(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
             "Service ports with policy Local that have endpoints, but none on this node",
@@ -97,7 +98,7 @@ impl Collector for StateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.encode_totals(&mut encoder)?;
         self.encode_no_local_endpoints(&mut encoder)?;
-        iptables::encode_rules(&self.0, &mut encoder)?;
+        iptables::encode_rules(&*self.0, &mut encoder)?;
         let modes = self.0.modes();
         connections::encode(&modes, &mut encoder)?;
         connections::encode_new(&modes, &mut encoder)
@@ -140,22 +141,23 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::snapshot::tests::Agent;
 
     /// Services that the kernel refused are only in the status, not among the rejections of the
     /// objects.
     #[test]
     fn the_metric_counts_the_rejections_that_the_status_counts() {
-        let board = Arc::new(Board::new());
+        let agent = Arc::new(Agent::default());
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(StateMetrics(Arc::clone(&board))));
+        registry.register_collector(Box::new(StateMetrics(Arc::<Agent>::clone(&agent))));
         let rejections = Rejections {
             total: 3,
             ..Rejections::default()
         };
-        board.post_status(Arc::new(NodeProxyStatus {
+        agent.reports(NodeProxyStatus {
             rejections,
             ..NodeProxyStatus::default()
-        }));
+        });
         let mut text = String::new();
         encode(&mut text, &registry).expect("a string takes everything");
         let found = text

@@ -15,7 +15,7 @@ const WINDOW: Span = Span::minutes(5);
 
 /// The durations of every phase, for all changes of the window.
 #[derive(Debug)]
-pub(crate) struct Latencies {
+pub struct Latencies {
     decode: Window,
     compile: Window,
     commit: Window,
@@ -27,7 +27,7 @@ pub(crate) struct Latencies {
 
 impl Latencies {
     /// Records the changes in `report`, at `now`.
-    pub(crate) fn record(&mut self, report: &Report, now: Instant) {
+    pub fn record(&mut self, report: &Report, now: Instant) {
         for latency in &report.latencies {
             self.compile.push(now, latency.compile);
             self.total.push(now, latency.received_to_commit);
@@ -47,7 +47,7 @@ impl Latencies {
     }
 
     /// Returns the figures of the window; `None` if nothing changed in it. Takes microseconds.
-    pub(crate) fn summary(&mut self, now: Instant) -> Option<SyncLatency> {
+    pub fn summary(&mut self, now: Instant) -> Option<SyncLatency> {
         let total = self.total.quantiles(now)?;
         let rest = |phase: &mut Window| phase.quantiles(now).unwrap_or_default();
         Some(SyncLatency {

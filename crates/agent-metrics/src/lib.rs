@@ -1,13 +1,19 @@
-//! The agent's own metrics, in addition to those of every Signpost process. They have kube-proxy's
-//! names if they mean the same, and the prefix `signpost_` otherwise.
+//! What an agent measures: its own metrics, in addition to those of every Signpost process, and the
+//! recent latency of changes, for its status. Metrics have kube-proxy's names if they mean the same, and
+//! the prefix `signpost_` otherwise.
+//!
+//! Counters and histograms are updated by whoever does the work ([`AgentMetrics`], [`ChangeCounts`]).
+//! Gauges are read at each scrape: from the kernel, or from the agent as [`Snapshot`].
 
 mod changes;
 mod connections;
 mod iptables;
 mod ipvs_statistics;
+mod latency;
 mod monotonic_count;
 mod node;
 mod packets;
+mod snapshot;
 mod state;
 
 use std::sync::Arc;
@@ -22,11 +28,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use reconciler::{FamilySync, Latency, Outcome, Reason};
 use runtime::Metrics;
 
-use crate::board::Board;
-pub(crate) use changes::ChangeCounts;
-pub(crate) use iptables::{lock_waits, register_lock_waits};
+pub use changes::ChangeCounts;
+pub use iptables::{lock_waits, register_lock_waits};
+pub use latency::Latencies;
 use node::OfNode;
 use packets::PacketMetrics;
+pub use snapshot::Snapshot;
 use state::StateMetrics;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
@@ -69,7 +76,7 @@ enum Extent {
 
 /// The metrics that syncs and changes update.
 #[derive(Debug, Clone)]
-pub(crate) struct AgentMetrics {
+pub struct AgentMetrics {
     sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
     full_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
     partial_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
@@ -91,7 +98,8 @@ pub(crate) struct AgentMetrics {
 // === impl AgentMetrics ===
 
 impl AgentMetrics {
-    pub(crate) fn register(metrics: &Metrics, board: Arc<Board>) -> AgentMetrics {
+    /// Registers all metrics, with every series at 0. Gauges are read from `agent` at each scrape.
+    pub fn register(metrics: &Metrics, agent: Arc<dyn Snapshot>) -> AgentMetrics {
         let own = AgentMetrics {
             sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
             full_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
@@ -189,8 +197,8 @@ impl AgentMetrics {
                 "From the notification of an external change, or the start of a check, to its repair",
                 registered.drift_repair,
             );
-            registry.register_collector(Box::new(OfNode(Arc::clone(&board))));
-            registry.register_collector(Box::new(StateMetrics(board)));
+            registry.register_collector(Box::new(OfNode(Arc::clone(&agent))));
+            registry.register_collector(Box::new(StateMetrics(agent)));
             registry.register_collector(Box::new(PacketMetrics::begin()));
         });
         own.begin();
@@ -229,12 +237,12 @@ impl AgentMetrics {
     }
 
     /// Records a compilation of the desired state.
-    pub(crate) fn compiled(&self, took: Duration) {
+    pub fn compiled(&self, took: Duration) {
         self.phase("compile", took);
     }
 
     /// Records a finished sync with `mechanism` as the desired mechanism.
-    pub(crate) fn finished(&self, sync: &FamilySync, mechanism: Mechanism) {
+    pub fn finished(&self, sync: &FamilySync, mechanism: Mechanism) {
         let family = of_family(sync.family);
         let outcome = match sync.outcome {
             Outcome::Unchanged => "unchanged",
@@ -291,7 +299,7 @@ impl AgentMetrics {
     }
 
     /// Records that the desired state of every family changed at `now`.
-    pub(crate) fn queued(&self, now: SystemTime) {
+    pub fn queued(&self, now: SystemTime) {
         for family in dataplane::Family::ALL {
             let gauge = self.last_queued.get_or_create(&of_family(family));
             gauge.set(since_epoch(now));
@@ -299,7 +307,7 @@ impl AgentMetrics {
     }
 
     /// Records a change that the kernel acknowledged.
-    pub(crate) fn arrived(&self, latency: &Latency) {
+    pub fn arrived(&self, latency: &Latency) {
         self.phase("total", latency.received_to_commit);
         let histogram = self
             .network_programming

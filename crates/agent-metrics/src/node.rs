@@ -1,4 +1,4 @@
-//! Metrics of this node's status, as in its NodeProxy. Read from the board at each scrape.
+//! Metrics of this node's status, as in its NodeProxy. Read from the agent at each scrape.
 //!
 //! There is one series for each condition, with its current status and reason, and one for each
 //! named value. The number of series at one time is bounded, whatever the node has reported before.
@@ -6,17 +6,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use handover::ServingState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::board::Board;
+use crate::Snapshot;
 
-/// Reads the board at each scrape.
+/// Reads the agent at each scrape.
 #[derive(Debug)]
-pub(super) struct OfNode(pub(super) Arc<Board>);
+pub(super) struct OfNode(pub(super) Arc<dyn Snapshot>);
 
 /// The labels of one series.
 type Labels = Vec<(&'static str, String)>;
@@ -32,8 +31,8 @@ struct Gauge {
 
 impl OfNode {
     fn gauges(&self) -> [Gauge; 5] {
-        let status = self.0.status().borrow().clone();
-        let desired = self.0.view().borrow().clone().map(|view| view.hash.clone());
+        let status = self.0.status();
+        let desired = self.0.desired_hash();
         let is = |labels: Labels| (labels, 1.0);
         let conditions = status.conditions.iter().map(|condition| {
             is(vec![
@@ -57,10 +56,7 @@ impl OfNode {
             let labels = vec![("state", state.to_owned()), ("hash", hash?.to_string())];
             Some(is(labels))
         });
-        let owner = match *self.0.serving_state().borrow() {
-            ServingState::Serving | ServingState::ReleasingPorts => 1.0,
-            ServingState::HandedBack => 0.0,
-        };
+        let owner = if self.0.serves() { 1.0 } else { 0.0 };
         [
             Gauge {
                 name: "signpost_node_condition",
@@ -117,15 +113,16 @@ mod tests {
     use runtime::{BuildInfo, Metrics};
 
     use super::*;
+    use crate::snapshot::tests::Agent;
 
     #[test]
     fn a_condition_is_one_series_with_what_it_is_now() {
-        let board = Arc::new(Board::new());
+        let agent = Arc::new(Agent::default());
         let metrics = Metrics::new(&BuildInfo {
             program: "test",
             version: "0",
         });
-        let collector = OfNode(Arc::clone(&board));
+        let collector = OfNode(Arc::<Agent>::clone(&agent));
         metrics.register_with(|registry| registry.register_collector(Box::new(collector)));
         let hash = ConfigHash::of(&EffectiveConfig::default());
         let configuration =
@@ -137,7 +134,7 @@ mod tests {
         let mut say = |kind, holds, reason| {
             let finding = Finding::new(kind, holds, reason, String::new());
             set_condition(&mut status.conditions, finding, Timestamp::UNIX_EPOCH);
-            board.post_status(Arc::new(status.clone()));
+            agent.reports(status.clone());
             metrics.scrape().expect("numbers can be written")
         };
         say(FEATURES_HONOURED, Status::False, reason::MODE_NOT_HONOURED);
@@ -159,7 +156,7 @@ mod tests {
         ] {
             assert!(scrape.lines().any(|have| have == line), "{line}: {scrape}");
         }
-        board.post_serving_state(ServingState::HandedBack);
+        agent.hands_back();
         let scrape = metrics.scrape().expect("numbers can be written");
         assert!(scrape.contains("signpost_node_serving 0.0"), "{scrape}");
     }

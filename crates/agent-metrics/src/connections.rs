@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// The page that lists every metric with its labels.
-    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
 
     #[derive(Debug)]
     struct Counted(BTreeMap<Family, MechanismState>);

@@ -15,7 +15,7 @@ use runtime::Metrics;
 use xtables::TableName;
 
 use super::{Extent, OfFamily, extent, of_family, state::float};
-use crate::board::Board;
+use crate::Snapshot;
 
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
 const WAIT_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
@@ -31,7 +31,7 @@ pub(super) struct Failures {
 type Count = (Family, TableName, usize);
 
 /// Registers the histogram of waits for the xtables lock.
-pub(crate) fn register_lock_waits(metrics: &Metrics) -> Histogram {
+pub fn register_lock_waits(metrics: &Metrics) -> Histogram {
     metrics.register(
         "signpost_xtables_lock_wait_seconds",
         "How long a change waited for the lock of legacy iptables",
@@ -40,7 +40,7 @@ pub(crate) fn register_lock_waits(metrics: &Metrics) -> Histogram {
 }
 
 /// Returns the same histogram, unregistered.
-pub(crate) fn lock_waits() -> Histogram {
+pub fn lock_waits() -> Histogram {
     let (start, factor, length) = WAIT_BUCKETS;
     Histogram::new(exponential_buckets(start, factor, length))
 }
@@ -82,16 +82,16 @@ impl Failures {
 /// Encodes how many iptables rules Signpost has, and how many of them the last change wrote, for
 /// families in mode iptables.
 pub(super) fn encode_rules(
-    board: &Board,
+    agent: &dyn Snapshot,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
     let mut counts: Vec<Count> = Vec::new();
     let mut written: Vec<Count> = Vec::new();
-    for (family, mode) in board.modes() {
+    for (family, mode) in agent.modes() {
         if mode.active_mode != Some(Mechanism::Iptables) {
             continue;
         }
-        let held = board.held(family).unwrap_or_default();
+        let held = agent.held(family).unwrap_or_default();
         let rules = held.of(Mechanism::Iptables).typed::<VariantRules>().used;
         counts.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
         let last = mode.written.into_iter();
