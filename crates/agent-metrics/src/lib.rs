@@ -2,7 +2,7 @@
 //! recent latency of changes, for its status. Metrics have kube-proxy's names if they mean the same, and
 //! the prefix `signpost_` otherwise.
 //!
-//! Counters and histograms are updated by whoever does the work ([`AgentMetrics`], [`ChangeCounts`]).
+//! Counters and histograms are updated where the work is done ([`AgentMetrics`], [`ChangeCounts`]).
 //! Gauges are read at each scrape: from the kernel, or from the agent as [`Snapshot`].
 
 mod changes;
