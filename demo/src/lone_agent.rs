@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use address_plan as addresses;
 use anyhow::{Context, Result, bail, ensure};
+use crds::condition::READY;
 use crds::{NodeProxy, NodeProxyStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
@@ -201,10 +202,13 @@ impl LoneAgent {
         waited.with_context(|| self.last_words())
     }
 
-    /// Waits until the agent reports that everything is programmed.
+    /// Waits until the agent reports that everything is programmed, by its probe and by its status,
+    /// which follows a moment later.
     pub fn wait_until_ready(&self) -> Result<()> {
         self.wait_for("the agent to be ready", |agent| {
-            Ok(agent.is_ready().then_some(()))
+            let is_reported = |ready: Condition| ready.status == "True";
+            let is_ready = agent.is_ready() && agent.condition(READY)?.is_some_and(is_reported);
+            Ok(is_ready.then_some(()))
         })
     }
 
