@@ -48,6 +48,11 @@ impl Stage {
             clients: OUTSIDERS.into(),
             others: Vec::new(),
         })?;
+        // A refusal that the kernel leaves out would look like a lost packet, and the next one like a change.
+        topology.node(1)?.set_sysctls(&[
+            ("net/ipv4/icmp_ratelimit", "0"),
+            ("net/ipv6/icmp/ratelimit", "0"),
+        ])?;
         let mut servers = Vec::new();
         for pod in SERVING {
             let listening = Family::ALL
