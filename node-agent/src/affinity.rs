@@ -7,11 +7,13 @@ use std::time::Duration;
 use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
 use modes::FullAffinityMaps;
 use runtime::{CancellationToken, chain};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::board::Board;
+use crate::engine::{AppliedConfig, View};
+use crate::latest::{changed, post};
 
 /// The longest time between two checks. The kernel reports a client that found no room for ten
 /// minutes.
@@ -19,11 +21,14 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Checks every `syncPeriod`, and at least every minute, which frontends have no room for another
 /// client, until `stop` is cancelled. Mode iptables does not record this.
-pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
-    let mut applied_config = board.applied_config();
+pub(crate) async fn watch(
+    mut view: watch::Receiver<Option<Arc<View>>>,
+    mut applied_config: watch::Receiver<Option<AppliedConfig>>,
+    full: watch::Sender<BTreeSet<FrontendKey>>,
+    stop: CancellationToken,
+) {
     let mut is_refused = false;
     let mut kernel = FullAffinityMaps::default();
-    let mut view = board.view();
     loop {
         let desired = view
             .borrow_and_update()
@@ -33,7 +38,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             // Both arms are cancel safe: neither consumes anything.
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = view.changed() => if changed.is_err() { return } else { continue },
+                () = changed(&mut view) => continue,
             }
         };
         let observing = spawn_blocking(move || (kernel.observe(&desired), kernel));
@@ -42,7 +47,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
                 kernel = reusable;
                 let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
                 match seen {
-                    Ok(full_affinity_maps) => board.post_full_affinity_maps(full_affinity_maps),
+                    Ok(full_affinity_maps) => post(&full, full_affinity_maps),
                     // Keep the last result. One log line is enough.
                     Err(error) if !was_refused => {
                         warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
@@ -63,7 +68,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
         // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = applied_config.changed() => if changed.is_err() { return },
+            () = changed(&mut applied_config) => {}
             () = sleep(pause) => {}
         }
     }

@@ -16,11 +16,13 @@ use dataplane::{Dataplane, FrontendKey, FrontendKind, Protocol, ServiceKey};
 use kube::Client;
 use runtime::CancellationToken;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use crate::board::Board;
+use crate::engine::View;
 use crate::jitter::{fraction, jittered, spread};
+use crate::latest::post;
 
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
@@ -54,8 +56,14 @@ pub(crate) enum ApiServiceState {
 /// Checks once the node is ready, after each applied configuration, and from time to time, until
 /// `stop` is cancelled. A node that is not ready says why itself. A failure counts only if the API
 /// server answers `client` at that time.
-pub(crate) async fn check(board: Arc<Board>, client: Client, stop: CancellationToken) {
-    let checking = check_for_ever(&board, &client);
+pub(crate) async fn check(
+    view: watch::Receiver<Option<Arc<View>>>,
+    status: watch::Receiver<Arc<NodeProxyStatus>>,
+    state: watch::Sender<ApiServiceState>,
+    client: Client,
+    stop: CancellationToken,
+) {
+    let checking = check_for_ever(&view, status, &state, &client);
     // Cancel safe: the process ends.
     tokio::select! {
         () = stop.cancelled() => {}
@@ -63,9 +71,13 @@ pub(crate) async fn check(board: Arc<Board>, client: Client, stop: CancellationT
     }
 }
 
-/// Returns when the board is gone.
-async fn check_for_ever(board: &Board, client: &Client) {
-    let mut status = board.status();
+/// Returns when no task posts a status any more.
+async fn check_for_ever(
+    view: &watch::Receiver<Option<Arc<View>>>,
+    mut status: watch::Receiver<Arc<NodeProxyStatus>>,
+    state: &watch::Sender<ApiServiceState>,
+    client: &Client,
+) {
     let mut failures = FailedChecks::default();
     let mut last_hash = None;
     loop {
@@ -76,18 +88,19 @@ async fn check_for_ever(board: &Board, client: &Client) {
         }
         let before = mem::take(&mut failures);
         let mut pause = REPEATED_AFTER;
-        match destination(board, &current) {
+        let destination = destination(view.borrow().as_deref(), &current);
+        match destination {
             Destination::Unknown => {}
-            Destination::None => board.post_api_service(ApiServiceState::Unchecked),
+            Destination::None => post(state, ApiServiceState::Unchecked),
             Destination::ClusterIp(address) => match connect(address).await {
                 Ok(()) => {
                     pause = jittered(EVERY);
                     let config = current.applied_hash.clone().unwrap_or_default();
-                    board.post_api_service(ApiServiceState::Reachable(address, config));
+                    post(state, ApiServiceState::Reachable(address, config));
                 }
                 // The node has no route there, and the kernel looks for one before it sees rules.
                 Err(error) if error.kind() == ErrorKind::NetworkUnreachable => {
-                    board.post_api_service(ApiServiceState::Unchecked);
+                    post(state, ApiServiceState::Unchecked);
                 }
                 Err(error) if !answers(client).await => {
                     debug!(%address, %error, "neither Service nor API server answer");
@@ -102,7 +115,7 @@ async fn check_for_ever(board: &Board, client: &Client) {
                     );
                     if failures.answered >= REPORTED {
                         let error = error.to_string();
-                        board.post_api_service(ApiServiceState::Unreachable(address, error));
+                        post(state, ApiServiceState::Unreachable(address, error));
                     }
                 }
             },
@@ -149,8 +162,7 @@ enum Destination {
     ClusterIp(SocketAddr),
 }
 
-fn destination(board: &Board, status: &NodeProxyStatus) -> Destination {
-    let view = board.view().borrow().clone();
+fn destination(view: Option<&View>, status: &NodeProxyStatus) -> Destination {
     let Some(view) = view.filter(|_| is_ready(status)) else {
         return Destination::Unknown;
     };

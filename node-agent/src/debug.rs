@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
@@ -16,21 +16,33 @@ use conntrack::observe_fill;
 use crds::NodeProxyStatus;
 use crds::node_proxy::Heartbeat;
 use foreign_proxy::ANSWERED_BY;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::board::Board;
+use crate::engine::View;
 use crate::engine_query::EngineQueries;
+use crate::programmed::Programmed;
 use turns::QueryLimit;
+
+/// What answers are taken from.
+#[derive(Debug, Clone)]
+pub(crate) struct DebugState {
+    pub(crate) view: watch::Receiver<Option<Arc<View>>>,
+    pub(crate) programmed: Arc<Programmed>,
+    pub(crate) status: watch::Receiver<Arc<NodeProxyStatus>>,
+    pub(crate) renewed_since: watch::Receiver<Option<Instant>>,
+}
 
 /// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct Sources {
-    board: Arc<Board>,
+    state: DebugState,
     queries: EngineQueries,
     turns: QueryLimit,
 }
 
 /// Returns the routes below `/debug`.
-pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
+pub(crate) fn router(state: DebugState, queries: EngineQueries) -> Router {
     Router::new()
         .route("/debug", get(index))
         .route("/debug/syncs", get(syncs))
@@ -41,7 +53,7 @@ pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
         .route("/debug/explain", get(answer::explanation))
         .route("/debug/trace", get(answer::trace))
         .with_state(Sources {
-            board,
+            state,
             queries,
             turns: QueryLimit::new(),
         })
@@ -65,9 +77,8 @@ async fn index() -> &'static str {
      Explanations and traces take output=json.\n"
 }
 
-async fn syncs(State(board): State<Arc<Board>>) -> String {
-    let report = board.report().borrow().clone();
-    let Some(report) = report else {
+async fn syncs(State(sources): State<Sources>) -> String {
+    let Some(report) = sources.state.programmed.last_report() else {
         return "no sync has run yet\n".to_owned();
     };
     let mut text = String::new();
@@ -79,19 +90,11 @@ async fn syncs(State(board): State<Arc<Board>>) -> String {
     text
 }
 
-async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
+async fn status(State(Sources { state, .. }): State<Sources>) -> Result<String, StatusCode> {
     let status = NodeProxyStatus {
         conntrack: observe_fill(),
-        heartbeat: board.heartbeat().borrow().map(|_| Heartbeat::Lease),
-        ..NodeProxyStatus::clone(&board.status().borrow())
+        heartbeat: state.renewed_since.borrow().map(|_| Heartbeat::Lease),
+        ..NodeProxyStatus::clone(&state.status.borrow())
     };
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-// === impl Sources ===
-
-impl FromRef<Sources> for Arc<Board> {
-    fn from_ref(sources: &Sources) -> Arc<Board> {
-        Arc::clone(&sources.board)
-    }
 }

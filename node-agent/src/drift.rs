@@ -17,13 +17,17 @@ use reconciler::{Command, CommandSender, FamilyStatus, RepairBackoff, RepairedDr
 use runtime::CancellationToken;
 use thiserror::Error;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::board::Board;
 pub(crate) use actor::WRITER;
 use actor::observe_actor;
 use events::{Announcement, Events, Regarding};
+
+use crate::foreign_proxies::ForeignProxies;
+use crate::latest::changed;
+use crate::programmed::Programmed;
 
 /// How long a program is not announced again after an announcement.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -42,7 +46,8 @@ pub(crate) enum WatchError {
 /// `runtime`.
 pub(crate) fn watch(
     mut listener: impl ChangeListener,
-    board: &Board,
+    programmed: &Programmed,
+    proxies: &ForeignProxies,
     commands: &CommandSender,
     runtime: &Handle,
     stop: &CancellationToken,
@@ -50,15 +55,16 @@ pub(crate) fn watch(
     // The commits at startup are the largest, and while a listener exists the kernel writes a
     // message for each element. Once one family is programmed, both families have had their first
     // sync.
-    expect_report(board, runtime, stop, has_programmed);
-    pass_on(&mut listener, board, commands, || !stop.is_cancelled())
+    expect_report(programmed, runtime, stop, has_programmed);
+    pass_on(&mut listener, proxies, commands, || !stop.is_cancelled())
 }
 
 /// Does the same for iptables, for each listener in turn. A listener that subscribes to the kernel
 /// starts once iptables is active in a family. Each runs until the tables are closed.
 pub(crate) fn watch_iptables(
     listeners: &Receiver<Listener>,
-    board: &Board,
+    programmed: &Programmed,
+    proxies: &ForeignProxies,
     commands: &CommandSender,
     runtime: &Handle,
     stop: &CancellationToken,
@@ -70,17 +76,17 @@ pub(crate) fn watch_iptables(
             open_tables,
         } = listener;
         let is_in_use = || {
-            let mut families = board.modes().into_values();
+            let mut families = programmed.modes().into_values();
             families.any(|family| family.active_mode == Some(Mechanism::Iptables))
         };
         // Polling costs other programs nothing, so it may begin at once.
         let waits = notification_listener.listens();
-        expect_report(board, runtime, stop, |_| {
+        expect_report(programmed, runtime, stop, |_| {
             !waits || is_in_use() || !open_tables.lasts()
         });
         if open_tables.lasts() {
             let goes_on = || open_tables.lasts() && !stop.is_cancelled();
-            pass_on(&mut notification_listener, board, commands, goes_on)?;
+            pass_on(&mut notification_listener, proxies, commands, goes_on)?;
         }
     }
     Ok(())
@@ -88,12 +94,12 @@ pub(crate) fn watch_iptables(
 
 /// Waits for a report for which `is_it` is true, or until `stop` is cancelled.
 fn expect_report(
-    board: &Board,
+    programmed: &Programmed,
     runtime: &Handle,
     stop: &CancellationToken,
     mut is_it: impl FnMut(&Report) -> bool,
 ) {
-    let mut report = board.report();
+    let mut report = programmed.report();
     runtime.block_on(async {
         // Both arms are cancel safe: neither consumes anything.
         tokio::select! {
@@ -104,10 +110,10 @@ fn expect_report(
 }
 
 /// Listens, passes changes to Signpost's rules to the reconciler, and posts every external change
-/// to the board.
+/// to `proxies`.
 fn pass_on(
     listener: &mut dyn ChangeListener,
-    board: &Board,
+    proxies: &ForeignProxies,
     commands: &CommandSender,
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
@@ -116,7 +122,7 @@ fn pass_on(
     let mut change = ForeignChange::OwnRules(ExternalChange::possible());
     loop {
         if change != ForeignChange::None {
-            board.post_others();
+            proxies.post_change();
         }
         if let ForeignChange::OwnRules(mut external_change) = change {
             external_change.actor = external_change.actor.map(observe_actor);
@@ -138,14 +144,17 @@ fn has_programmed(report: &Report) -> bool {
 }
 
 /// Announces repairs, and that repairs are held back, until `stop` is cancelled.
-pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: CancellationToken) {
-    let mut report = board.report();
+pub(crate) async fn announce(
+    mut report: watch::Receiver<Option<Arc<Report>>>,
+    events: Events,
+    stop: CancellationToken,
+) {
     let mut reported = Announced::default();
     loop {
         // Both arms are cancel safe: the next report includes the counts of a missed one.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = report.changed() => if changed.is_err() { return },
+            () = changed(&mut report) => {}
         }
         let report = report.borrow_and_update().clone();
         let announcements = report.map(|report| reported.announcements(&report, Instant::now()));

@@ -18,7 +18,9 @@ use reconciler::{Desired, Stamps};
 
 use crate::node_config::{Facts, without_unused_link_local};
 use source::{Assignment, Delivery, SourceCondition};
-pub(crate) use view::{AppliedConfig, View};
+#[cfg(test)]
+pub(crate) use view::tests::assigned;
+pub(crate) use view::{AppliedConfig, View, ViewSender};
 
 /// All that is known about the cluster, and the desired state that follows for this node.
 #[derive(Debug)]

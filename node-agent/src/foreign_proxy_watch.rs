@@ -13,8 +13,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use crate::board::Board;
 use events::{Announcement, Events, Regarding};
+
+use crate::foreign_proxies::ForeignProxies;
+use crate::latest::changed;
 
 /// The time between two scans while another proxy is present, and after another program has changed
 /// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules
@@ -26,16 +28,21 @@ const LATEST: Duration = Duration::from_secs(30);
 
 /// Scans periodically and after another program has changed nf_tables, and announces newly found
 /// proxies, until `stop` is cancelled.
-pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
+pub(crate) async fn watch(
+    proxies: Arc<ForeignProxies>,
+    serving_state: Receiver<ServingState>,
+    events: Events,
+    stop: CancellationToken,
+) {
     let mut before = Found::default();
-    let mut others = board.others();
+    let mut others = proxies.changes();
     let mut scanner = Scanner::default();
     let mut removal = IdleRemoval::default();
     loop {
         let scanned = Instant::now();
         // This scan may miss changes from here on.
         others.mark_unchanged();
-        let is_serving = *board.serving_state().borrow() == ServingState::Serving;
+        let is_serving = *serving_state.borrow() == ServingState::Serving;
         let running = spawn_blocking(move || {
             let mut scan = scanner.observe();
             if is_serving && commit_idle_removal(&scan, &mut removal) == Progress::Complete {
@@ -62,7 +69,7 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
         }
         let found_nothing = matches!(&scan, ForeignProxyScan::Seen(found, _) if found.is_nothing());
         let latest = if found_nothing { LATEST } else { SOON };
-        board.post_scan(scan);
+        proxies.post_scan(scan);
         // Both arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => return,
@@ -103,8 +110,7 @@ fn commit_idle_removal(scan: &ForeignProxyScan, removal: &mut IdleRemoval) -> Pr
 /// program changes nf_tables. Cancel safe: a scan follows in any case.
 async fn next_scan(others: &mut Receiver<()>, scanned: Instant, latest: Duration) {
     let changed = async {
-        // The board holds the sender and outlives this task.
-        let _ = others.changed().await;
+        changed(others).await;
         sleep_until(scanned + SOON).await;
     };
     tokio::select! {

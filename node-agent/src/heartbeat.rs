@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crds::NodeProxy;
 use crds::node_proxy::LEASE_PREFIX;
+use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
@@ -14,12 +14,13 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use runtime::{CancellationToken, chain};
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::board::Board;
 use crate::engine::{AppliedConfig, Configuration};
 use crate::jitter::{fraction, jittered, spread};
+use crate::latest::{changed, post};
 use crate::reporter::{START, is_starting};
 
 /// The field manager of the agents, the same as for their status.
@@ -73,7 +74,9 @@ pub(crate) async fn report(
     client: Client,
     namespace: String,
     node: String,
-    board: Arc<Board>,
+    mut applied_config: watch::Receiver<Option<AppliedConfig>>,
+    mut status: watch::Receiver<Arc<NodeProxyStatus>>,
+    renewed_since: watch::Sender<Option<Instant>>,
     stop: CancellationToken,
 ) {
     let lease = OwnLease {
@@ -82,7 +85,6 @@ pub(crate) async fn report(
         name: format!("{LEASE_PREFIX}{node}"),
         node,
     };
-    let mut applied_config = board.applied_config();
     let is_assigned = |applied_config: &Option<AppliedConfig>| {
         let configuration = applied_config
             .as_ref()
@@ -96,7 +98,6 @@ pub(crate) async fn report(
     }
     // Agents that end again and again as they start are no sign of life: the report of one before
     // them stands, and without renewals the operator says that it no longer does.
-    let mut status = board.status();
     let reports = status.wait_for(|status| !is_starting(status));
     // Cancel safe, as above. After this time the status says that the agent does not get ready.
     tokio::select! {
@@ -118,13 +119,13 @@ pub(crate) async fn report(
                 let renewed = Series::after(series);
                 series = Some(renewed);
                 failures = 0;
-                board.post_heartbeat(Some(renewed.since));
+                post(&renewed_since, Some(renewed.since));
                 jittered(PERIOD)
             }
             Err(error) => {
                 if error.is_refusal() {
                     series = None;
-                    board.post_heartbeat(None);
+                    post(&renewed_since, None);
                 }
                 if failures == 0 {
                     warn!(error = %chain(error), "unable to renew the Lease; trying again");
@@ -143,9 +144,7 @@ pub(crate) async fn report(
         // change.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = applied_config.changed(), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {
-                if changed.is_err() { return }
-            }
+            () = changed(&mut applied_config), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {}
             () = sleep(pause) => {}
         }
     }

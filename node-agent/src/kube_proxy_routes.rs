@@ -10,22 +10,31 @@ use axum::{Json, Router};
 use modes::findings;
 use runtime::{Log, on_loopback_only};
 use serde_json::Value;
+use tokio::sync::watch;
 
-use crate::board::Board;
 use crate::configz::render_configz;
+use crate::engine::View;
+use crate::programmed::Programmed;
 
 #[derive(Debug, Clone)]
 struct Sources {
-    board: Arc<Board>,
+    view: watch::Receiver<Option<Arc<View>>>,
+    programmed: Arc<Programmed>,
     node: Arc<str>,
     log: Log,
 }
 
 /// Returns the routes `/healthz`, which only says that this server answers, `/proxyMode`, and
 /// `/configz`, which answers peers on loopback only.
-pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
+pub(crate) fn router(
+    view: watch::Receiver<Option<Arc<View>>>,
+    programmed: Arc<Programmed>,
+    node: &str,
+    log: Log,
+) -> Router {
     let sources = Sources {
-        board,
+        view,
+        programmed,
         node: node.into(),
         log,
     };
@@ -42,12 +51,12 @@ pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
 /// Answers with the mode in force, whatever the profile asks for.
 async fn proxy_mode(State(sources): State<Sources>) -> impl IntoResponse {
     let headers = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    let mode = findings::mode(&sources.board.modes()).unwrap_or_default();
+    let mode = findings::mode(&sources.programmed.modes()).unwrap_or_default();
     (headers, mode.to_string())
 }
 
 async fn configz(State(sources): State<Sources>) -> Json<Value> {
-    let view = sources.board.view().borrow().clone();
+    let view = sources.view.borrow().clone();
     let config = view.map_or_else(Default::default, |view| Arc::clone(&view.effective));
     Json(render_configz(
         &sources.node,

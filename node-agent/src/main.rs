@@ -4,31 +4,36 @@
 //! source (API server | directory) --Delivery--> Engine --Desired--> reconciler thread --> kernel
 //!                                                 |                      |
 //!                                               View                  Report
-//!                                                 '------> Board <-------'
-//!                                                            |
+//!                                                 '----------.-----------'
+//!                                                            v
 //!                                       status, /readyz, /metrics, /debug
 //! ```
 
 mod affinity;
 mod api_service;
-mod board;
 mod cleanup;
 mod configz;
 mod debug;
 mod drift;
 mod engine;
 mod engine_query;
+mod foreign_proxies;
 mod foreign_proxy_watch;
+mod handover_agent;
 mod heartbeat;
 mod kube_proxy_routes;
+mod latest;
 mod node_config;
+mod node_facts;
 mod node_lock;
 mod offline;
 mod process_settings;
+mod programmed;
 mod relay;
 mod reporter;
 mod running;
 mod servers;
+mod snapshot;
 mod status;
 mod variant_scan;
 

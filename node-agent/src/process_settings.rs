@@ -4,7 +4,6 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use crds::EffectiveConfig;
 use crds::profile::process::LogFormat as ProfileFormat;
@@ -16,8 +15,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::board::Board;
 use crate::engine::AppliedConfig;
+use crate::latest::changed;
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
@@ -83,16 +82,21 @@ impl Places {
 }
 
 /// Applies the process settings of the profile in force, until `stop` is cancelled.
-pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: CancellationToken) {
+pub(crate) async fn follow(
+    mut applied_config: watch::Receiver<Option<AppliedConfig>>,
+    mut serving_state: watch::Receiver<ServingState>,
+    places: Places,
+    log: Log,
+    stop: CancellationToken,
+) {
     let initial_log = log.options();
-    let (mut applied_config, mut serving_state) = (board.applied_config(), board.serving_state());
     let mut adjusted = None;
     loop {
         // All arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = applied_config.changed() => if changed.is_err() { return },
-            changed = serving_state.changed() => if changed.is_err() { return },
+            () = changed(&mut applied_config) => {}
+            () = changed(&mut serving_state) => {}
         }
         let serving_state = *serving_state.borrow_and_update();
         let Some(applied_config) = applied_config.borrow_and_update().clone() else {

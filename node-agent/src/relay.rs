@@ -14,14 +14,20 @@ use dataplane::Family;
 use processes::{Holder, ListenAddress, is_taken, observe_holders};
 use reconciler::Report;
 use runtime::{CancellationToken, Metrics, chain};
+use tokio::sync::watch;
 
-use crate::board::Board;
 use crate::engine::AppliedConfig;
+use crate::latest::{changed, post};
 
 /// Listens on the programmed node ports while the profile asks for it, until `stop` is cancelled.
 /// Connections end when this task does. If the profile no longer asks for it, they may finish.
-pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: CancellationToken) {
-    let (mut applied_config, mut report) = (board.applied_config(), board.report());
+pub(crate) async fn serve(
+    mut applied_config: watch::Receiver<Option<AppliedConfig>>,
+    mut report: watch::Receiver<Option<Arc<Report>>>,
+    not_relayed: watch::Sender<Vec<Rejection>>,
+    counts: Arc<Counts>,
+    stop: CancellationToken,
+) {
     let mut relays = None;
     let mut holders = Holders::default();
     loop {
@@ -36,14 +42,14 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Cancella
             let refusals = relays.refusals();
             holders.follow(&refusals).await;
             let rejections = refusals.iter().map(|refusal| holders.rejection(refusal));
-            board.post_not_relayed(rejections.collect());
+            post(&not_relayed, rejections.collect());
         }
         // All arms are cancel safe: the current state is read again below.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = applied_config.changed() => if changed.is_err() { return },
-            changed = report.changed() => if changed.is_err() { return },
-            () = watch(&mut relays) => {}
+            () = changed(&mut applied_config) => {}
+            () = changed(&mut report) => {}
+            () = activity(&mut relays) => {}
         }
     }
 }
@@ -129,7 +135,7 @@ async fn apply(relays: &mut Relays, desired: LocalhostNodePorts, report: Option<
     }
 }
 
-async fn watch(relays: &mut Option<Relays>) {
+async fn activity(relays: &mut Option<Relays>) {
     match relays {
         Some(relays) => relays.watch().await,
         None => pending().await,

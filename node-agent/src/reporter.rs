@@ -2,6 +2,7 @@
 
 mod difference;
 mod earlier;
+mod inputs;
 mod last;
 
 use std::collections::BTreeSet;
@@ -19,14 +20,17 @@ use reconciler::{SLOW_ROUND, done_without};
 use runtime::{AppliedStatus, CancellationToken, Check, Readiness, apply_status, chain};
 use serde_json::Value;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::{Instant as Deadline, sleep_until};
 use tracing::{debug, warn};
 
-use crate::board::Board;
+use crate::engine::AppliedConfig;
 use crate::jitter::{fraction, jittered, spread};
+use crate::latest::{changed, post};
 use crate::status::{Facts, NotServed, status};
 use earlier::{Earlier, stands_in};
 pub(crate) use earlier::{START, is_starting};
+pub(crate) use inputs::{ComposeInputs, ReportInputs};
 use last::{Last, Written};
 
 /// The field manager of the agents. Each agent writes the status of one object.
@@ -94,38 +98,21 @@ enum WriteError {
 /// The first change after a quiet time is processed at once; changes within [`COMPOSED`] after it
 /// are processed together.
 pub(crate) async fn compose(
-    board: Arc<Board>,
+    mut inputs: ComposeInputs,
+    posted: watch::Sender<Arc<NodeProxyStatus>>,
     readiness: Check,
-    kernel: String,
     stop: CancellationToken,
 ) {
-    let (mut view, mut report) = (board.view(), board.report());
-    let (mut not_relayed, mut full_affinity_maps) =
-        (board.not_relayed(), board.full_affinity_maps());
-    let mut connections = board.conntrack();
-    let (mut serving_state, mut scan) = (board.serving_state(), board.scan());
-    let mut variants = board.variants();
-    let mut handover_refusal = board.handover_refusal();
-    let mut api_service = board.api_service();
     let mut status_now = Arc::<NodeProxyStatus>::default();
     let mut not_served = NotServed::default();
     let mut earliest = Deadline::now();
-    // A view that was posted before this task subscribed counts as a change, too.
-    view.mark_changed();
+    // A view that was posted before this task began counts as a change, too.
+    inputs.view.mark_changed();
     loop {
         // All arms are cancel safe: the values are read again below.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = view.changed() => if changed.is_err() { return },
-            changed = report.changed() => if changed.is_err() { return },
-            changed = not_relayed.changed() => if changed.is_err() { return },
-            changed = full_affinity_maps.changed() => if changed.is_err() { return },
-            changed = connections.changed() => if changed.is_err() { return },
-            changed = serving_state.changed() => if changed.is_err() { return },
-            changed = scan.changed() => if changed.is_err() { return },
-            changed = variants.changed() => if changed.is_err() { return },
-            changed = handover_refusal.changed() => if changed.is_err() { return },
-            changed = api_service.changed() => if changed.is_err() { return },
+            () = inputs.changed() => {}
             () = tokio::time::sleep(LOOKED_AT) => {}
         }
         // Cancel safe: neither arm consumes anything, and changes in the meantime are read below.
@@ -133,18 +120,16 @@ pub(crate) async fn compose(
             () = stop.cancelled() => return,
             () = sleep_until(earliest) => {}
         }
-        let view = view.borrow_and_update().clone();
-        let report = report.borrow_and_update().clone();
-        let not_relayed = not_relayed.borrow_and_update().clone();
-        let full_affinity_maps = full_affinity_maps.borrow_and_update().clone();
-        let connections = connections.borrow_and_update().clone();
-        let (serving_state, scan) = (
-            *serving_state.borrow_and_update(),
-            scan.borrow_and_update().clone(),
-        );
-        let variants = variants.borrow_and_update().clone();
-        let handover_refusal = handover_refusal.borrow_and_update().clone();
-        let api_service = api_service.borrow_and_update().clone();
+        let view = inputs.view.borrow_and_update().clone();
+        let report = inputs.report.borrow_and_update().clone();
+        let not_relayed = inputs.not_relayed.borrow_and_update().clone();
+        let full_affinity_maps = inputs.full_affinity_maps.borrow_and_update().clone();
+        let connections = inputs.conntrack.borrow_and_update().clone();
+        let serving_state = *inputs.serving_state.borrow_and_update();
+        let scan = inputs.scan.borrow_and_update().clone();
+        let variants = inputs.variants.borrow_and_update().clone();
+        let handover_refusal = inputs.handover_refusal.borrow_and_update().clone();
+        let api_service = inputs.api_service.borrow_and_update().clone();
         let Some(view) = view else { continue };
         let families = report
             .iter()
@@ -154,11 +139,11 @@ pub(crate) async fn compose(
         let facts = Facts {
             view: &view,
             report: report.as_deref(),
-            running_sync: board.running_sync(),
-            elements: board.elements(),
-            modes: &board.modes(),
+            running_sync: inputs.programmed.running_sync(),
+            elements: inputs.programmed.elements(),
+            modes: &inputs.programmed.modes(),
             variants: &variants,
-            latency: board.latency(Instant::now()),
+            latency: inputs.programmed.latency(Instant::now()),
             connections: &connections,
             not_relayed: &not_relayed,
             full_affinity_maps: &full_affinity_maps,
@@ -167,11 +152,11 @@ pub(crate) async fn compose(
             scan: &scan,
             handover_refusal: handover_refusal.as_deref(),
             api_service: &api_service,
-            kernel: &kernel,
+            kernel: &inputs.kernel,
         };
         status_now = Arc::new(status(&facts, &status_now, Timestamp::now()));
         readiness.report(readiness_of(&status_now));
-        board.post_status(Arc::clone(&status_now));
+        post(&posted, Arc::clone(&status_now));
         earliest = Deadline::now() + COMPOSED;
     }
 }
@@ -192,12 +177,15 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
 pub(crate) async fn report(
     destination: Destination,
     node: String,
-    board: Arc<Board>,
+    inputs: ReportInputs,
     stop: CancellationToken,
 ) {
-    let (mut status, mut applied_config) = (board.status(), board.applied_config());
-    let mut heartbeat = board.heartbeat();
-    let mut in_api = board.status_in_api().subscribe();
+    let ReportInputs {
+        mut status,
+        mut applied_config,
+        renewed_since: mut heartbeat,
+        mut in_api,
+    } = inputs;
     let mut last = Last::Never;
     let mut earlier = Earlier::Unread;
     let mut left_out = BTreeSet::new();
@@ -220,12 +208,10 @@ pub(crate) async fn report(
         // Cancel safe: the due time is computed again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = status.changed() => if changed.is_err() { return } else { continue },
-            changed = heartbeat.changed() => if changed.is_err() { return } else { continue },
-            changed = applied_config.changed(), if matches!(last, Last::Absent { .. }) => {
-                if changed.is_err() { return }
-            }
-            changed = in_api.changed() => if changed.is_err() { return } else { continue },
+            () = changed(&mut status) => continue,
+            () = changed(&mut heartbeat) => continue,
+            () = changed(&mut applied_config), if matches!(last, Last::Absent { .. }) => {}
+            () = changed(&mut in_api) => continue,
             () = sleep_until(due.unwrap_or_else(Deadline::now)), if due.is_some() => {}
         }
         // An object that is created during this attempt wakes the next.
@@ -251,7 +237,8 @@ pub(crate) async fn report(
                     matches!(destination, Destination::Api(_)) && is_starting(&current);
                 let heartbeat =
                     (is_promised || renewed_since.is_some()).then_some(Heartbeat::Lease);
-                write(&destination, &node, &board, &carried_on, heartbeat).await
+                let applied_config = applied_config.borrow().clone();
+                write(&destination, &node, applied_config, &carried_on, heartbeat).await
             }
         };
         let at = Deadline::now();
@@ -312,7 +299,7 @@ struct Answer {
 async fn write(
     destination: &Destination,
     node: &str,
-    board: &Board,
+    applied_config: Option<AppliedConfig>,
     status: &NodeProxyStatus,
     heartbeat: Option<Heartbeat>,
 ) -> Result<Answer, WriteError> {
@@ -347,7 +334,6 @@ async fn write(
             })
         }
         Destination::File(file) => {
-            let applied_config = board.applied_config().borrow().clone();
             let spec = applied_config.and_then(|applied_config| {
                 Some(applied_config.configuration.assignment()?.spec.clone())
             });

@@ -1,40 +1,48 @@
 //! `signpost-agent run`: the tasks of the agent and how they are connected.
 
+mod follower;
 mod syncs;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use agent_metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use anyhow::Context;
-use catalog::Change;
-use crds::event;
+use conntrack::ConntrackState;
+use crds::{NodeProxyStatus, event};
 use events::{Announcement, Events, Journal, Regarding};
 use handover::{HandbackMark, Server, ServingState};
 use health_checks::ProxyHealth;
 use kube::api::Api;
-use modes::Variants;
-use reconciler::{Command, CommandSender, Periods, Permission, Settings, command_receiver};
+use modes::{VariantScan, Variants};
+use reconciler::{Command, command_receiver};
 use runtime::{
-    BuildInfo, CancellationToken, ClientSource, Health, Log, Metrics, RestClientMetrics,
-    Supervisor, chain, open_client,
+    BuildInfo, ClientSource, Health, Log, Metrics, RestClientMetrics, Supervisor, chain,
+    open_client,
 };
+use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
+use crate::api_service::ApiServiceState;
 use crate::arguments::Run;
-use crate::board::Board;
-use crate::engine::{AppliedConfig, Engine, MissingAssignment};
-use crate::engine_query::{EngineQueries, EngineQuery};
+use crate::debug::DebugState;
+use crate::engine::{AppliedConfig, Engine, MissingAssignment, ViewSender};
+use crate::engine_query::EngineQueries;
+use crate::foreign_proxies::ForeignProxies;
+use crate::handover_agent::HandoverAgent;
 use crate::node_lock::NodeLock;
-use crate::reporter::Destination;
+use crate::programmed::Programmed;
+use crate::reporter::{ComposeInputs, Destination, ReportInputs};
 use crate::servers::Answers;
+use crate::snapshot::ScrapedAgent;
 use crate::{
     affinity, api_service, debug, drift, foreign_proxy_watch, heartbeat, relay, reporter,
     variant_scan,
 };
-use source::Delivery;
+use follower::Follower;
 use source::last_good::LastGood;
 use source::last_node::LastNode;
 use syncs::{SyncSubscribers, reconcile};
@@ -43,8 +51,6 @@ use syncs::{SyncSubscribers, reconcile};
 /// streams through it; a faster source waits. With large, decoded slices, the queue takes half a
 /// megabyte.
 const DELIVERIES: usize = 128;
-/// How many deliveries the engine takes in before it compiles, if they keep arriving.
-const TAKEN_AT_ONCE: usize = 4096;
 /// How long a sync may take before the liveness probe reports a hang. Slow syncs that succeed are
 /// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest
 /// known.
@@ -72,23 +78,43 @@ pub(crate) async fn start(
     };
     let metrics = Metrics::new(&build);
     let health = Health::new();
-    let board = Arc::new(Board::new());
     let (queries, asked) = EngineQueries::new();
     let node = arguments.node.clone();
 
     let mark = HandbackMark::within(&arguments.state, &node);
-    board.post_serving_state(mark.observe().unwrap_or_else(|error| {
+    let serving_state = watch::Sender::new(mark.observe().unwrap_or_else(|error| {
         warn!(error = %chain(&error), "unable to read whether this node was handed back: serving its Services");
         ServingState::Serving
     }));
+    // What tasks post. Each task gets what it reads, and the one that posts it the sender.
+    let views = ViewSender::new();
+    let programmed = Arc::new(Programmed::new());
+    let foreign_proxies = Arc::new(ForeignProxies::new());
+    let status = watch::Sender::new(Arc::<NodeProxyStatus>::default());
+    let status_in_api = watch::Sender::new(Value::Null);
+    let renewed_since = watch::Sender::new(None);
+    let connections_state = watch::Sender::new(ConntrackState::default());
+    let not_relayed = watch::Sender::new(Vec::new());
+    let full_affinity_maps = watch::Sender::new(BTreeSet::new());
+    let variants_seen = watch::Sender::new(VariantScan::default());
+    let handover_refusal = watch::Sender::new(None);
+    let api_service_state = watch::Sender::new(ApiServiceState::default());
 
     let (events, announcements) = Events::register(&metrics);
     let proxy = ProxyHealth::default();
     let changes = ChangeCounts::register(&metrics);
     let readiness = health.check("programmed");
-    let inquiries = debug::router(Arc::clone(&board), queries.clone()).merge(metrics.router());
+    let debug_state = DebugState {
+        view: views.view(),
+        programmed: Arc::clone(&programmed),
+        status: status.subscribe(),
+        renewed_since: renewed_since.subscribe(),
+    };
+    let inquiries = debug::router(debug_state.clone(), queries.clone()).merge(metrics.router());
     let answers = Answers {
-        board: Arc::clone(&board),
+        state: debug_state,
+        applied_config: views.applied_config(),
+        serving_state: serving_state.subscribe(),
         proxy: proxy.clone(),
         health: health.clone(),
         metrics: metrics.clone(),
@@ -111,15 +137,20 @@ pub(crate) async fn start(
                 client.clone(),
                 arguments.namespace.clone(),
                 node.clone(),
-                Arc::clone(&board),
+                views.applied_config(),
+                status.subscribe(),
+                renewed_since.clone(),
                 supervisor.stop(),
             );
             supervisor.spawn("heartbeat", heartbeat);
-            let board = Arc::clone(&board);
-            supervisor.spawn(
-                "check of the API server's Service",
-                api_service::check(board, client.clone(), supervisor.stop()),
+            let check = api_service::check(
+                views.view(),
+                status.subscribe(),
+                api_service_state.clone(),
+                client.clone(),
+                supervisor.stop(),
             );
+            supervisor.spawn("check of the API server's Service", check);
             journal = Journal::cluster(client.clone(), &node);
             Source::Kubernetes(client)
         }
@@ -159,7 +190,7 @@ pub(crate) async fn start(
                 client,
                 node.clone(),
                 deliveries,
-                board.status_in_api().clone(),
+                status_in_api.clone(),
                 supervisor.stop(),
             );
             supervisor.spawn("API server", watch);
@@ -170,11 +201,50 @@ pub(crate) async fn start(
             supervisor.spawn("manifests", watch);
         }
     }
-    let agent_metrics = AgentMetrics::register(&metrics, Arc::<Board>::clone(&board));
+    let scraped = ScrapedAgent {
+        view: views.view(),
+        programmed: Arc::clone(&programmed),
+        status: status.subscribe(),
+        serving_state: serving_state.subscribe(),
+        full_affinity_maps: full_affinity_maps.subscribe(),
+    };
+    let agent_metrics = AgentMetrics::register(&metrics, Arc::new(scraped));
+    let handovers = HandoverAgent {
+        view: views.view(),
+        applied_config: views.applied_config(),
+        programmed: Arc::clone(&programmed),
+        variants: variants_seen.subscribe(),
+        status: status.subscribe(),
+        foreign_proxies: Arc::clone(&foreign_proxies),
+        serving_state: serving_state.clone(),
+        refusal: handover_refusal.clone(),
+    };
+    let compose_inputs = ComposeInputs {
+        view: views.view(),
+        programmed: Arc::clone(&programmed),
+        report: programmed.report(),
+        not_relayed: not_relayed.subscribe(),
+        full_affinity_maps: full_affinity_maps.subscribe(),
+        conntrack: connections_state.subscribe(),
+        serving_state: serving_state.subscribe(),
+        scan: foreign_proxies.scan(),
+        variants: variants_seen.subscribe(),
+        handover_refusal: handover_refusal.subscribe(),
+        api_service: api_service_state.subscribe(),
+        kernel: observe_kernel(),
+    };
+    let report_inputs = ReportInputs {
+        status: status.subscribe(),
+        applied_config: views.applied_config(),
+        renewed_since: renewed_since.subscribe(),
+        in_api: status_in_api.subscribe(),
+    };
+    let (view, applied_config) = (views.view(), views.applied_config());
     let follower = Follower {
         engine,
         asked,
-        board: Arc::clone(&board),
+        views,
+        serving_state: serving_state.subscribe(),
         commands: commands.clone(),
         metrics: agent_metrics.clone(),
         proxy: proxy.clone(),
@@ -192,15 +262,15 @@ pub(crate) async fn start(
         &supervisor,
         &metrics,
         conntrack::Inputs {
-            config: board.applied_config(),
+            config: applied_config.clone(),
             settings: |config: &AppliedConfig| config.effective.conntrack.clone(),
-            report: board.report(),
+            report: programmed.report(),
             sysctls: arguments.sysctls.clone(),
-            state: board.conntrack_state().clone(),
+            state: connections_state,
         },
     );
     let heartbeat = health.heartbeat("reconciler", HANGS_AFTER);
-    let posted = Arc::clone(&board);
+    let posted = Arc::clone(&programmed);
     supervisor.spawn_thread(drift::WRITER, move |_| {
         reconcile(
             families,
@@ -215,33 +285,45 @@ pub(crate) async fn start(
             heartbeat,
         );
     });
-    let (watched, reported, runtime) = (Arc::clone(&board), commands.clone(), Handle::current());
+    let (reports, proxies) = (Arc::clone(&programmed), Arc::clone(&foreign_proxies));
+    let (drifted, runtime) = (commands.clone(), Handle::current());
     supervisor.spawn_thread("drift", move |stop| {
-        drift::watch(listener, &watched, &reported, &runtime, &stop)
+        drift::watch(listener, &reports, &proxies, &drifted, &runtime, &stop)
     });
-    let (watched, reported, runtime) = (Arc::clone(&board), commands.clone(), Handle::current());
+    let (reports, proxies) = (Arc::clone(&programmed), Arc::clone(&foreign_proxies));
+    let (drifted, runtime) = (commands.clone(), Handle::current());
     supervisor.spawn_thread("iptables drift", move |stop| {
-        drift::watch_iptables(&listeners, &watched, &reported, &runtime, &stop)
+        drift::watch_iptables(&listeners, &reports, &proxies, &drifted, &runtime, &stop)
     });
     supervisor.spawn(
         "drift announcements",
-        drift::announce(Arc::clone(&board), events.clone(), supervisor.stop()),
+        drift::announce(programmed.report(), events.clone(), supervisor.stop()),
     );
     supervisor.spawn(
         "iptables variants",
-        variant_scan::watch(Arc::clone(&board), supervisor.stop()),
+        variant_scan::watch(applied_config.clone(), variants_seen, supervisor.stop()),
     );
     supervisor.spawn(
         "other proxies",
-        foreign_proxy_watch::watch(Arc::clone(&board), events.clone(), supervisor.stop()),
+        foreign_proxy_watch::watch(
+            foreign_proxies,
+            serving_state.subscribe(),
+            events.clone(),
+            supervisor.stop(),
+        ),
     );
     supervisor.spawn(
         "affinity",
-        affinity::watch(Arc::clone(&board), supervisor.stop()),
+        affinity::watch(
+            view,
+            applied_config.clone(),
+            full_affinity_maps,
+            supervisor.stop(),
+        ),
     );
     let handovers = Server::within(
         &arguments.state,
-        Arc::<Board>::clone(&board),
+        Arc::new(handovers),
         mark,
         inquiries,
         modes::lock_at(&arguments.xtables_lock),
@@ -269,19 +351,24 @@ pub(crate) async fn start(
     let counts = relay::register(&metrics);
     supervisor.spawn(
         "localhost node ports",
-        relay::serve(Arc::clone(&board), counts, supervisor.stop()),
+        relay::serve(
+            applied_config,
+            programmed.report(),
+            not_relayed,
+            counts,
+            supervisor.stop(),
+        ),
     );
 
-    let kernel = observe_kernel();
     supervisor.spawn(
         "status",
-        reporter::compose(Arc::clone(&board), readiness, kernel, supervisor.stop()),
+        reporter::compose(compose_inputs, status, readiness, supervisor.stop()),
     );
     for destination in destinations {
-        let board = Arc::clone(&board);
+        let inputs = report_inputs.clone();
         supervisor.spawn(
             "report",
-            reporter::report(destination, node.clone(), board, supervisor.stop()),
+            reporter::report(destination, node.clone(), inputs, supervisor.stop()),
         );
     }
     supervisor.spawn(
@@ -295,119 +382,6 @@ pub(crate) async fn start(
     });
     info!(%node, "started");
     Ok(())
-}
-
-/// The engine's task: takes in deliveries and sends commands.
-struct Follower {
-    engine: Engine,
-    asked: mpsc::Receiver<EngineQuery>,
-    board: Arc<Board>,
-    commands: CommandSender,
-    metrics: AgentMetrics,
-    proxy: ProxyHealth,
-    changes: ChangeCounts,
-    node: String,
-    last_good: LastGood,
-    last_node: LastNode,
-    settings: Option<Settings>,
-}
-
-// === impl Follower ===
-
-impl Follower {
-    async fn follow(
-        mut self,
-        mut inbox: mpsc::Receiver<Delivery>,
-        patience: Duration,
-        stop: CancellationToken,
-    ) {
-        let deadline = tokio::time::sleep(patience);
-        tokio::pin!(deadline);
-        let mut patient = true;
-        self.board.post_view(self.engine.view());
-        let mut serving_state = self.board.serving_state();
-        // Sends the settings before there is a desired state, and so before anything is written.
-        self.order();
-        loop {
-            // Every arm is cancel safe: a delivery is either received or left in the channel.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                changed = serving_state.changed() => if changed.is_err() { return },
-                () = &mut deadline, if patient => {
-                    patient = false;
-                    self.engine.go_without_assignment(Instant::now());
-                }
-                Some(query) = self.asked.recv() => {
-                    query.answer(|question| self.engine.query(question));
-                    continue;
-                }
-                delivery = inbox.recv() => match delivery {
-                    Some(delivery) => self.take(delivery),
-                    None => return,
-                },
-            }
-            // Takes in deliveries that arrived together before compiling: a Service and its slices.
-            for _ in 0..TAKEN_AT_ONCE {
-                match inbox.try_recv() {
-                    Ok(delivery) => self.take(delivery),
-                    Err(_) => break,
-                }
-            }
-            self.order();
-        }
-    }
-
-    fn take(&mut self, delivery: Delivery) {
-        if let Delivery::Configuration(Some(assignment)) = &delivery {
-            // A node without a writable disk is served all the same.
-            if let Err(error) = self.last_good.commit(&self.node, assignment) {
-                warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
-            }
-        }
-        if let Delivery::Objects(change) = &delivery {
-            self.changes.took(change);
-        }
-        let is_node = matches!(delivery, Delivery::Objects(Change::Node(_)));
-        self.engine.apply(delivery, Instant::now());
-        if is_node
-            && let Some(node) = self.engine.node()
-            && let Err(error) = self.last_node.commit(node)
-        {
-            warn!(error = %chain(&error), "unable to save the addresses of the Node for a restart while the Node has none");
-        }
-    }
-
-    fn order(&mut self) {
-        let settings = self.desired_settings();
-        if self.settings != Some(settings) {
-            self.settings = Some(settings);
-            self.commands.send(Command::Settings(settings));
-        }
-        if let Some(desired) = self.engine.compile(Instant::now) {
-            self.metrics.compiled(desired.stamps.compile);
-            self.metrics.queued(SystemTime::now());
-            self.changes.ordered();
-            self.proxy.queued(Instant::now());
-            self.commands.send(Command::Desired(desired));
-        } else if self.engine.is_complete() {
-            self.changes.dismissed();
-        }
-        self.board.post_view(self.engine.view());
-    }
-
-    fn desired_settings(&self) -> Settings {
-        let (min_sync_period, sync_period) = self.engine.periods();
-        Settings {
-            periods: Periods {
-                min_sync_period,
-                sync_period,
-            },
-            permission: match *self.board.serving_state().borrow() {
-                ServingState::Serving | ServingState::ReleasingPorts => Permission::Active,
-                ServingState::HandedBack => Permission::Withdrawn,
-            },
-        }
-    }
 }
 
 /// The kernel's release, as `uname -r` prints it.

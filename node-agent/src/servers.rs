@@ -7,6 +7,7 @@ use dataplane::Protocol;
 use events::{Announcement, Events, Regarding};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use handover::ServingState;
 use health_checks::{ProxyHealth, serve_services};
 use processes::describe_holder;
 use runtime::{
@@ -16,14 +17,18 @@ use runtime::{
 use tokio::sync::watch;
 
 use crate::arguments::Run;
-use crate::board::Board;
+use crate::debug::DebugState;
+use crate::engine::AppliedConfig;
 use crate::engine_query::EngineQueries;
+use crate::node_facts::ViewedNode;
 use crate::process_settings::{self, Addresses, Places};
 use crate::{debug, kube_proxy_routes};
 
 /// What the servers need to answer requests.
 pub(crate) struct Answers {
-    pub(crate) board: Arc<Board>,
+    pub(crate) state: DebugState,
+    pub(crate) applied_config: watch::Receiver<Option<AppliedConfig>>,
+    pub(crate) serving_state: watch::Receiver<ServingState>,
     pub(crate) proxy: ProxyHealth,
     /// Must already contain every readiness check. Otherwise the process is ready for a moment
     /// before it is not.
@@ -42,25 +47,32 @@ impl Answers {
     /// (both addresses follow the profile), one for the probes of this Pod, one for metrics alone
     /// if the command line names an address for it, and one for each Service with health checks.
     pub(crate) fn start(self, supervisor: &Supervisor, arguments: &Run) {
-        let board = || Arc::clone(&self.board);
+        let (view, programmed) = (self.state.view.clone(), Arc::clone(&self.state.programmed));
+        let node = Arc::new(ViewedNode(view.clone()));
         let initial = Addresses {
             health: arguments.health_address,
             metrics: arguments.metrics_address,
         };
-        let places = Places::new(initial, *self.board.serving_state().borrow());
+        let places = Places::new(initial, *self.serving_state.borrow());
         let (proxy, health) = (self.proxy.clone(), self.health.clone());
-        let public = health_checks::router(board(), proxy, health, &self.metrics)
-            .merge(self.health.readiness_router());
+        let public = health_checks::router(
+            Arc::<ViewedNode>::clone(&node),
+            proxy,
+            health,
+            &self.metrics,
+        )
+        .merge(self.health.readiness_router());
         let private = self
             .metrics
             .router()
             .merge(self.health.router())
             .merge(kube_proxy_routes::router(
-                board(),
+                view,
+                Arc::clone(&programmed),
                 &arguments.node,
                 self.log.clone(),
             ))
-            .merge(on_loopback_only(debug::router(board(), self.queries)));
+            .merge(on_loopback_only(debug::router(self.state, self.queries)));
         let refused = |reason| announce_refusal(self.events.clone(), reason);
         let (place, stop) = (places.health.subscribe(), supervisor.stop());
         let server = serve_at(place, public, refused(event::HEALTH_SERVER_REFUSED), stop);
@@ -94,11 +106,17 @@ impl Answers {
                 served
             });
         }
-        let settings = process_settings::follow(board(), places, self.log, supervisor.stop());
+        let settings = process_settings::follow(
+            self.applied_config,
+            self.serving_state,
+            places,
+            self.log,
+            supervisor.stop(),
+        );
         supervisor.spawn("process settings", settings);
         let server = serve_services(
-            self.board.report(),
-            board(),
+            programmed.report(),
+            node,
             self.proxy,
             self.events,
             supervisor.stop(),

@@ -1,17 +1,17 @@
 //! Scans both variants of iptables for rules of other programs while mode iptables is in force.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crds::profile::mechanism::Mode;
 use modes::VariantScan;
 use runtime::CancellationToken;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use xtables::VariantDetector;
 
-use crate::board::Board;
 use crate::engine::AppliedConfig;
+use crate::latest::post;
 
 /// How often the variants are scanned for rules of other programs: every `PERIODS` times
 /// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
@@ -21,8 +21,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Scans the variants every few `syncPeriod`s while mode iptables is in force, until `stop` is
 /// cancelled.
-pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
-    let mut applied_config = board.applied_config();
+pub(crate) async fn watch(
+    mut applied_config: watch::Receiver<Option<AppliedConfig>>,
+    variants: watch::Sender<VariantScan>,
+    stop: CancellationToken,
+) {
     let mut variant_detector = VariantDetector::default();
     loop {
         let (mode, pause) = {
@@ -51,7 +54,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             }
             _ => VariantScan::None,
         };
-        board.post_variants(scan);
+        post(&variants, scan);
         let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
         let another =
             applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);

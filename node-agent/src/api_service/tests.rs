@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 use super::*;
-use crate::engine::{Engine, MissingAssignment, View};
+use crate::engine::{Engine, MissingAssignment, ViewSender};
 
 /// The desired state of a cluster whose API server has this cluster IP and port.
 fn desired(address: SocketAddr) -> Dataplane {
@@ -47,7 +47,8 @@ fn ready(mode: Mode) -> Arc<NodeProxyStatus> {
 
 /// A node whose check runs, with a server behind the Service's address.
 struct Checked {
-    board: Arc<Board>,
+    _views: ViewSender,
+    status: watch::Sender<Arc<NodeProxyStatus>>,
     state: watch::Receiver<ApiServiceState>,
     address: SocketAddr,
     server: Option<TcpListener>,
@@ -81,18 +82,27 @@ impl Checked {
             };
             async { answer }
         });
-        let (board, stop) = (Arc::new(Board::new()), CancellationToken::new());
+        let (views, stop) = (ViewSender::new(), CancellationToken::new());
+        let (status, state) = (watch::Sender::default(), watch::Sender::default());
+        let posted = state.subscribe();
         let client = Client::new(api_server, "default");
-        let checking = tokio::spawn(check(Arc::clone(&board), client, stop.clone()));
+        let checking = tokio::spawn(check(
+            views.view(),
+            status.subscribe(),
+            state,
+            client,
+            stop.clone(),
+        ));
         let view = Engine::new("node-1", None, MissingAssignment::MayEnd).view();
-        board.post_view(View {
+        views.post(View {
             desired: Some(desired(address)),
             ..view
         });
-        board.post_status(ready(Mode::Nftables));
+        status.send_replace(ready(Mode::Nftables));
         let mut checked = Checked {
-            state: board.api_service(),
-            board,
+            _views: views,
+            status,
+            state: posted,
             address,
             server: Some(server),
             answers,
@@ -107,19 +117,19 @@ impl Checked {
     /// Closes the server; the next configuration is checked at once.
     fn lose_server(&mut self) {
         self.server = None;
-        self.board.post_status(ready(Mode::Iptables));
+        self.status.send_replace(ready(Mode::Iptables));
     }
 
     async fn wait_until_reachable(&mut self) {
         let address = self.address;
         let is_reachable = |state: &ApiServiceState| matches!(state, ApiServiceState::Reachable(at, _) if *at == address);
         let met = self.state.wait_for(is_reachable).await;
-        drop(met.expect("the board is there"));
+        drop(met.expect("it checks"));
     }
 
     async fn wait_until_unreachable(&mut self) {
         let met = self.state.wait_for(|state| state.problem().is_some()).await;
-        drop(met.expect("the board is there"));
+        drop(met.expect("it checks"));
     }
 
     async fn stop(self) {

@@ -19,8 +19,8 @@ use xtables::Variant;
 use super::Sources;
 use super::turns::TurnError;
 use crate::arguments::Output;
-use crate::board::Board;
 use crate::engine::View;
+use crate::programmed::Programmed;
 
 /// Why there is no answer: an HTTP status and one line of text.
 type Refusal = (StatusCode, String);
@@ -70,12 +70,12 @@ async fn explain_question(
     let turn = sources.turns.take().map_err(no_turn)?;
     let reported = sources.queries.ask(question.clone()).await;
     let reported = reported.map_err(unavailable)?;
-    let board = sources.board;
+    let programmed = sources.state.programmed;
     let answer = move || {
         let dataplane = desired(&view)?;
-        let held = Family::ALL.map(|family| Some((family, board.held(family)?)));
-        let at = rules_location(&board, dataplane);
-        let report = board.report().borrow().clone();
+        let held = Family::ALL.map(|family| Some((family, programmed.held(family)?)));
+        let at = rules_location(&programmed, dataplane);
+        let report = programmed.last_report();
         let evidence = Evidence {
             dataplane,
             reported: &reported,
@@ -100,10 +100,10 @@ pub(super) async fn trace(
     let packet_spec: PacketSpec = packet.parse().map_err(bad_request)?;
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
-    let board = sources.board;
+    let programmed = sources.state.programmed;
     let answer = move || {
         let dataplane = desired(&view)?;
-        let kernel = Kernel::observe(&rules_location(&board, dataplane));
+        let kernel = Kernel::observe(&rules_location(&programmed, dataplane));
         let traced = trace_packet(&packet_spec, dataplane, &kernel);
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
@@ -122,9 +122,9 @@ pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, 
 pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refusal> {
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
-    let board = sources.board;
+    let programmed = sources.state.programmed;
     let answer = move || {
-        let at = rules_location(&board, desired(&view)?);
+        let at = rules_location(&programmed, desired(&view)?);
         Ok(Kernel::observe(&at).list(&at))
     };
     turn.spend(answer).await.map_err(no_turn)?
@@ -132,8 +132,8 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
 
 /// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
 /// that the profile selects.
-fn rules_location(board: &Board, dataplane: &Dataplane) -> RulesLocation {
-    let modes = board.modes();
+fn rules_location(programmed: &Programmed, dataplane: &Dataplane) -> RulesLocation {
+    let modes = programmed.modes();
     let active_mode = |family: Family| {
         let known = modes.get(&family).and_then(|modes| modes.active_mode);
         (family, known.unwrap_or(dataplane.config().mechanism))
@@ -147,7 +147,7 @@ fn rules_location(board: &Board, dataplane: &Dataplane) -> RulesLocation {
 
 /// Returns the engine's last view.
 fn view(sources: &Sources) -> Result<Arc<View>, Refusal> {
-    let view = sources.board.view().borrow().clone();
+    let view = sources.state.view.borrow().clone();
     view.ok_or_else(nothing_yet)
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use catalog::NodeLifecycle;
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Dataplane, Rejection};
+use tokio::sync::watch;
 
 use super::{Configuration, SourceHealth};
 
@@ -43,6 +44,13 @@ pub(crate) struct AppliedConfig {
     pub(crate) effective: Arc<EffectiveConfig>,
 }
 
+/// Where the engine posts its view. Readers get the latest, or wait for a change.
+#[derive(Debug)]
+pub(crate) struct ViewSender {
+    view: watch::Sender<Option<Arc<View>>>,
+    applied_config: watch::Sender<Option<AppliedConfig>>,
+}
+
 // === impl View ===
 
 impl View {
@@ -66,5 +74,86 @@ impl AppliedConfig {
         let own = self.configuration.assignment().map(std::ptr::from_ref);
         let theirs = other.configuration.assignment().map(std::ptr::from_ref);
         Arc::ptr_eq(&self.effective, &other.effective) && own == theirs
+    }
+}
+
+// === impl ViewSender ===
+
+impl ViewSender {
+    pub(crate) fn new() -> ViewSender {
+        ViewSender {
+            view: watch::Sender::new(None),
+            applied_config: watch::Sender::new(None),
+        }
+    }
+
+    pub(crate) fn post(&self, view: View) {
+        let applied_config = view.applied_config();
+        self.applied_config.send_if_modified(|posted| {
+            let changed = match (&*posted, &applied_config) {
+                (Some(before), Some(now)) => !before.is(now),
+                (before, now) => before.is_some() != now.is_some(),
+            };
+            if changed {
+                *posted = applied_config;
+            }
+            changed
+        });
+        self.view.send_replace(Some(Arc::new(view)));
+    }
+
+    /// The configuration and the desired state.
+    pub(crate) fn view(&self) -> watch::Receiver<Option<Arc<View>>> {
+        self.view.subscribe()
+    }
+
+    /// The node's configuration, without its Services; `None` while it is not settled. Changes only
+    /// when the configuration does.
+    pub(crate) fn applied_config(&self) -> watch::Receiver<Option<AppliedConfig>> {
+        self.applied_config.subscribe()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Instant;
+
+    use crds::NodeProxySpec;
+    use source::{Assignment, Delivery};
+
+    use super::*;
+    use crate::engine::{Engine, MissingAssignment};
+
+    /// A delivery with a node's first configuration.
+    pub(crate) fn assigned() -> Delivery {
+        Delivery::Configuration(Some(Assignment {
+            generation: Some(1),
+            spec: NodeProxySpec::default(),
+            reason: String::new(),
+            unreadable: Vec::new(),
+        }))
+    }
+
+    #[test]
+    fn who_follows_the_configuration_does_not_wake_for_services() {
+        let views = ViewSender::new();
+        let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
+        let mut applied_config = views.applied_config();
+        let mut view = views.view();
+        let mut woke = |engine: &Engine| {
+            views.post(engine.view());
+            assert!(view.has_changed().expect("the sender is there"));
+            view.mark_unchanged();
+            let woke = applied_config.has_changed().expect("the sender is there");
+            applied_config.mark_unchanged();
+            woke
+        };
+        assert!(!woke(&engine), "nothing has changed");
+        engine.apply(assigned(), Instant::now());
+        assert!(woke(&engine));
+        engine.apply(Delivery::Addresses([].into()), Instant::now());
+        assert!(!woke(&engine));
+        engine.apply(assigned(), Instant::now());
+        assert!(woke(&engine), "the configuration has changed");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use crds::NodeProxyStatus;
 use crds::condition::READY;
 use crds::condition::reason::PROGRAMMED;
 use http::{Method, Request, Response};
@@ -11,13 +10,14 @@ use kube::client::Body;
 use tower::service_fn;
 
 use super::*;
-use crate::board::tests::assigned;
-use crate::engine::{Engine, MissingAssignment};
+use crate::engine::{Engine, MissingAssignment, ViewSender, assigned};
 
 /// A fake API server that answers by method and path, and an agent that renews its Lease there.
 struct Rig {
     asked: Arc<Mutex<Vec<String>>>,
-    board: Arc<Board>,
+    views: ViewSender,
+    status: watch::Sender<Arc<NodeProxyStatus>>,
+    renewed_since: watch::Sender<Option<Instant>>,
     stop: CancellationToken,
 }
 
@@ -34,16 +34,22 @@ impl Rig {
             let response = response.body(Body::from(body.as_bytes().to_vec()));
             async { response }
         });
-        let board = Arc::new(Board::new());
-        let stop = CancellationToken::new();
+        let rig = Rig {
+            asked,
+            views: ViewSender::new(),
+            status: watch::Sender::default(),
+            renewed_since: watch::Sender::new(None),
+            stop: CancellationToken::new(),
+        };
         tokio::spawn(super::report(
             Client::new(server, "default"),
             "signpost-system".to_owned(),
             "node-1".to_owned(),
-            Arc::clone(&board),
-            stop.clone(),
+            rig.views.applied_config(),
+            rig.status.subscribe(),
+            rig.renewed_since.clone(),
+            rig.stop.clone(),
         ));
-        let rig = Rig { asked, board, stop };
         rig.report();
         rig
     }
@@ -51,12 +57,12 @@ impl Rig {
     fn assign(&self) {
         let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
         engine.apply(assigned(), std::time::Instant::now());
-        self.board.post_view(engine.view());
+        self.views.post(engine.view());
     }
 
     /// The agent has composed its first status that says more than that it is starting.
     fn report(&self) {
-        self.board.post_status(Arc::new(NodeProxyStatus {
+        self.status.send_replace(Arc::new(NodeProxyStatus {
             conditions: vec![Condition {
                 type_: READY.to_owned(),
                 status: "True".to_owned(),
@@ -77,7 +83,7 @@ impl Rig {
     }
 
     fn has_promised(&self) -> bool {
-        self.board.heartbeat().borrow().is_some()
+        self.renewed_since.borrow().is_some()
     }
 }
 
@@ -118,7 +124,7 @@ async fn a_lease_is_renewed_twice_a_minute_from_the_first_assignment_on() {
 #[tokio::test(start_paused = true)]
 async fn t263_an_agent_that_ends_again_and_again_as_it_starts_renews_no_lease() {
     let rig = Rig::start(|_, _| (200, LEASE));
-    rig.board.post_status(Arc::default());
+    rig.status.send_replace(Arc::default());
     rig.assign();
     assert!(rig.asked_in(29).await.is_empty(), "it is starting");
     assert!(!rig.asked_in(2).await.is_empty(), "it says so by itself");
@@ -162,7 +168,7 @@ async fn an_agent_whose_nodeproxy_is_gone_waits_for_the_next() {
 #[tokio::test(start_paused = true)]
 async fn failures_are_tried_again_soon_and_end_no_promise() {
     let rig = Rig::start(|_, _| failure(500));
-    rig.board.post_heartbeat(Some(Instant::now()));
+    rig.renewed_since.send_replace(Some(Instant::now()));
     rig.assign();
     let tries = rig.asked_in(60).await.len();
     assert!((6..=13).contains(&tries), "{tries}");

@@ -4,8 +4,8 @@ mod restarts;
 
 use super::difference::{Difference, difference};
 use super::*;
-use crate::board::tests::assigned;
-use crate::engine::{Engine, MissingAssignment, View};
+use crate::engine::{Engine, MissingAssignment, View, ViewSender, assigned};
+use crate::programmed::Programmed;
 use crds::condition::Status;
 use crds::node_proxy::drift::Drift;
 use crds::node_proxy::{ConntrackFill, Counts};
@@ -190,16 +190,49 @@ fn what_differs_besides_the_api_server_is_written_at_once() {
     assert_eq!(difference(&fresh, &observed), Difference::Meaning);
 }
 
+/// The other tasks, whose values the reporter reads.
+struct Posts {
+    views: ViewSender,
+    status: watch::Sender<Arc<NodeProxyStatus>>,
+    renewed_since: watch::Sender<Option<Deadline>>,
+    in_api: watch::Sender<Value>,
+}
+
+impl Posts {
+    fn new() -> Posts {
+        Posts {
+            views: ViewSender::new(),
+            status: watch::Sender::new(Arc::default()),
+            renewed_since: watch::Sender::new(None),
+            in_api: watch::Sender::new(Value::Null),
+        }
+    }
+
+    fn status(&self, status: NodeProxyStatus) {
+        post(&self.status, Arc::new(status));
+    }
+
+    fn renewed_since(&self, renewed_since: Option<Deadline>) {
+        post(&self.renewed_since, renewed_since);
+    }
+}
+
 /// Starts the reporter of node-1.
-fn start_reporter(client: Client) -> (Arc<Board>, tokio::task::JoinHandle<()>, CancellationToken) {
-    let (board, stop) = (Arc::new(Board::new()), CancellationToken::new());
+fn start_reporter(client: Client) -> (Posts, tokio::task::JoinHandle<()>, CancellationToken) {
+    let (posts, stop) = (Posts::new(), CancellationToken::new());
+    let inputs = ReportInputs {
+        status: posts.status.subscribe(),
+        applied_config: posts.views.applied_config(),
+        renewed_since: posts.renewed_since.subscribe(),
+        in_api: posts.in_api.subscribe(),
+    };
     let reporting = tokio::spawn(report(
         Destination::Api(Box::new(Api::all(client))),
         "node-1".to_owned(),
-        Arc::clone(&board),
+        inputs,
         stop.clone(),
     ));
-    (board, reporting, stop)
+    (posts, reporting, stop)
 }
 
 /// Without its NodeProxy an agent asks once, and writes when the watch delivers one.
@@ -223,18 +256,18 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
             .body(Body::from(answer.to_string().into_bytes()));
         async { answer }
     });
-    let (board, reporting, stop) = start_reporter(Client::new(server, "default"));
+    let (posts, reporting, stop) = start_reporter(Client::new(server, "default"));
     for minute in 0..30 {
         tokio::time::sleep(Duration::from_secs(60)).await;
-        board.post_status(Arc::new(NodeProxyStatus {
+        posts.status(NodeProxyStatus {
             observed_generation: Some(minute),
             ..NodeProxyStatus::default()
-        }));
+        });
     }
     assert_eq!(requests.load(Ordering::Relaxed), 1);
     let mut engine = Engine::new("node-1", None, MissingAssignment::MayEnd);
     engine.apply(assigned(), Instant::now());
-    board.post_view(engine.view());
+    posts.views.post(engine.view());
     tokio::time::sleep(Duration::from_secs(60)).await;
     // It reads the object, and writes its status.
     assert_eq!(requests.load(Ordering::Relaxed), 3);
@@ -297,10 +330,10 @@ async fn write_after(
             Ok::<_, kube::Error>(Response::new(Body::from(answer)))
         }
     });
-    let (board, reporting, stop) = start_reporter(Client::new(server, "default"));
+    let (posts, reporting, stop) = start_reporter(Client::new(server, "default"));
     for (second, status) in reports {
         tokio::time::sleep_until(start + Duration::from_secs(second)).await;
-        board.post_status(Arc::new(status));
+        posts.status(status);
     }
     tokio::time::sleep_until(start + Duration::from_secs(120)).await;
     stop.cancel();
@@ -324,25 +357,25 @@ async fn t263_an_agent_with_a_lease_writes_nothing_while_nothing_changes() {
         object["status"] = json!({"mode": "nftables"});
         async move { Ok::<_, kube::Error>(Response::new(Body::from(object.to_string().into_bytes()))) }
     });
-    let (board, reporting, stop) = start_reporter(Client::new(server, "default"));
+    let (posts, reporting, stop) = start_reporter(Client::new(server, "default"));
     let written_in = async |minutes: u64| {
         writes.store(0, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
         writes.load(Ordering::Relaxed)
     };
-    let in_api = |status| board.status_in_api().send_replace(status);
+    let in_api = |status| posts.in_api.send_replace(status);
     let heartbeat = Some(Deadline::now());
-    board.post_heartbeat(heartbeat);
+    posts.renewed_since(heartbeat);
     in_api(json!({"mode": "nftables"}));
     let synced = |second| NodeProxyStatus {
         last_sync_time: Timestamp::from_second(second).ok().map(Time),
         ..ready("True", "Programmed", 5000)
     };
-    board.post_status(Arc::new(synced(5000)));
+    posts.status(synced(5000));
     assert_eq!(written_in(1).await, 1);
     for sync in 0..180 {
-        board.post_status(Arc::new(synced(5060 + sync * 60)));
-        board.post_heartbeat(heartbeat);
+        posts.status(synced(5060 + sync * 60));
+        posts.renewed_since(heartbeat);
         assert_eq!(written_in(1).await, 0, "it is at rest");
     }
     // Another client, or a database that was restored, changes the status.
@@ -351,7 +384,7 @@ async fn t263_an_agent_with_a_lease_writes_nothing_while_nothing_changes() {
     in_api(json!({"mode": "nftables"}));
     assert_eq!(written_in(60).await, 0);
     // The Lease is refused from now on, so that the status alone shows that the agent is alive.
-    board.post_heartbeat(None);
+    posts.renewed_since(None);
     let alive = written_in(60).await;
     assert!((11..=14).contains(&alive), "{alive} writes in an hour");
     stop.cancel();
@@ -359,9 +392,7 @@ async fn t263_an_agent_with_a_lease_writes_nothing_while_nothing_changes() {
 }
 
 /// The statuses that a reporter writes, as they come, where the API has `before`.
-fn start_recorded(
-    before: &NodeProxyStatus,
-) -> (Arc<Board>, mpsc::UnboundedReceiver<NodeProxyStatus>) {
+fn start_recorded(before: &NodeProxyStatus) -> (Posts, mpsc::UnboundedReceiver<NodeProxyStatus>) {
     let mut object = json!(NodeProxy::new("node-1", crds::NodeProxySpec::default()));
     object["status"] = json!(before);
     let (written, writes) = mpsc::unbounded_channel();
@@ -380,8 +411,8 @@ fn start_recorded(
             Ok::<_, kube::Error>(Response::new(Body::from(object.to_string().into_bytes())))
         }
     });
-    let (board, ..) = start_reporter(Client::new(server, "default"));
-    (board, writes)
+    let (posts, ..) = start_reporter(Client::new(server, "default"));
+    (posts, writes)
 }
 
 /// Failure story T274. What the earlier report stood in for was written once, and at rest never again: a
@@ -397,14 +428,14 @@ async fn t274_what_an_earlier_report_stood_in_for_is_corrected_at_rest() {
         String::new(),
     );
     condition::set_condition(&mut before.conditions, split, Timestamp::UNIX_EPOCH);
-    let (board, mut writes) = start_recorded(&before);
-    board.post_heartbeat(Some(Deadline::now()));
-    board.post_status(Arc::new(ready("True", "Programmed", 5000)));
+    let (posts, mut writes) = start_recorded(&before);
+    posts.renewed_since(Some(Deadline::now()));
+    posts.status(ready("True", "Programmed", 5000));
     let has_it = |status: &NodeProxyStatus| {
         let mut conditions = status.conditions.iter();
         conditions.any(|it| it.type_ == condition::IPTABLES_SPLIT)
     };
-    let watched = |status: &NodeProxyStatus| board.status_in_api().send_replace(json!(status));
+    let watched = |status: &NodeProxyStatus| posts.in_api.send_replace(json!(status));
     let first = writes.recv().await.expect("it is written");
     watched(&first);
     assert!(has_it(&first), "it stands in");
@@ -454,14 +485,14 @@ async fn t296_a_field_that_the_definition_lacked_is_written_once_it_has_it() {
             Ok::<_, kube::Error>(answer)
         }
     });
-    let (board, ..) = start_reporter(Client::new(server, "default"));
-    let watched = |status: &Value| board.status_in_api().send_replace(status.clone());
+    let (posts, ..) = start_reporter(Client::new(server, "default"));
+    let watched = |status: &Value| posts.in_api.send_replace(status.clone());
     let has_it = |status: &Value| status["agentVersion"] == "0.2.0";
-    board.post_heartbeat(Some(Deadline::now()));
-    board.post_status(Arc::new(NodeProxyStatus {
+    posts.renewed_since(Some(Deadline::now()));
+    posts.status(NodeProxyStatus {
         agent_version: Some("0.2.0".to_owned()),
         ..ready("True", "Programmed", 5000)
-    }));
+    });
     let first = writes.recv().await.expect("it is written");
     watched(&first);
     assert!(!has_it(&first), "the definition lacks it: {first}");
@@ -484,16 +515,38 @@ async fn t296_a_field_that_the_definition_lacked_is_written_once_it_has_it() {
     assert!(rest.is_err(), "it is at rest: {rest:?}");
 }
 
+/// Inputs of which only the view ever changes.
+fn inputs(views: &ViewSender) -> ComposeInputs {
+    fn unchanging<T: Default>() -> watch::Receiver<T> {
+        watch::channel(T::default()).1
+    }
+    ComposeInputs {
+        view: views.view(),
+        programmed: Arc::new(Programmed::new()),
+        report: unchanging(),
+        not_relayed: unchanging(),
+        full_affinity_maps: unchanging(),
+        conntrack: unchanging(),
+        serving_state: unchanging(),
+        scan: unchanging(),
+        variants: unchanging(),
+        handover_refusal: unchanging(),
+        api_service: unchanging(),
+        kernel: String::new(),
+    }
+}
+
 /// At a hundred changes a second, the status is composed ten times a second, and finally contains
 /// the last of them.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
-    let board = Arc::new(Board::new());
+    let views = ViewSender::new();
+    let composed = watch::Sender::new(Arc::<NodeProxyStatus>::default());
     let post = |endpoints| {
         let view = Engine::new("node-1", None, MissingAssignment::MayEnd).view();
-        board.post_view(View { endpoints, ..view });
+        views.post(View { endpoints, ..view });
     };
-    let (mut said, mut counted) = (board.status(), board.status());
+    let (mut said, mut counted) = (composed.subscribe(), composed.subscribe());
     let counting = tokio::spawn(async move {
         let mut statuses = 0;
         while counted.changed().await.is_ok() {
@@ -507,13 +560,13 @@ async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
     let stop = CancellationToken::new();
     let stopper = stop.clone();
     let readiness = Health::new().check("programmed");
-    let composing = compose(Arc::clone(&board), readiness, String::new(), stop);
+    let composing = compose(inputs(&views), composed, readiness, stop);
     let composing = tokio::spawn(composing);
 
     let start = Deadline::now();
     post(1);
     let first = said.wait_for(|status| status.counts.endpoints == 1).await;
-    drop(first.expect("the board is there"));
+    drop(first.expect("it composes"));
     assert_eq!(Deadline::now(), start, "the first waits for nothing");
     for endpoints in 2..=100 {
         tokio::time::sleep(Duration::from_millis(10)).await;

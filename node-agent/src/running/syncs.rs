@@ -18,7 +18,7 @@ use reconciler::{
 use runtime::Heartbeat;
 use tracing::{debug, info, warn};
 
-use crate::board::{Board, FamilyState};
+use crate::programmed::{FamilyState, Programmed};
 
 /// The duration from which every sync is logged. Fast syncs for changes are routine, up to a
 /// hundred a second, and writing a log line can block.
@@ -52,7 +52,7 @@ pub(super) fn reconcile(
         iptables,
     }: Families,
     mut inbox: CommandReceiver,
-    board: Arc<Board>,
+    programmed: Arc<Programmed>,
     connections: Feed,
     followed: SyncSubscribers,
     heartbeat: Heartbeat,
@@ -77,7 +77,7 @@ pub(super) fn reconcile(
                     heartbeat.busy();
                     followed.changes.began();
                     followed.proxy.began();
-                    board.post_running_sync(running_sync);
+                    programmed.post_running_sync(running_sync);
                     return;
                 }
                 LoopEvent::Report(report, families) => (report, families),
@@ -108,7 +108,7 @@ pub(super) fn reconcile(
             followed.changes.reported(&report);
             followed.proxy.reported(&report);
             conntrack::post(&connections, &report);
-            board.post_report(report, states, Instant::now());
+            programmed.post_report(report, states, Instant::now());
         },
     );
 }

@@ -71,12 +71,12 @@ async fn t263_a_report_stands_in_for_a_new_agent_however_long_nothing_has_change
 /// Lease and had no time of a sync: the operator could not see that it had ended.
 #[tokio::test(start_paused = true)]
 async fn t275_an_agent_that_starts_promises_its_lease() {
-    let (board, mut writes) = start_recorded(&NodeProxyStatus::default());
-    board.post_status(Arc::new(ready("False", "Starting", 5000)));
+    let (posts, mut writes) = start_recorded(&NodeProxyStatus::default());
+    posts.status(ready("False", "Starting", 5000));
     let first = writes.recv().await.expect("it is written");
     assert_eq!(first.heartbeat, Some(Heartbeat::Lease));
     // No renewal has succeeded.
-    board.post_status(Arc::new(ready("True", "Programmed", 5001)));
+    posts.status(ready("True", "Programmed", 5001));
     let second = writes.recv().await.expect("it is written");
     assert_eq!(second.heartbeat, None);
 }

@@ -1,20 +1,34 @@
 //! What a scrape reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use agent_metrics::Snapshot;
 use crds::{ConfigHash, NodeProxyStatus};
-use dataplane::{Dataplane, Family};
+use dataplane::{Dataplane, Family, FrontendKey};
 use handover::ServingState;
 use modes::{MechanismState, RulesByMechanism};
 use reconciler::Report;
+use tokio::sync::watch;
 
-use super::Board;
 use crate::affinity::exhausted;
+use crate::engine::View;
+use crate::programmed::Programmed;
 
-impl Snapshot for Board {
+/// The running agent, as a scrape sees it.
+#[derive(Debug)]
+pub(crate) struct ScrapedAgent {
+    pub(crate) view: watch::Receiver<Option<Arc<View>>>,
+    pub(crate) programmed: Arc<Programmed>,
+    pub(crate) status: watch::Receiver<Arc<NodeProxyStatus>>,
+    pub(crate) serving_state: watch::Receiver<ServingState>,
+    pub(crate) full_affinity_maps: watch::Receiver<BTreeSet<FrontendKey>>,
+}
+
+// === impl ScrapedAgent ===
+
+impl Snapshot for ScrapedAgent {
     fn status(&self) -> Arc<NodeProxyStatus> {
         Arc::clone(&self.status.borrow())
     }
@@ -47,18 +61,18 @@ impl Snapshot for Board {
     }
 
     fn report(&self) -> Option<Arc<Report>> {
-        self.report.borrow().clone()
+        self.programmed.last_report()
     }
 
     fn modes(&self) -> BTreeMap<Family, MechanismState> {
-        self.modes()
+        self.programmed.modes()
     }
 
     fn held(&self, family: Family) -> Option<RulesByMechanism> {
-        self.held(family)
+        self.programmed.held(family)
     }
 
     fn elements(&self) -> usize {
-        self.elements()
+        self.programmed.elements()
     }
 }

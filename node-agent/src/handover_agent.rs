@@ -12,9 +12,29 @@ use modes::{MechanismState, VariantScan};
 use reconciler::Report;
 use tokio::sync::watch;
 
-use super::Board;
+use crate::engine::{AppliedConfig, View};
+use crate::foreign_proxies::ForeignProxies;
+use crate::latest::post;
+use crate::programmed::Programmed;
 
-impl Agent for Board {
+/// The running agent, as a handover sees it.
+#[derive(Debug)]
+pub(crate) struct HandoverAgent {
+    pub(crate) view: watch::Receiver<Option<Arc<View>>>,
+    pub(crate) applied_config: watch::Receiver<Option<AppliedConfig>>,
+    pub(crate) programmed: Arc<Programmed>,
+    pub(crate) variants: watch::Receiver<VariantScan>,
+    pub(crate) status: watch::Receiver<Arc<NodeProxyStatus>>,
+    pub(crate) foreign_proxies: Arc<ForeignProxies>,
+    /// Posted by handovers alone.
+    pub(crate) serving_state: watch::Sender<ServingState>,
+    /// Posted by handovers alone.
+    pub(crate) refusal: watch::Sender<Option<String>>,
+}
+
+// === impl HandoverAgent ===
+
+impl Agent for HandoverAgent {
     fn view(&self) -> Option<NodeView> {
         let view = self.view.borrow();
         view.as_ref().map(|view| NodeView {
@@ -37,7 +57,7 @@ impl Agent for Board {
     }
 
     fn modes(&self) -> BTreeMap<Family, MechanismState> {
-        self.modes()
+        self.programmed.modes()
     }
 
     fn variants(&self) -> VariantScan {
@@ -45,23 +65,25 @@ impl Agent for Board {
     }
 
     fn report(&self) -> watch::Receiver<Option<Arc<Report>>> {
-        self.report()
+        self.programmed.report()
     }
 
     fn status(&self) -> watch::Receiver<Arc<NodeProxyStatus>> {
-        self.status()
+        let mut status = self.status.clone();
+        status.mark_unchanged();
+        status
     }
 
     fn scan(&self) -> watch::Receiver<ForeignProxyScan> {
-        self.scan()
+        self.foreign_proxies.scan()
     }
 
     fn post_scan(&self, scan: ForeignProxyScan) {
-        self.post_scan(scan);
+        self.foreign_proxies.post_scan(scan);
     }
 
     fn rules_writer(&self) -> RulesWriter {
-        self.rules_writer()
+        self.foreign_proxies.rules_writer()
     }
 
     fn serving_state(&self) -> ServingState {
@@ -69,10 +91,10 @@ impl Agent for Board {
     }
 
     fn post_serving_state(&self, serving_state: ServingState) {
-        self.post_serving_state(serving_state);
+        self.serving_state.send_replace(serving_state);
     }
 
     fn post_refusal(&self, refusal: Option<String>) {
-        self.post_handover_refusal(refusal);
+        post(&self.refusal, refusal);
     }
 }

@@ -1,0 +1,135 @@
+//! The engine's task.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use agent_metrics::{AgentMetrics, ChangeCounts};
+use catalog::Change;
+use handover::ServingState;
+use health_checks::ProxyHealth;
+use reconciler::{Command, CommandSender, Periods, Permission, Settings};
+use runtime::{CancellationToken, chain};
+use source::Delivery;
+use source::last_good::LastGood;
+use source::last_node::LastNode;
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
+
+use crate::engine::{Engine, ViewSender};
+use crate::engine_query::EngineQuery;
+use crate::latest::changed;
+
+/// How many deliveries the engine takes in before it compiles, if they keep arriving.
+const TAKEN_AT_ONCE: usize = 4096;
+/// The engine's task: takes in deliveries and sends commands.
+pub(super) struct Follower {
+    pub(super) engine: Engine,
+    pub(super) asked: mpsc::Receiver<EngineQuery>,
+    pub(super) views: ViewSender,
+    pub(super) serving_state: watch::Receiver<ServingState>,
+    pub(super) commands: CommandSender,
+    pub(super) metrics: AgentMetrics,
+    pub(super) proxy: ProxyHealth,
+    pub(super) changes: ChangeCounts,
+    pub(super) node: String,
+    pub(super) last_good: LastGood,
+    pub(super) last_node: LastNode,
+    pub(super) settings: Option<Settings>,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    pub(super) async fn follow(
+        mut self,
+        mut inbox: mpsc::Receiver<Delivery>,
+        patience: Duration,
+        stop: CancellationToken,
+    ) {
+        let deadline = tokio::time::sleep(patience);
+        tokio::pin!(deadline);
+        let mut patient = true;
+        self.views.post(self.engine.view());
+        let mut serving_state = self.serving_state.clone();
+        // Sends the settings before there is a desired state, and so before anything is written.
+        self.order();
+        loop {
+            // Every arm is cancel safe: a delivery is either received or left in the channel.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = changed(&mut serving_state) => {}
+                () = &mut deadline, if patient => {
+                    patient = false;
+                    self.engine.go_without_assignment(Instant::now());
+                }
+                Some(query) = self.asked.recv() => {
+                    query.answer(|question| self.engine.query(question));
+                    continue;
+                }
+                delivery = inbox.recv() => match delivery {
+                    Some(delivery) => self.take(delivery),
+                    None => return,
+                },
+            }
+            // Takes in deliveries that arrived together before compiling: a Service and its slices.
+            for _ in 0..TAKEN_AT_ONCE {
+                match inbox.try_recv() {
+                    Ok(delivery) => self.take(delivery),
+                    Err(_) => break,
+                }
+            }
+            self.order();
+        }
+    }
+
+    fn take(&mut self, delivery: Delivery) {
+        if let Delivery::Configuration(Some(assignment)) = &delivery {
+            // A node without a writable disk is served all the same.
+            if let Err(error) = self.last_good.commit(&self.node, assignment) {
+                warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
+            }
+        }
+        if let Delivery::Objects(change) = &delivery {
+            self.changes.took(change);
+        }
+        let is_node = matches!(delivery, Delivery::Objects(Change::Node(_)));
+        self.engine.apply(delivery, Instant::now());
+        if is_node
+            && let Some(node) = self.engine.node()
+            && let Err(error) = self.last_node.commit(node)
+        {
+            warn!(error = %chain(&error), "unable to save the addresses of the Node for a restart while the Node has none");
+        }
+    }
+
+    fn order(&mut self) {
+        let settings = self.desired_settings();
+        if self.settings != Some(settings) {
+            self.settings = Some(settings);
+            self.commands.send(Command::Settings(settings));
+        }
+        if let Some(desired) = self.engine.compile(Instant::now) {
+            self.metrics.compiled(desired.stamps.compile);
+            self.metrics.queued(SystemTime::now());
+            self.changes.ordered();
+            self.proxy.queued(Instant::now());
+            self.commands.send(Command::Desired(desired));
+        } else if self.engine.is_complete() {
+            self.changes.dismissed();
+        }
+        self.views.post(self.engine.view());
+    }
+
+    fn desired_settings(&self) -> Settings {
+        let (min_sync_period, sync_period) = self.engine.periods();
+        Settings {
+            periods: Periods {
+                min_sync_period,
+                sync_period,
+            },
+            permission: match *self.serving_state.borrow() {
+                ServingState::Serving | ServingState::ReleasingPorts => Permission::Active,
+                ServingState::HandedBack => Permission::Withdrawn,
+            },
+        }
+    }
+}
