@@ -70,6 +70,7 @@ impl Agent for HandoverAgent {
 
     fn status(&self) -> watch::Receiver<Arc<NodeProxyStatus>> {
         let mut status = self.status.clone();
+        // A handover waits for the next one.
         status.mark_unchanged();
         status
     }
