@@ -230,7 +230,7 @@ impl Kernel {
                 kernel.expect_named("mode_kernel", "t124", 1)
             }),
             self.trial("treats_packets_in_mode_ipvs_as_in_other_modes", |kernel| {
-                kernel.expect_named("mode_kernel", "::ipvs", 6)
+                kernel.expect_named("mode_kernel", "::ipvs", 7)
             }),
             self.trial(
                 "refuses_no_connection_at_a_step_of_a_switch_to_mode_ipvs",

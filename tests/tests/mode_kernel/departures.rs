@@ -1,20 +1,18 @@
 //! Connections whose endpoint or Service goes.
 
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::{Family, Protocol};
-use netlink::ipvs::{IpvsSocket, Weight};
-use serde_json::json;
 use testkit::address_plan as addresses;
 use tests::deadline::{patience, wait_for};
 use tests::network::{Connections, Kind, Namespace, Outcome, Way};
 use xtables::Variant;
 
-use crate::manifests::{self, NODE_PORT, endpoints, service};
+use crate::manifests::{NODE_PORT, endpoints, service};
 use crate::stage::{ASKING, PROMPTLY, SERVED, SERVING, Stage};
 
 /// The interval between two requests of a client.
@@ -78,7 +76,7 @@ pub(crate) fn connections_outlive(mode: Mode, variant: Variant) -> Result<()> {
 }
 
 /// Opens a socket whose datagrams reach this endpoint.
-fn flow_to(way: &Way, endpoint: &str) -> Result<UdpSocket> {
+pub(crate) fn flow_to(way: &Way, endpoint: &str) -> Result<UdpSocket> {
     let any = match Family::of(way.destination.ip()) {
         Family::Ipv4 => SocketAddr::from(([0; 4], 0)),
         Family::Ipv6 => SocketAddr::from(([0; 16], 0)),
@@ -92,7 +90,7 @@ fn flow_to(way: &Way, endpoint: &str) -> Result<UdpSocket> {
 }
 
 /// Returns the answer to a datagram, or nothing.
-fn answer_to(socket: &UdpSocket) -> Result<String> {
+pub(crate) fn answer_to(socket: &UdpSocket) -> Result<String> {
     let mut answer = [0; 256];
     // The error about an earlier datagram may come first.
     let received = socket.send(b"?").and_then(|_| socket.recv(&mut answer));
@@ -123,51 +121,6 @@ fn expect_draining(stage: &Stage) -> Result<()> {
         let labels =
             format!("service=\"web\",port=\"http\",protocol=\"tcp\",endpoint=\"{endpoint}\"");
         ensure!(metrics.contains(&labels), "no {labels} in:\n{metrics}");
-    }
-    Ok(())
-}
-
-/// Failure story T179: a connection that never ends must not keep an endpoint for ever. With
-/// `ipvs.drainTimeout` it ends, the client learns of it, and other connections stay.
-pub(crate) fn connections_end_with_the_deadline() -> Result<()> {
-    let stage = Stage::build_with(Variant::NfTables, FEW)?;
-    let mut profile = manifests::profile("ipvs");
-    profile["spec"]["ipvs"]["drainTimeout"] = json!("2s");
-    let stage = stage.serve(Mode::Ipvs)?;
-    stage.apply("profile", &profile)?;
-    stage.expect_answers(&SERVING)?;
-    let mut found = Vec::new();
-    // Round robin: each endpoint takes its turn.
-    for _ in 0..4 {
-        found.push(connect(&stage)?);
-    }
-    let (stay, leave): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|(name, _)| name.contains("web-5"));
-    ensure!(!stay.is_empty() && !leave.is_empty(), "{stay:?} {leave:?}");
-    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
-    stage.expect_answers(&SERVING[..1])?;
-    let mut servers = stage
-        .node()?
-        .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
-    wait_for("the endpoint to be gone from IPVS", PROMPTLY, || {
-        let own = servers.observe_virtual_servers()?.own.into_keys();
-        let listed = servers.observe_destinations_of(own)?;
-        let mut all = listed
-            .iter()
-            .flat_map(|(_, destinations)| destinations.values());
-        Ok((!all.any(|(destination, _)| destination.weight == Weight::DRAINING)).then_some(()))
-    })?;
-    for (name, mut stream) in leave {
-        // The client learns of it, and does not wait.
-        let Err(error) = ask(&mut stream) else {
-            bail!("{name} still answers");
-        };
-        let is_wait = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-        ensure!(!is_wait, "{name} leaves its client waiting: {error}");
-    }
-    for (name, mut stream) in stay {
-        ask(&mut stream).with_context(|| format!("{name} answers no more"))?;
     }
     Ok(())
 }

@@ -23,12 +23,13 @@ use tests::trial::trial;
 use xtables::Variant;
 
 use crate::departures::{FAILS_WITHIN, ask, connect, connect_to};
+use crate::drain_deadline::Agent;
 use crate::every_write::{After, start, switch};
 use crate::manifests::{self, NODE_PORT, endpoints};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 use crate::{
-    changes_by_others, departures, handback, icmp_and_fragments, interruptions, settings,
-    shared_endpoint,
+    changes_by_others, departures, drain_deadline, handback, icmp_and_fragments, interruptions,
+    settings, shared_endpoint,
 };
 
 /// The interval between two connections of one client. Three hundred connections a second leave no
@@ -81,7 +82,7 @@ const KILLED_AFTER_WRITES: [(&str, [Mode; 2], Variant, After); 4] = [
 /// [`KILLED_AFTER_WRITES`] if there is an obstacle.
 pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
     let missing = find_ipvs(&["rr"])?;
-    let with: [(&str, Test); 14] = [
+    let with: [(&str, Test); 15] = [
         (
             "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
             || around(Variant::Legacy),
@@ -127,7 +128,11 @@ pub(crate) fn trials(obstacle: Option<&str>) -> Result<Vec<Trial>> {
         ),
         (
             "t179_connections_to_an_endpoint_that_has_left_end_with_the_deadline::ipvs",
-            departures::connections_end_with_the_deadline,
+            || drain_deadline::is_kept(Agent::Runs),
+        ),
+        (
+            "t179_connections_to_an_endpoint_that_has_left_end_with_the_deadline_of_another_agent::ipvs",
+            || drain_deadline::is_kept(Agent::IsReplaced),
         ),
         ("t180_fragments_and_icmp_errors_pass::ipvs", || {
             icmp_and_fragments::pass(Mode::Ipvs, OTHERS)

@@ -2,6 +2,7 @@
 
 mod changes_by_others;
 mod departures;
+mod drain_deadline;
 mod every_write;
 mod handback;
 mod icmp_and_fragments;

@@ -59,13 +59,7 @@ pub(crate) fn trials() -> Result<Vec<Trial>> {
 /// TCP do. Those that were set up in each mode outlive all later switches.
 fn outlive(modes: &[Mode], variant: Variant) -> Result<()> {
     let stage = Stage::build_with(variant, FEW)?;
-    let mut web = service("web", 10);
-    let port = json!({"name": "sctp", "protocol": "SCTP", "port": 80, "nodePort": NODE_PORT});
-    if let Some(ports) = web["spec"]["ports"].as_array_mut() {
-        ports.push(port);
-    }
-    stage.apply("web", &web)?;
-    stage.apply("web-endpoints", &with_sctp(endpoints("web", &SERVING)))?;
+    serve_sctp(&stage)?;
     let (first, later) = modes.split_first().context("a mode")?;
     let stage = stage.serve(*first)?;
     stage.expect_answers(&SERVING)?;
@@ -83,6 +77,17 @@ fn outlive(modes: &[Mode], variant: Variant) -> Result<()> {
     Ok(())
 }
 
+/// Adds ports of SCTP to `shop/web`.
+pub(crate) fn serve_sctp(stage: &Stage) -> Result<()> {
+    let mut web = service("web", 10);
+    let port = json!({"name": "sctp", "protocol": "SCTP", "port": 80, "nodePort": NODE_PORT});
+    if let Some(ports) = web["spec"]["ports"].as_array_mut() {
+        ports.push(port);
+    }
+    stage.apply("web", &web)?;
+    stage.apply("web-endpoints", &with_sctp(endpoints("web", &SERVING)))
+}
+
 /// Sets up an association on each way.
 fn set_up(
     stage: &Stage,
@@ -90,7 +95,7 @@ fn set_up(
     kept: &mut Vec<(Mode, Way, BufReader<TcpStream>)>,
 ) -> Result<()> {
     for way in stage.ways()? {
-        let association = wait_for(&format!("an association: {way}"), PROMPTLY, || {
+        let (_, association) = wait_for(&format!("an association: {way}"), PROMPTLY, || {
             Ok(way.inside.enter(|| associate(way.destination))?.ok())
         })?;
         kept.push((mode, way, association));
@@ -98,8 +103,9 @@ fn set_up(
     Ok(())
 }
 
-/// Associations are read and written with the same system calls as TCP connections.
-fn associate(destination: SocketAddr) -> Result<BufReader<TcpStream>> {
+/// Returns the name of the endpoint and the association, which is read and written with the same system calls as
+/// a TCP connection.
+pub(crate) fn associate(destination: SocketAddr) -> Result<(String, BufReader<TcpStream>)> {
     let socket = sctp_socket(Domain::for_address(destination))?.context("the kernel has SCTP")?;
     // An association lists all addresses of a socket that has no single one. The endpoint would send
     // heartbeats to those of the node, which are not translated, and an answer to them ends it.
@@ -110,8 +116,9 @@ fn associate(destination: SocketAddr) -> Result<BufReader<TcpStream>> {
     let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(patience(PROMPTLY)))?;
     let mut stream = BufReader::new(stream);
-    stream.read_line(&mut String::new())?;
-    Ok(stream)
+    let mut name = String::new();
+    stream.read_line(&mut name)?;
+    Ok((name, stream))
 }
 
 /// Returns the address from which the kernel sends to `destination`.
@@ -126,7 +133,7 @@ fn source_to(destination: SocketAddr) -> Result<IpAddr> {
 }
 
 /// Adds a port of SCTP to slices.
-fn with_sctp(mut slices: Value) -> Value {
+pub(crate) fn with_sctp(mut slices: Value) -> Value {
     for slice in slices.as_array_mut().into_iter().flatten() {
         if let Some(ports) = slice["ports"].as_array_mut() {
             ports.push(json!({"name": "sctp", "protocol": "SCTP", "port": SERVED}));
