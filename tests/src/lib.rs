@@ -1,5 +1,6 @@
 //! Harnesses for tests that need more than one crate: real networks, scenarios.
 
+pub mod agent_tracer;
 pub mod bench;
 pub mod browser;
 pub mod build_script;
@@ -21,6 +22,7 @@ pub mod ordinary_service;
 pub mod other_rules;
 pub mod pool;
 pub mod programmed;
+pub mod questions;
 pub mod real_cluster;
 pub mod scenario;
 pub mod shared;

@@ -20,6 +20,7 @@ mod switches;
 use anyhow::Result;
 use crds::profile::mechanism::Mode;
 use libtest_mimic::{Arguments, Trial};
+use tests::agent_tracer;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
@@ -123,7 +124,7 @@ fn main() -> Result<()> {
         let test = move || interruptions::killed_again_and_again((mode, variant));
         trials.push(trial(&format!("{name}::{mode}::{variant}"), test));
     }
-    let obstacle = every_write::obstacle();
+    let obstacle = agent_tracer::obstacle();
     if let Some(obstacle) = &obstacle {
         println!("SKIPPED: agents that are killed after every write: {obstacle}");
     }

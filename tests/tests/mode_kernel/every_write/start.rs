@@ -8,16 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
-use rustix::process::Signal;
 use serde_json::json;
 use testkit::address_plan as addresses;
+use tests::agent_tracer::{Pace, Tracer, Writers};
 use tests::iptables_program::iptables_program;
 use tests::network::Way;
+use tests::questions::{Client, Questions};
 use xtables::Variant;
 
 use super::damage::{Damage, remove_everything, remove_part, run_shell};
-use super::questions::{Client, Questions};
-use super::{After, FEW, Pace, Tracer};
+use super::{After, FEW};
 use crate::manifests::{self, NODE_PORT};
 use crate::stage::{SERVED, SERVING, SERVING_ELSEWHERE, Stage, server};
 
@@ -189,7 +189,9 @@ impl Node {
             Start::Running(damage) => return self.meet(damage),
         }
         let questions = Questions::begin(self.clients()?)?;
-        let tracer = Tracer::of_start(&mut self.stage, Pace::Stopping)?;
+        self.stage.start_stopped_agent()?;
+        let trace = self.stage.file("trace");
+        let tracer = Tracer::of_start(self.stage.agent()?, Pace::Stopping, &trace)?;
         Ok((questions, tracer))
     }
 
@@ -198,13 +200,14 @@ impl Node {
         self.stage.start_agent()?;
         self.stage.expect_mode(self.mode)?;
         self.repairs_before = self.stage.agent()?.metric(REPAIRS)?;
-        let tracer = Tracer::of_stopped(&self.stage, Pace::Stopping)?;
+        let trace = self.stage.file("trace");
+        let tracer = Tracer::of_stopped(self.stage.agent()?, Writers::Reconciler, &trace)?;
         match damage {
             Damage::Part => remove_part(&self.stage, self.mode, self.variant, LOST_WHILE_RUNNING)?,
             Damage::Everything => remove_everything(&self.stage, self.mode, self.variant)?,
         }
         let questions = Questions::begin(self.clients()?)?;
-        tracer.signal(Signal::CONT)?;
+        tracer.go_on()?;
         Ok((questions, tracer))
     }
 

@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 use crds::profile::mechanism::Mode;
 use dataplane::Protocol;
 use serde_json::json;
+use tests::agent_tracer::{Pace, Tracer, Writers};
 use tests::deadline::wait_for;
 use tests::network::{Connections, Kind};
 use xtables::Variant;
 
-use super::{After, FEW, Pace, Tracer};
+use super::{After, FEW};
 use crate::stage::{PROMPTLY, Place, SERVING, Stage};
 use crate::{ipvs, manifests};
 
@@ -75,7 +76,7 @@ pub(crate) fn is_completed([back, there]: [Mode; 2], variant: Variant, after: Af
 impl Traced {
     /// Switches undisturbed; returns the number of writes.
     fn count_writes(&mut self, mode: Mode) -> Result<usize> {
-        let mut tracer = Tracer::attach(&self.stage, Pace::Undisturbed)?;
+        let mut tracer = self.trace(Pace::Undisturbed)?;
         self.switch(mode)?;
         let writes = tracer.observe_calls()?.writes;
         ensure!(writes > 0, "nothing was written");
@@ -85,7 +86,7 @@ impl Traced {
     /// Switches with an agent that is killed after this write, and with the next one. Returns
     /// whether there was such a write: an earlier incident may have left less to write.
     fn switch_killed(&mut self, mode: Mode, write: usize) -> Result<bool> {
-        let mut tracer = Tracer::attach(&self.stage, Pace::Stopping)?;
+        let mut tracer = self.trace(Pace::Stopping)?;
         self.choose(mode)?;
         let stage = &self.stage;
         let reached = tracer.reach(write, || stage.is_settled(mode), |_| Ok(()))?;
@@ -96,6 +97,11 @@ impl Traced {
         self.stage.start_agent()?;
         self.switch(mode)?;
         Ok(reached)
+    }
+
+    fn trace(&self, pace: Pace) -> Result<Tracer> {
+        let trace = self.stage.file("trace");
+        Tracer::attach(self.stage.agent()?, Writers::Reconciler, pace, &trace)
     }
 
     /// Waits until one mode alone is left.

@@ -4,8 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::deadline::patience;
-use tests::network::{Outcome, Way};
+
+use crate::deadline::patience;
+use crate::network::{Outcome, Way};
 
 /// How long a client waits that was never answered: an answer takes milliseconds.
 const IN_VAIN: Duration = Duration::from_millis(100);
@@ -14,31 +15,34 @@ const FOR_AN_ANSWER: Duration = Duration::from_secs(5);
 
 /// Clients, and what became of them. Once one was answered, it must be, by a server of its Service. Before
 /// that, it gets what it got without rules, or no answer.
-pub(super) struct Questions(Vec<Client>);
+#[derive(Debug)]
+pub struct Questions(Vec<Client>);
 
 /// A client of a Service.
-pub(super) struct Client {
-    pub(super) way: Way,
+#[derive(Debug)]
+pub struct Client {
+    /// How it asks.
+    pub way: Way,
     /// The servers of the Service.
-    pub(super) servers: Vec<String>,
+    pub servers: Vec<String>,
     /// What it got when it was asked for the first time.
-    pub(super) at_first: Option<Outcome>,
+    pub at_first: Option<Outcome>,
     /// Whether it must be served.
-    pub(super) is_served: bool,
+    pub is_served: bool,
 }
 
 // === impl Questions ===
 
 impl Questions {
     /// Asks for the first time. Fails if one is to be served already and is not.
-    pub(super) fn begin(clients: Vec<Client>) -> Result<Questions> {
+    pub fn begin(clients: Vec<Client>) -> Result<Questions> {
         let mut questions = Questions(clients);
         questions.ask("at first")?;
         Ok(questions)
     }
 
     /// Asks again.
-    pub(super) fn ask(&mut self, moment: &str) -> Result<()> {
+    pub fn ask(&mut self, moment: &str) -> Result<()> {
         let asked = thread::scope(|scope| {
             let asked = self.0.iter().map(|client| {
                 let deadline = match client.is_served {
@@ -59,7 +63,7 @@ impl Questions {
     }
 
     /// Asks for the last time: all are served.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         for client in &mut self.0 {
             client.is_served = true;
         }
