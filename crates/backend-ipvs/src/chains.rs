@@ -57,7 +57,8 @@ const LEARN: &str = "learn";
 const TAKE: &str = "take";
 const TAKE_CLUSTER_IP: &str = "take-cluster-ip";
 const TAKE_MASQUERADED: &str = "take-masqueraded";
-const REFUSE_UNTAKEN: &str = "after-ipvs";
+/// The chain that refuses what IPVS does not take.
+pub(crate) const REFUSE_UNTAKEN: &str = "after-ipvs";
 
 /// The rules that count packets.
 pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule::refusing(

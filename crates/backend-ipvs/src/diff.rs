@@ -5,6 +5,10 @@
 //! servers are added or changed, each with all its destinations, and destinations leave. Then come
 //! the table's transactions, then virtual servers are removed or leave, and the routing rule is
 //! removed last.
+//!
+//! If the table lacks the rules that refuse what IPVS does not take, the routing rule is added after
+//! the table's transactions: a packet for a virtual server that another program has removed, too,
+//! would be delivered to a process of this node.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +24,7 @@ use netlink::nf_tables::{self, Expression, Rule, Transaction};
 use netlink::route::Presence;
 use nftables_model::{Elements, parse_frontend};
 
+use crate::chains::REFUSE_UNTAKEN;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 use crate::rules::{Rules, Server};
@@ -72,6 +77,17 @@ pub(crate) enum Extent {
     Whole,
 }
 
+/// When the routing rule is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before everything else.
+    First,
+    /// After the table's transactions.
+    BehindTable,
+    /// After everything else.
+    Last,
+}
+
 /// Operations on virtual servers.
 #[derive(Default)]
 struct Servers {
@@ -96,8 +112,17 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
         some.map(Step::Servers)
     };
     let delivery = (observed.delivery != desired.delivery).then_some(desired.delivery);
-    let delivery = |going: bool| {
-        let step = delivery.filter(|presence| (*presence == Presence::Absent) == going);
+    let refusals = [observed, desired].map(|rules| rules.table.chains.get(REFUSE_UNTAKEN));
+    let lacks_refusals = observed.table.exists && refusals[0] != refusals[1];
+    let delivery = |place: Place| {
+        let step = delivery.filter(|presence| {
+            let its_place = match (presence, lacks_refusals) {
+                (Presence::Absent, _) => Place::Last,
+                (Presence::Partial | Presence::Whole, true) => Place::BehindTable,
+                (Presence::Partial | Presence::Whole, false) => Place::First,
+            };
+            its_place == place
+        });
         step.map(Step::Delivery)
     };
     let timeouts = desired.idle.is_more_than(&observed.idle);
@@ -106,15 +131,16 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
         let some = (!departures.is_empty()).then_some(departures);
         some.map(Step::Departures)
     };
-    let steps = timeouts.into_iter().chain(delivery(false));
+    let steps = timeouts.into_iter().chain(delivery(Place::First));
     Change {
         steps: steps
             .chain(operations(servers.first))
             .chain(departures(servers.departures))
             .chain(table.into_iter().map(Step::Table))
+            .chain(delivery(Place::BehindTable))
             .chain(operations(servers.last))
             .chain(departures(servers.last_departures))
-            .chain(delivery(true))
+            .chain(delivery(Place::Last))
             .collect(),
         services: servers.services,
         drain_limit: desired.drain_limit,

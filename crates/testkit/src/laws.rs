@@ -9,6 +9,7 @@ mod faults;
 mod isolation;
 mod passage;
 mod purity;
+mod repair;
 mod simulated;
 mod steps;
 mod unrelated;
@@ -24,6 +25,7 @@ pub use faults::{converges_under_faults, never_half_serves};
 pub use isolation::{HonestVerdicts, honest_verdicts_do_not_depend_on_tenants, is_protected};
 pub use passage::{is_for_node_port_at_cluster_ip, never_misleads};
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
+pub use repair::{is_served_in_spite_of_its_source, no_worse_during_repair};
 pub use simulated::Simulated;
 pub use steps::{
     Stepwise, a_change_that_is_cut_short_harms_nobody,

@@ -492,20 +492,8 @@ proptest! {
                 .collect();
             for held in prefixes(family, &found.rules, &desired) {
                 for (packet, had, has) in &of_packets {
-                    let (ends, between) = ([&state, &state], verdict(&held, packet));
-                    // What the damage has taken from its clients may be refused until all of it is
-                    // back.
-                    let delivers = |verdict: &Verdict| matches!(verdict, Verdict::Deliver(_));
-                    let refuses = matches!(between, Verdict::Reject | Verdict::Drop);
-                    if delivers(has) && !delivers(had) && refuses {
-                        continue;
-                    }
-                    laws::no_worse_than_both_ends(packet, ends, [had, has], &between);
-                    // What is refused may be dropped for a moment: its sender tries again.
-                    let waits = *has == Verdict::Reject && between == Verdict::Drop;
-                    if had == has && !waits {
-                        laws::unrelated_services_notice_nothing(ends, packet, &between);
-                    }
+                    let between = verdict(&held, packet);
+                    laws::no_worse_during_repair(packet, &state, [had, has], &between);
                 }
             }
         }

@@ -44,9 +44,10 @@ pub fn is_no_worse_than_both_ends(
         refuses(between)
     } else if delivers(after) {
         let mut known = targets_of_ports(packet, desired);
-        known.extend(targets(before).chain(targets(after)));
+        known.extend(targets(before));
+        known.extend(targets(after));
         match between {
-            Verdict::Deliver(_) => targets(between).all(|target| known.contains(&target)),
+            Verdict::Deliver(_) => targets(between).is_subset(&known),
             Verdict::Reject => *before == Verdict::Reject,
             Verdict::Drop => !delivers(before),
             Verdict::Untouched => *before == Verdict::Untouched,
@@ -76,12 +77,12 @@ fn targets_of_ports(packet: &Packet, desired: [&Dataplane; 2]) -> BTreeSet<Targe
         .collect()
 }
 
-fn targets(verdict: &Verdict) -> impl Iterator<Item = Target> {
-    let choices = match verdict {
-        Verdict::Deliver(choices) => &choices[..],
-        Verdict::Reject | Verdict::Drop | Verdict::Untouched => &[],
-    };
-    choices.iter().map(|choice| choice.target)
+/// The endpoints to which `verdict` delivers.
+pub(super) fn targets(verdict: &Verdict) -> BTreeSet<Target> {
+    match verdict {
+        Verdict::Deliver(choices) => choices.iter().map(|choice| choice.target).collect(),
+        Verdict::Reject | Verdict::Drop | Verdict::Untouched => BTreeSet::new(),
+    }
 }
 
 #[cfg(test)]

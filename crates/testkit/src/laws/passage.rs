@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use dataplane::{Config, Dataplane, Family, FrontendKey, FrontendKind, Packet, Target, Verdict};
 
+use super::ends::targets;
+
 /// Checks rules between `[before, after]` whose verdict on `packet` is `held`. If the packet is
 /// served in the end, and before was served or passed unchanged, these rules neither refuse it nor
 /// send it to an endpoint that neither end uses. If both ends treat it the same, they serve it.
@@ -52,13 +54,6 @@ pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
         Verdict::Reject | Verdict::Drop => {
             panic!("{packet} is refused on the way: {held:?}, and at the end {after:?}")
         }
-    }
-}
-
-fn targets(verdict: &Verdict) -> BTreeSet<Target> {
-    match verdict {
-        Verdict::Deliver(choices) => choices.iter().map(|choice| choice.target).collect(),
-        Verdict::Reject | Verdict::Drop | Verdict::Untouched => BTreeSet::new(),
     }
 }
 
