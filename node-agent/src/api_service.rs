@@ -22,7 +22,7 @@ use tracing::debug;
 
 use crate::engine::View;
 use crate::jitter::{fraction, jittered, spread};
-use crate::latest::post;
+use crate::latest::{post, wait_for};
 
 /// The time between two checks. 5,000 nodes open 17 connections a second.
 const EVERY: Duration = Duration::from_secs(300);
@@ -71,7 +71,7 @@ pub(crate) async fn check(
     }
 }
 
-/// Returns when no task posts a status any more.
+/// Never returns.
 async fn check_for_ever(
     view: &watch::Receiver<Option<Arc<View>>>,
     mut status: watch::Receiver<Arc<NodeProxyStatus>>,
@@ -125,9 +125,7 @@ async fn check_for_ever(
         };
         // Cancel safe: the status is read again above.
         tokio::select! {
-            changed = async { status.wait_for(is_another).await.map(drop) } => {
-                if changed.is_err() { return }
-            }
+            () = wait_for(&mut status, is_another) => {}
             () = sleep(pause) => {}
         }
     }

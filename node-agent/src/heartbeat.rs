@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use crate::engine::{AppliedConfig, Configuration};
 use crate::jitter::{fraction, jittered, spread};
-use crate::latest::{changed, post};
+use crate::latest::{changed, post, wait_for};
 use crate::reporter::{START, is_starting};
 
 /// The field manager of the agents, the same as for their status.
@@ -94,11 +94,11 @@ pub(crate) async fn report(
     // Cancel safe: waiting on a watch consumes nothing.
     tokio::select! {
         () = stop.cancelled() => return,
-        assigned = applied_config.wait_for(is_assigned) => if assigned.is_err() { return },
+        () = wait_for(&mut applied_config, is_assigned) => {}
     }
     // Agents that end again and again as they start are no sign of life: the report of one before
     // them stands, and without renewals the operator says that it no longer does.
-    let reports = status.wait_for(|status| !is_starting(status));
+    let reports = wait_for(&mut status, |status| !is_starting(status));
     // Cancel safe, as above. After this time the status says that the agent does not get ready.
     tokio::select! {
         () = stop.cancelled() => return,

@@ -20,3 +20,34 @@ pub(crate) async fn changed<T>(posted: &mut watch::Receiver<T>) {
         pending().await
     }
 }
+
+/// Waits until the value is one that `is_it` accepts, like [`changed`].
+pub(crate) async fn wait_for<T>(posted: &mut watch::Receiver<T>, is_it: impl FnMut(&T) -> bool) {
+    if posted.wait_for(is_it).await.is_err() {
+        pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// The last task that posts a value ends before those that read it, when the agent stops. Then a
+    /// heartbeat would be sent, or a condition taken for met.
+    #[tokio::test(start_paused = true)]
+    async fn a_value_that_no_task_posts_any_more_is_no_reason_to_go_on() {
+        let (posted, mut latest) = watch::channel(0);
+        post(&posted, 1);
+        changed(&mut latest).await;
+        drop(posted);
+        let a_day = Duration::from_secs(86_400);
+        assert!(timeout(a_day, changed(&mut latest)).await.is_err());
+        let is_two = wait_for(&mut latest, |value| *value == 2);
+        assert!(timeout(a_day, is_two).await.is_err());
+        wait_for(&mut latest, |value| *value == 1).await;
+    }
+}

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use xtables::VariantDetector;
 
 use crate::engine::AppliedConfig;
-use crate::latest::post;
+use crate::latest::{post, wait_for};
 
 /// How often the variants are scanned for rules of other programs: every `PERIODS` times
 /// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
@@ -56,12 +56,13 @@ pub(crate) async fn watch(
         };
         post(&variants, scan);
         let mode_of = |applied_config: &AppliedConfig| applied_config.effective.mode;
-        let another =
-            applied_config.wait_for(|applied_config| applied_config.as_ref().map(mode_of) != mode);
+        let another = wait_for(&mut applied_config, |applied_config| {
+            applied_config.as_ref().map(mode_of) != mode
+        });
         // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = another => if changed.is_err() { return },
+            () = another => {}
             () = sleep(pause) => {}
         }
     }

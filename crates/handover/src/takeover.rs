@@ -1,5 +1,6 @@
 //! The takeover, from kube-proxy to Signpost.
 
+use std::future::pending;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -153,10 +154,13 @@ impl Server {
             // The status follows its inputs with a delay: Ready may still be that of before the
             // handback. Wait for the report first.
             let programmed = report.wait_for(|report| report.as_deref().is_some_and(is_programmed));
-            drop(programmed.await);
+            let programmed = programmed.await.is_ok();
             let ready = status
                 .wait_for(|status| status_of(&status.conditions, condition::READY) == Status::True);
-            drop(ready.await);
+            if !programmed || ready.await.is_err() {
+                // The agent ends: it programs nothing any more, and no rules may be removed.
+                pending::<()>().await;
+            }
         };
         if timeout(PROGRAMMED_WITHIN, ready).await.is_ok() {
             let text = "this node's Services are programmed again";

@@ -20,6 +20,7 @@ use crate::latest::changed;
 
 /// How many deliveries the engine takes in before it compiles, if they keep arriving.
 const TAKEN_AT_ONCE: usize = 4096;
+
 /// The engine's task: takes in deliveries and sends commands.
 pub(super) struct Follower {
     pub(super) engine: Engine,

@@ -1,6 +1,6 @@
 //! Checks whether the kernel takes the table of the mode before anything else is written.
 //!
-//! The routing rule and virtual servers come before the table. Where the kernel can never take the
+//! Virtual servers, and mostly the routing rule, come before the table. Where the kernel can never take the
 //! table, they would stay for nothing.
 
 use backend::{CommitError, Effect, Recovery, Rendered};

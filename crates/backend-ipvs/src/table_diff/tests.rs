@@ -122,15 +122,12 @@ fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
     }
 }
 
-/// Checks the steps of the repair of one Service with source ranges, after other programs did `damage`, by
-/// the verdict on a packet from `source` to this address of it.
+/// Checks the steps of the repair of one Service, after other programs did `damage`, by the verdict on a
+/// packet from `source` to this address of it.
 fn check_repair(source: &str, destination: &str, damage: impl Fn(&mut Rules)) {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     let web = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
-    let web = web
-        .load_balancer_ip("198.51.100.1")
-        .source_range("192.0.2.0/24");
     let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
     let rules = compile(&web.build(), &endpoints.build(), &node, &config);
     dataplane.set(rules.into());
@@ -165,19 +162,11 @@ fn check_repair(source: &str, destination: &str, damage: impl Fn(&mut Rules)) {
     }
 }
 
-/// Removes the rules of a chain and the elements of these sets.
-fn empty(held: &mut Rules, chain: &str, sets: &[SetName]) {
+/// Removes the rules of a chain.
+fn empty(held: &mut Rules, chain: &str) {
     let mut transaction = Transaction::new(Family::Ipv4, name(TABLE));
     let operations = &mut transaction.operations;
     operations.push(Operation::FlushChain(name(chain)));
-    for set in sets {
-        let set = held.table.sets.get(set.as_str()).expect("it is there");
-        let elements = set.elements.sorted().into_iter();
-        operations.push(Operation::DeleteElements {
-            set: Arc::clone(&set.set),
-            keys: elements.map(|(key, _)| key.clone()).collect(),
-        });
-    }
     let damage = held.replay(&Step::Table(transaction));
     damage.expect("any program can do that");
 }
@@ -187,7 +176,7 @@ fn empty(held: &mut Rules, chain: &str, sets: &[SetName]) {
 #[test]
 fn t362_no_process_of_the_node_answers_while_routing_rule_and_virtual_servers_come_back() {
     check_repair("192.0.2.7", "10.96.0.10", |held| {
-        empty(held, "after-ipvs", &[]);
+        empty(held, "after-ipvs");
         held.delivery = Presence::Absent;
         held.servers = PersistentMap::new();
     });
@@ -470,6 +459,9 @@ proptest! {
             let refusals = |held: &Rules| held.table.chains.get(REFUSE_UNTAKEN).cloned();
             let are_lost = refusals(&found.rules) != refusals(&desired);
             let waits = |held: &Rules| are_lost && held.delivery != Presence::Whole;
+            // Virtual servers and the routing rule come back before the source ranges.
+            let comes_early =
+                found.rules.servers != desired.servers || found.rules.delivery != desired.delivery;
             let of_packets: Vec<_> = packets
                 .map(|packet| (packet, verdict(&found.rules, packet), verdict(&desired, packet)))
                 .collect();
@@ -480,7 +472,7 @@ proptest! {
                     if refused && (
                         between == Verdict::Untouched
                             && (is_led_nowhere(&held, &state, packet) || waits(&held))
-                            || laws::is_served_in_spite_of_its_source(packet, &state, &between)
+                            || comes_early && laws::is_served_in_spite_of_its_source(packet, &state, &between)
                     ) {
                         continue;
                     }

@@ -50,9 +50,7 @@ pub fn is_served_in_spite_of_its_source(
 ) -> bool {
     let frontend = dataplane.frontend_at(packet.destination, packet.protocol, packet.port);
     let frontend = frontend.filter(|frontend| !frontend.source_ranges.is_empty());
-    let known = frontend
-        .into_iter()
-        .flat_map(|frontend| endpoints(frontend));
+    let known = frontend.into_iter().flat_map(endpoints);
     dataplane.verdict(packet) == Verdict::Drop
         && delivers(between)
         && targets(between).is_subset(&known.collect())
