@@ -13,7 +13,7 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -398,6 +398,18 @@ impl Change {
             _ => None,
         });
         named.collect()
+    }
+
+    /// The addresses of the destinations that it adds.
+    pub(crate) fn added_destinations(&self) -> impl Iterator<Item = IpAddr> {
+        let servers = self.steps.iter().filter_map(|step| match step {
+            Step::Servers(operations) => Some(operations),
+            Step::Table(_) | Step::Departures(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
+        });
+        servers.flatten().filter_map(|operation| match operation {
+            Operation::AddDestination { address, .. } => Some(address.ip()),
+            _ => None,
+        })
     }
 
     /// How long connections to endpoints that have left may last.

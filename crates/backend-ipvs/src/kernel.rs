@@ -1,6 +1,7 @@
 //! The backend: both families in one network namespace, over one socket for each mechanism.
 
 mod connections;
+mod destinations;
 mod draining;
 mod ending;
 mod known_servers;
@@ -337,6 +338,7 @@ impl Backend for Ipvs {
         }
         self.check_schedulers(&mut connection, &change)?;
         self.check_table(&mut connection, &change)?;
+        self.check_destinations(&mut connection, &change)?;
         if change.begins() || !change.schedulers().is_empty() {
             let unset = connection.settings.commit().err();
             if let Some(unset) = unset.filter(|_| change.begins()) {

@@ -295,7 +295,7 @@ pub enum Recovery {
     /// Observe, then diff again: the kernel's rules are unknown or differ from the recorded ones.
     Observe,
     /// Find the Service that causes the failure and commit the rest without it: the kernel will
-    /// never accept this change.
+    /// never accept this change. Observe first if the effect is [`Effect::Possible`].
     Isolate,
     /// Stop programming this family: the process lacks the permission, or the kernel the support.
     Halt,

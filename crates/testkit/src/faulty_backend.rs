@@ -51,6 +51,9 @@ pub enum CallOutcome {
     Refuse(Recovery),
     /// It takes effect, but reports failure.
     LoseAnswer,
+    /// It does not reach the kernel, and reports that it never will take effect as a whole, but may have
+    /// in part: as where a kernel carries out one operation after another. Only for commits.
+    RefusePart,
 }
 
 /// The error of a call that was made to fail.
@@ -160,7 +163,7 @@ impl<B: Backend> Faulty<B> {
         });
         match fate {
             CallOutcome::Pass => self.inner.commit(step),
-            CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            CallOutcome::Refuse(_) | CallOutcome::RefusePart => Err(self.commit_error(fate)),
             CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit(step)?;
                 Err(self.commit_error(fate))
@@ -173,9 +176,10 @@ impl<B: Backend> Faulty<B> {
             family: self.inner.family(),
             recovery: match fate {
                 CallOutcome::Refuse(Recovery::Halt) => Recovery::Halt,
-                CallOutcome::Refuse(_) | CallOutcome::Pass | CallOutcome::LoseAnswer => {
-                    Recovery::Observe
-                }
+                CallOutcome::Refuse(_)
+                | CallOutcome::Pass
+                | CallOutcome::LoseAnswer
+                | CallOutcome::RefusePart => Recovery::Observe,
             },
             source: Box::new(Injected { fate }),
         }
@@ -187,10 +191,13 @@ impl<B: Backend> Faulty<B> {
             recovery: match fate {
                 CallOutcome::Refuse(recovery) => recovery,
                 CallOutcome::Pass | CallOutcome::LoseAnswer => Recovery::Observe,
+                CallOutcome::RefusePart => Recovery::Isolate,
             },
             effect: match fate {
                 CallOutcome::Refuse(_) => Effect::None,
-                CallOutcome::Pass | CallOutcome::LoseAnswer => Effect::Possible,
+                CallOutcome::Pass | CallOutcome::LoseAnswer | CallOutcome::RefusePart => {
+                    Effect::Possible
+                }
             },
             source: Box::new(Injected { fate }),
         }
@@ -256,7 +263,9 @@ impl<B: Backend> Backend for Faulty<B> {
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         match (self.script)(&Call::Removal) {
             CallOutcome::Pass => self.inner.commit_removal(),
-            fate @ CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            fate @ (CallOutcome::Refuse(_) | CallOutcome::RefusePart) => {
+                Err(self.commit_error(fate))
+            }
             fate @ CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit_removal()?;
                 Err(self.commit_error(fate))
@@ -267,7 +276,9 @@ impl<B: Backend> Backend for Faulty<B> {
     fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
         match (self.script)(&Call::Removal) {
             CallOutcome::Pass => self.inner.commit_withdrawal(),
-            fate @ CallOutcome::Refuse(_) => Err(self.commit_error(fate)),
+            fate @ (CallOutcome::Refuse(_) | CallOutcome::RefusePart) => {
+                Err(self.commit_error(fate))
+            }
             fate @ CallOutcome::LoseAnswer => {
                 let _lost = self.inner.commit_withdrawal()?;
                 Err(self.commit_error(fate))

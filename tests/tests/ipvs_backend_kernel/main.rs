@@ -6,6 +6,7 @@ mod established;
 mod flushed;
 mod interrupted_end;
 mod loopback;
+mod refused;
 mod removed;
 mod stage;
 mod untaken;
@@ -58,7 +59,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 7] = [
+    let servers: [(&str, Test); 8] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -67,6 +68,10 @@ fn main() -> Result<()> {
         (
             "virtual_servers_of_others_are_named_only_while_they_and_a_timeout_are_there",
             names_affected_virtual_servers,
+        ),
+        (
+            "t373_endpoints_that_the_kernel_refuses_leave_all_others_served",
+            refused::leave_all_others_served,
         ),
         (
             "t256_an_end_of_the_mode_that_was_cut_short_is_completed",

@@ -21,7 +21,8 @@ pub(super) fn of_table(error: &netlink::CommitError, is_first: bool) -> (Recover
 }
 
 /// Like [`of_table`], for operations on virtual servers: of those sent together, all that were not
-/// refused have taken effect.
+/// refused have taken effect. If the kernel will never take one, what the others have left is read for
+/// each attempt without it.
 pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery, Effect) {
     let is_whole = match error {
         ipvs::CommitError::Refused { refused, answered } => refused.len() == *answered,
@@ -34,6 +35,7 @@ pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery
     match is_first && is_whole {
         true => (translate(&error.recovery()), Effect::None),
         false => match error.recovery() {
+            ipvs::Recovery::Isolate if is_first => (Recovery::Isolate, Effect::Possible),
             // Reading again does not add a missing module.
             ipvs::Recovery::LoadModule(_) | ipvs::Recovery::Halt => {
                 (Recovery::Halt, Effect::Possible)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -120,6 +121,10 @@ fn endpoint(
         let message = format!("{address} is not of {family} like the slice; {INSTEAD}");
         return Err(findings.reject(path, message));
     }
+    if !is_of_a_host(address) {
+        let message = format!("no single host can have {address}; {INSTEAD}");
+        return Err(findings.reject(path, message));
+    }
     // An unreadable condition must not make an endpoint ready, so the endpoint is rejected.
     let mut condition = |name: &str, field: &Field<bool>, default: bool| {
         let path = format_args!("endpoints[{i}].conditions.{name}");
@@ -153,6 +158,18 @@ fn endpoint(
         readiness,
         placement: names.share_placement(&Placement { node, hints }),
     })
+}
+
+/// Whether packets to the address can reach one host, over the routes of any node. The API server
+/// accepts broadcast and most multicast addresses of endpoints; the kernel's IPVS does not.
+fn is_of_a_host(address: IpAddr) -> bool {
+    let is_another = match address {
+        // RFC 1122, 3.2.1.3: 0.0.0.0/8 is "this network".
+        IpAddr::V4(address) => address.is_broadcast() || address.octets()[0] == 0,
+        // Means another host at each interface.
+        IpAddr::V6(address) => address.is_unspecified() || address.is_unicast_link_local(),
+    };
+    !is_another && !address.is_multicast()
 }
 
 fn targets(

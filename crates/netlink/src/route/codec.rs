@@ -1,5 +1,7 @@
 //! Encodes and decodes rules and routes as messages.
 
+use std::net::Ipv4Addr;
+
 use address::Family;
 
 use super::LocalDelivery;
@@ -18,6 +20,11 @@ pub(super) const NEW_RULE: u16 = 32;
 const DELETE_RULE: u16 = 33;
 /// `RTM_GETRULE`.
 const GET_RULE: u16 = 34;
+
+/// `RTM_NEWADDR`: the type of the messages that list addresses.
+pub(super) const NEW_ADDRESS: u16 = 20;
+/// `RTM_GETADDR`.
+const GET_ADDRESS: u16 = 22;
 
 /// `AF_INET`.
 const INET: u8 = 2;
@@ -48,6 +55,12 @@ const LOOPBACK: u32 = 1;
 const NOWHERE_V4: [u8; 4] = [192, 0, 0, 8];
 /// An address that no interface has, from the discard prefix of RFC 6666.
 const NOWHERE_V6: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// `IFA_*`.
+mod interface_address {
+    pub(super) const ADDRESS: u16 = 1;
+    pub(super) const BROADCAST: u16 = 4;
+}
 
 /// `RTA_*`.
 mod route {
@@ -140,6 +153,45 @@ pub(super) fn find_route(family: Family, delivery: &LocalDelivery, sequence: u32
     writer.native_u32(route::MARK, delivery.mark);
     writer.end(message);
     writer.into_bytes()
+}
+
+/// Encodes a request for all IPv4 addresses of this node.
+pub(super) fn list_addresses(sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let header = [INET, 0, 0, 0, 0, 0, 0, 0];
+    let message = writer.begin_route(GET_ADDRESS, REQUEST | DUMP, sequence, header);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+/// The addresses to which a broadcast in the network of a listed address goes: the last one of the network,
+/// and the one that an administrator has set (`fib_add_ifaddr` in `net/ipv4/fib_frontend.c`).
+pub(super) fn broadcast_addresses(
+    message: &Message<'_>,
+) -> Result<[Option<Ipv4Addr>; 2], QueryError> {
+    let Some(header) = message.payload.first_chunk::<8>() else {
+        return Err(QueryError::Illegible {
+            what: "an address of this node",
+            part: "its header",
+        });
+    };
+    let [family, length, ..] = *header;
+    if family != INET {
+        return Ok([None; 2]);
+    }
+    let attributes = message.attributes_behind(header.len());
+    let address = |kind| {
+        let octets = <[u8; 4]>::try_from(attributes.get(kind)?).ok()?;
+        Some(Ipv4Addr::from(octets))
+    };
+    // RFC 3021: a network of two addresses has none.
+    let has_one = length < 31;
+    let last = address(interface_address::ADDRESS).filter(|_| has_one);
+    let last = last.map(|address| {
+        let hosts = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+        Ipv4Addr::from(u32::from(address) | hosts)
+    });
+    Ok([last, address(interface_address::BROADCAST)])
 }
 
 /// Whether a listed rule of `family` is the rule of `delivery` and has no other selectors.

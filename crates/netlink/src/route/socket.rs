@@ -1,12 +1,14 @@
 //! The socket that reads and changes rules and routes.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::Ipv4Addr;
 
 use address::Family;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::codec::{self, NEW_ROUTE, NEW_RULE, Verb};
+use super::codec::{self, NEW_ADDRESS, NEW_ROUTE, NEW_RULE, Verb};
 use super::{LocalDelivery, Presence};
 use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
@@ -97,6 +99,18 @@ impl RouteSocket {
             codec::is_route_of(message, delivery)
         });
         beside_rule(found)
+    }
+
+    /// The addresses of this node's networks that stand for all hosts, as far as their addresses tell:
+    /// another program may have added routes of this kind.
+    pub fn observe_broadcast_addresses(&mut self) -> Result<BTreeSet<Ipv4Addr>, QueryError> {
+        let listed = self.channel.dump(
+            "addresses of this node",
+            NEW_ADDRESS,
+            codec::list_addresses,
+            codec::broadcast_addresses,
+        )?;
+        Ok(listed.into_iter().flatten().flatten().collect())
     }
 
     /// Adds the missing parts of `delivery`: the route, then the rule that leads to it.

@@ -2,7 +2,7 @@ use super::codec::{self, Verb};
 use super::*;
 use crate::generic::QueryError;
 use crate::hostile::for_every_input;
-use crate::wire::{Message, Messages};
+use crate::wire::{Message, Messages, Writer};
 use address::Family;
 use rustix::io::Errno;
 
@@ -100,11 +100,38 @@ fn a_route_is_found_by_its_table_and_type() {
 }
 
 #[test]
+fn the_broadcast_addresses_of_networks_are_known() {
+    let found = |length: u8, attributes: &[(u16, [u8; 4])]| {
+        let mut writer = Writer::default();
+        let header = [2, length, 0, 0, 1, 0, 0, 0];
+        let message = writer.begin_route(codec::NEW_ADDRESS, 0, 1, header);
+        for (kind, octets) in attributes {
+            writer.bytes(*kind, octets);
+        }
+        writer.end(message);
+        let bytes = writer.into_bytes();
+        let found = codec::broadcast_addresses(&only(&bytes)).expect("it is legible");
+        found.map(|address| address.map(|address| address.to_string()))
+    };
+    let last = |text: &str| [Some(text.to_owned()), None];
+    let address = (1, [10, 0, 1, 5]);
+    assert_eq!(found(24, &[address]), last("10.0.1.255"));
+    assert_eq!(found(30, &[address]), last("10.0.1.7"));
+    assert_eq!(found(0, &[address]), last("255.255.255.255"));
+    for alone in [31, 32] {
+        assert_eq!(found(alone, &[address]), [None, None]);
+    }
+    let set = found(24, &[address, (4, [10, 0, 1, 9])]);
+    assert_eq!(set, [Some("10.0.1.255".into()), Some("10.0.1.9".into())]);
+}
+
+#[test]
 fn damaged_messages_are_no_more_than_an_error() {
     for_every_input(|bytes| {
         for message in Messages::parse(bytes) {
             let _rule = codec::is_rule_of(&message, Family::Ipv4, &DELIVERY);
             let _route = codec::is_route_of(&message, &DELIVERY);
+            let _addresses = codec::broadcast_addresses(&message);
         }
     });
 }

@@ -102,6 +102,8 @@ impl<B: Backend> Domain<B> {
                 }
                 Err(error) => {
                     match error.recovery {
+                        // A part of it is in the kernel: the next attempt reads which.
+                        Recovery::Isolate if error.effect == Effect::Possible => {}
                         // Both promise that nothing was changed.
                         Recovery::Retry | Recovery::Isolate => self.observed = Some(observed),
                         // The process may have lost its privileges halfway.

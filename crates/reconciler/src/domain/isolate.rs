@@ -36,6 +36,7 @@ impl<B: Backend> Domain<B> {
         refusal: Failure,
         progress: &mut Progress<'_>,
     ) -> Result<(), Failure> {
+        self.read(progress)?;
         let suspects = self.find_suspects(&admitted, progress);
         hold_back(&mut admitted, &suspects, self.programmed.as_ref());
         keep_addresses(&mut admitted, desired, self.programmed.as_ref());

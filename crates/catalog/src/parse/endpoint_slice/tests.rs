@@ -191,6 +191,29 @@ fn one_bad_endpoint_leaves_the_others() {
     }
 }
 
+/// T373: IPVS refuses such a destination, and the API server accepts most of these addresses.
+#[test]
+fn t373_an_endpoint_at_an_address_of_no_single_host_is_left_out() {
+    let of_ipv4 = [
+        "0.0.0.0",
+        "0.1.2.3",
+        "224.0.1.1",
+        "239.255.0.1",
+        "255.255.255.255",
+    ];
+    let of_ipv6 = ["::", "ff0e::1", "fe80::1"];
+    let good = [("IPv4", "10.0.1.5"), ("IPv6", "fd00::5")];
+    for ((family, good), bad) in good.into_iter().zip([&of_ipv4[..], &of_ipv6[..]]) {
+        for bad in bad {
+            let endpoints = json!([{"addresses": [bad]}, {"addresses": [good]}]);
+            let fields = json!({"addressType": family, "endpoints": endpoints});
+            let message = format!("no single host can have {bad}; this endpoint is left out");
+            let slice = rejected(fields, "endpoints[0].addresses[0]", &message).expect("kept");
+            assert_eq!(addresses(&slice), [good]);
+        }
+    }
+}
+
 #[test]
 fn an_ipv6_slice_takes_ipv6_only() {
     let endpoints = json!([{"addresses": ["fd00::5"]}]);

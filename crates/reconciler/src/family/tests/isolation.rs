@@ -66,6 +66,36 @@ fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
     );
 }
 
+/// T373: mode ipvs wrote a part of a change, of which the kernel refused an endpoint, read it and met the same
+/// refusal, until the EndpointSlice was gone. No Service of the node got anything else.
+#[test]
+fn t373_a_service_of_which_the_kernel_takes_a_part_fails_alone_and_is_named() {
+    for before in [many(0, &[]), many(99, &[])] {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let backend = Faulty::new(kernel.backend(IPV4), |call| match call {
+            Call::Commit { suspects, .. } if suspects.iter().any(|s| is_unprogrammable(s)) => {
+                CallOutcome::RefusePart
+            }
+            _ => CallOutcome::Pass,
+        });
+        let mut family = FamilyReconciler::new(backend);
+        family.sync(&before, Reason::Startup, &clock);
+
+        let sync = family.sync(&many(100, &[42]), Reason::Changed, &clock);
+
+        assert_eq!(sync.outcome, Outcome::Committed, "{sync}");
+        assert_eq!(quarantined(&family), ["shop/service-42"], "{sync}");
+        let mut others = many(100, &[]);
+        let name = ServiceKey::new("shop", "service-42");
+        match before.services().get(&name) {
+            // It keeps what it had.
+            Some(rules) => drop(others.set(Arc::clone(rules))),
+            None => drop(others.remove(&name)),
+        }
+        assert_held(&kernel, &others);
+    }
+}
+
 #[test]
 fn a_service_that_becomes_unprogrammable_keeps_what_it_has() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
