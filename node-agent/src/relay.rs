@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
-use ::relay::{Counts, Limits, LocalPort, OpenError, Refusal, Relays, raise_descriptor_limit};
+use ::relay::{Counts, Limits, LocalPort, OpenError, Refusal, Relays};
 use crds::node_proxy::rejections::Rejection;
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::Family;
 use processes::{Holder, ListenAddress, is_taken, observe_holders};
 use reconciler::Report;
-use runtime::{CancellationToken, Metrics, chain};
+use runtime::{CancellationToken, Metrics, chain, raise_descriptor_limit};
 use tokio::sync::watch;
 
 use crate::engine::AppliedConfig;

@@ -28,7 +28,7 @@ mod udp;
 
 pub use chooser::Chooser;
 pub use counts::Counts;
-pub use limits::{Limits, raise_descriptor_limit};
+pub use limits::Limits;
 pub use listeners::{Listeners, Refusal, RefusalChange, Step};
 pub use local_port::{LocalPort, Transport};
 pub use relays::{OpenError, Relays};

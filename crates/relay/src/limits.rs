@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 /// More simultaneous connections, or sessions, than this are a fault of some program, and no normal
 /// use of localhost. A TCP connection has two buffers of 8 KiB, so that all of them use 64 MiB; a
 /// session has no separate buffer, and [`Limits::udp_bytes`] limits what all sessions queue.
@@ -68,22 +66,6 @@ impl Limits {
             retry_at_most: Duration::from_secs(30),
         }
     }
-}
-
-/// Raises the soft limit of descriptors to the hard limit, and returns it. By default, a process
-/// may open 1024 and raise that to half a million; Go programs, including kube-proxy, do so when
-/// they start.
-pub fn raise_descriptor_limit() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let granted = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    granted.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -51,8 +52,7 @@ pub struct BindError {
 /// As many as tokio requests; the kernel has a separate limit.
 const BACKLOG: i32 = 1024;
 const BIND_RETRY: Duration = Duration::from_secs(5);
-/// Probes, a scraper or two and a user need far fewer. One more closes the oldest, so that a client
-/// that opens many idle connections cannot block a probe and have this process killed.
+/// Probes, a scraper or two and a user need far fewer.
 const MOST_CONNECTIONS: usize = 128;
 /// The largest request head. Requests to these routes have no cookies and no tokens.
 const MOST_HEADER_BYTES: usize = 16 * 1024;
@@ -68,6 +68,14 @@ const CONNECTION_LIFETIME: Duration = Duration::from_secs(600);
 const DRAIN: Duration = Duration::from_secs(3);
 /// The pause after a failed accept, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// How many connections one or several listeners have at most. One more closes the oldest, so that a
+/// client that opens many idle connections cannot block a probe and have this process killed.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimit {
+    most: usize,
+    by_age: Arc<Mutex<VecDeque<AbortHandle>>>,
+}
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +139,8 @@ where
             Ok(listener) => {
                 reported = None;
                 let closed = stop.child_token();
-                let serving = serve_on(listener, routes.clone(), closed.clone());
+                let limit = ConnectionLimit::new(MOST_CONNECTIONS);
+                let serving = serve_on(listener, routes.clone(), limit, closed.clone());
                 let leave = async {
                     closed.run_until_cancelled(moved).await;
                     closed.cancel();
@@ -158,6 +167,32 @@ where
     Ok(())
 }
 
+// === impl ConnectionLimit ===
+
+impl ConnectionLimit {
+    /// A limit of `most` connections for all listeners that get a clone of it.
+    pub fn new(most: usize) -> ConnectionLimit {
+        ConnectionLimit {
+            most,
+            by_age: Arc::default(),
+        }
+    }
+
+    /// Counts a connection that has begun.
+    fn admit(&self, connection: AbortHandle) {
+        let mut by_age = self.by_age.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_age.len() >= self.most {
+            by_age.retain(|connection| !connection.is_finished());
+        }
+        if by_age.len() >= self.most
+            && let Some(oldest) = by_age.pop_front()
+        {
+            oldest.abort();
+        }
+        by_age.push_back(connection);
+    }
+}
+
 // === impl BindError ===
 
 impl BindError {
@@ -175,22 +210,26 @@ async fn moved(place: &mut watch::Receiver<ListenConfig>, from: Option<SocketAdd
     }
 }
 
-/// Like [`serve`], on a socket that already listens.
-pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationToken) {
+/// Like [`serve`], on a socket that already listens, with at most as many connections as `limit` has for
+/// all listeners with it.
+pub async fn serve_on(
+    listener: TcpListener,
+    routes: Router,
+    limit: ConnectionLimit,
+    stop: CancellationToken,
+) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "serving HTTP");
     }
     let routes = routes.layer(middleware::from_fn(answer_in_time));
     let mut connections = JoinSet::new();
-    let mut by_age = VecDeque::new();
     loop {
         // All arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => break,
             (stream, peer) = accept(&listener) => {
-                make_room(&mut by_age);
                 let routes = routes.clone().layer(Extension(peer));
-                by_age.push_back(connections.spawn(serve_connection(stream, routes, stop.clone())));
+                limit.admit(connections.spawn(serve_connection(stream, routes, stop.clone())));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -237,19 +276,6 @@ async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
                 sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-/// Removes connections that have ended; if there are still too many, closes the oldest.
-fn make_room(by_age: &mut VecDeque<AbortHandle>) {
-    if by_age.len() < MOST_CONNECTIONS {
-        return;
-    }
-    by_age.retain(|connection| !connection.is_finished());
-    if by_age.len() >= MOST_CONNECTIONS
-        && let Some(oldest) = by_age.pop_front()
-    {
-        oldest.abort();
     }
 }
 

@@ -34,6 +34,7 @@
 mod apply_status;
 mod client;
 mod connection;
+mod descriptor_limit;
 mod error_chain;
 mod health;
 mod http_server;
@@ -47,10 +48,12 @@ mod supervisor;
 
 pub use apply_status::{AppliedStatus, apply_status, without_fields};
 pub use client::{ClientError, ClientSource, open_client};
+pub use descriptor_limit::raise_descriptor_limit;
 pub use error_chain::{Chain, chain};
 pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
 pub use http_server::{
-    BindError, BindPolicy, ListenConfig, Peer, on_loopback_only, serve, serve_at, serve_on,
+    BindError, BindPolicy, ConnectionLimit, ListenConfig, Peer, on_loopback_only, serve, serve_at,
+    serve_on,
 };
 pub use kept_file::{KeptFile, KeptFileError};
 pub use logging::{Log, LogFormat, LogOptions, LoggingError, ModuleVerbosity};

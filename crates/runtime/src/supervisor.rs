@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::descriptor_limit::raise_descriptor_limit;
 use crate::error_chain::chain;
 use crate::logging::{Log, LogOptions};
 use crate::signals::{Signal, Signals};
@@ -182,6 +183,8 @@ where
         Ok(log) => log,
         Err(error) => return refuse_to_start(&chain(&error)),
     };
+    // Listeners and connections are as many as Services and their clients ask for.
+    raise_descriptor_limit();
     let start = |supervisor| start(supervisor, log);
     panic_log::install();
     let workers = match thread::available_parallelism() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use runtime::{
-    BindError, BindPolicy, BuildInfo, CancellationToken, Health, ListenConfig, Metrics, serve,
-    serve_at, serve_on,
+    BindError, BindPolicy, BuildInfo, CancellationToken, ConnectionLimit, Health, ListenConfig,
+    Metrics, serve, serve_at, serve_on,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,13 +27,17 @@ struct Server {
 
 impl Server {
     async fn start(routes: Router) -> Self {
+        Server::start_within(routes, ConnectionLimit::new(128)).await
+    }
+
+    async fn start_within(routes: Router, limit: ConnectionLimit) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .expect("loopback has free ports");
         let address = listener.local_addr().expect("it listens");
         let stop = CancellationToken::new();
         let stopper = stop.clone();
-        let task = tokio::spawn(serve_on(listener, routes, stop));
+        let task = tokio::spawn(serve_on(listener, routes, limit, stop));
         Server {
             address,
             stopper,
@@ -227,6 +231,29 @@ async fn connections_that_say_nothing_cannot_keep_a_probe_out() {
         .await
         .expect("the oldest was closed to make room");
     assert!(matches!(oldest, Ok(0) | Err(_)), "{oldest:?}");
+}
+
+/// T374: each Service with a health check has a listener, and each listener took 128 connections.
+#[tokio::test]
+async fn t374_connections_that_say_nothing_to_one_listener_count_with_those_of_others() {
+    let limit = ConnectionLimit::new(10);
+    let routes = || Health::new().router();
+    let server = Server::start_within(routes(), limit.clone()).await;
+    let other = Server::start_within(routes(), limit).await;
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        for address in [server.address, other.address] {
+            silent.push(TcpStream::connect(address).await.expect("it listens"));
+        }
+    }
+    for probed in [&server, &other] {
+        assert_answer(&probed.get("/livez").await, "200", "ok");
+    }
+    for closed in &mut silent[..10] {
+        let read = timeout(DEADLINE, closed.read(&mut [0])).await;
+        let read = read.expect("the oldest were closed to make room");
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
 }
 
 #[tokio::test]

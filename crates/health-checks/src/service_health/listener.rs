@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataplane::ServiceKey;
 use processes::is_taken;
-use runtime::{CancellationToken, serve_on};
+use runtime::{CancellationToken, ConnectionLimit, raise_descriptor_limit, serve_on};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind, set_ipv6_v6only};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket};
@@ -20,6 +20,12 @@ use super::desired::Listening;
 
 /// The accept backlog: enough for the probes of one load balancer.
 const WAITING: u32 = 128;
+
+/// The most connections of all listeners together, and the share of this process's descriptors that they
+/// may have. Each Service can have a listener, and whoever reaches the node can connect to it: without a
+/// total, idle connections would leave no descriptor for the API server and the probes of this process.
+const MOST_CONNECTIONS: u64 = 1024;
+const SHARE_OF_DESCRIPTORS: u64 = 4;
 
 /// Why an address could not be opened.
 #[derive(Debug, Error)]
@@ -33,6 +39,7 @@ pub(super) struct ListenError {
 #[derive(Debug)]
 pub(super) struct Listeners {
     judge: HealthSource,
+    limit: ConnectionLimit,
     open: BTreeMap<SocketAddr, Listener>,
     /// The listeners that are closing and may still answer their last requests.
     closing: BTreeSet<SocketAddr>,
@@ -61,8 +68,10 @@ impl ListenError {
 impl Listeners {
     /// Starts without listeners. Answers use `judge`.
     pub(super) fn new(judge: HealthSource) -> Listeners {
+        let most = MOST_CONNECTIONS.min(raise_descriptor_limit() / SHARE_OF_DESCRIPTORS);
         Listeners {
             judge,
+            limit: ConnectionLimit::new(usize::try_from(most).unwrap_or(usize::MAX)),
             open: BTreeMap::new(),
             closing: BTreeSet::new(),
             tasks: JoinSet::new(),
@@ -109,8 +118,9 @@ impl Listeners {
             .router(service.clone(), Arc::clone(&local_endpoints));
         let stop = CancellationToken::new();
         let closed = stop.clone();
+        let limit = self.limit.clone();
         self.tasks.spawn(async move {
-            serve_on(listener, routes, closed).await;
+            serve_on(listener, routes, limit, closed).await;
             address
         });
         let listener = Listener {

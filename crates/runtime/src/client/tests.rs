@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::error_chain::tests::assert_no_doubling;
-use crate::http_server::serve_on;
+use crate::http_server::{ConnectionLimit, serve_on};
 use crate::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 
@@ -86,7 +86,7 @@ async fn it_reaches_the_server_says_who_it_is_and_counts() {
     let address = listener.local_addr().expect("it listens");
     let stop = CancellationToken::new();
     let stopper = stop.clone();
-    let server = tokio::spawn(serve_on(listener, routes, stop));
+    let server = tokio::spawn(serve_on(listener, routes, ConnectionLimit::new(8), stop));
 
     let file = kubeconfig(&format!("http://{address}"));
     let (metrics, client) = open(&file.0, None).await;
