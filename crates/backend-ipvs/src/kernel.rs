@@ -4,6 +4,7 @@ mod connections;
 mod destinations;
 mod draining;
 mod ending;
+mod input_policy;
 mod known_servers;
 mod recovery;
 mod schedulers;
@@ -30,6 +31,7 @@ use nftables_model::{Elements, Support, TableSocket, commit_in_parts, recovery_o
 use self::connections::Counted;
 use self::draining::Draining;
 use self::ending::{Pace, lasting};
+use self::input_policy::InputPolicy;
 use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
@@ -74,6 +76,8 @@ pub struct Ipvs {
     draining_read: Option<LongRead>,
     /// The routing rule, as it was last read or written.
     delivery: Option<Presence>,
+    /// As of the last read of everything.
+    input: InputPolicy,
 }
 
 /// The state that both families share.
@@ -147,6 +151,7 @@ impl Ipvs {
             full_read: None,
             draining_read: None,
             delivery: None,
+            input: InputPolicy::default(),
         }
     }
 
@@ -250,7 +255,10 @@ impl Backend for Ipvs {
         }
         let timeouts = connection.servers.socket().observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
+        let input = InputPolicy::observe(connection.tables.socket(), self.family);
+        let input = input.map_err(unread)?;
         drop(connection);
+        self.input = input;
         self.last_observed = last;
         self.delivery = Some(delivery);
         self.full_read = Some(LongRead::since(began));
@@ -438,6 +446,7 @@ impl Backend for Ipvs {
         missing
             .chain(self.schedulers.replacements(programmed))
             .chain(affected)
+            .chain(self.input.limitation(self.family))
             .collect()
     }
 

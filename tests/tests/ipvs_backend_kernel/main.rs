@@ -59,7 +59,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 8] = [
+    let servers: [(&str, Test); 9] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -72,6 +72,10 @@ fn main() -> Result<()> {
         (
             "t373_endpoints_that_the_kernel_refuses_leave_all_others_served",
             refused::leave_all_others_served,
+        ),
+        (
+            "t375_a_firewall_that_drops_packets_to_services_is_named",
+            names_the_firewall,
         ),
         (
             "t256_an_end_of_the_mode_that_was_cut_short_is_completed",
@@ -292,6 +296,39 @@ fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
 }
 
 /// IPVS has one set of timeouts for the virtual servers of all programs.
+/// Failure story T375: a switch to mode ipvs on a node whose firewall drops what it does not know took all Services
+/// of the node from their clients, and nothing said why.
+fn names_the_firewall(namespace: &Namespace) -> Result<()> {
+    let dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    for (mut backend, program_of) in open(namespace)?.into_iter().zip(["iptables", "ip6tables"]) {
+        let run = |arguments: &[&str]| -> Result<()> {
+            let mut command = namespace.command(&format!("{program_of}-nft"));
+            let status = command.arg("--wait").args(arguments).status()?;
+            ensure!(status.success(), "{program_of} {arguments:?}: {status}");
+            Ok(())
+        };
+        let named = |backend: &mut Ipvs| -> Result<usize> {
+            backend.observe()?;
+            let all = backend.limitations(&dataplane);
+            Ok(all
+                .iter()
+                .filter(|text| text.contains("chain INPUT"))
+                .count())
+        };
+        program(&mut backend, &dataplane, &Rendered::default())?;
+        ensure!(named(&mut backend)? == 0, "there is no firewall");
+        run(&["-P", "INPUT", "DROP"])?;
+        run(&["-A", "INPUT", "-i", "lo", "-j", "ACCEPT"])?;
+        ensure!(named(&mut backend)? == 1, "it drops what it does not know");
+        // As the operations guide shows it.
+        let mark = "0x53400000/0xfff00000";
+        run(&["-I", "INPUT", "-m", "mark", "--mark", mark, "-j", "ACCEPT"])?;
+        ensure!(named(&mut backend)? == 0, "a rule accepts them");
+        let _ = backend.commit_removal()?;
+    }
+    Ok(())
+}
+
 fn names_affected_virtual_servers(namespace: &Namespace) -> Result<()> {
     let with = |ipvs_timeouts| {
         let config = Config {

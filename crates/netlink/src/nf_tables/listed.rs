@@ -73,6 +73,20 @@ impl<'a> ListedRule<'a> {
         })
     }
 
+    /// Whether it compares the mark of packets, by nf_tables or by the xtables match.
+    pub fn reads_mark(&self) -> bool {
+        // NFT_META_MARK.
+        const MARK: [u8; 4] = 3_u32.to_be_bytes();
+        let expressions = self.attributes.nested(4).into_iter().flatten();
+        let mut meta = expressions
+            .map(|(_, expression)| Attributes::parse(expression))
+            .filter(|expression| expression.string(1) == Some("meta"))
+            // NFTA_EXPR_DATA; NFTA_META_DREG, NFTA_META_KEY.
+            .filter_map(|expression| expression.nested(2));
+        let reads = |meta: Attributes<'_>| meta.get(1).is_some() && meta.get(2) == Some(&MARK[..]);
+        meta.any(reads) || self.uses_match("mark")
+    }
+
     /// The number of packets that reached its counter, if it has one.
     pub fn packets(&self) -> Option<u64> {
         let expressions = self.attributes.nested(4).into_iter().flatten();
