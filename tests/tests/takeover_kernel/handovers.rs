@@ -249,7 +249,7 @@ fn node_ports_elsewhere(handover: Handover) -> Result<ProxyProfileSpec> {
     Ok(ProxyProfileSpec {
         handover,
         node_ports: NodePortsSpec {
-            addresses: Some(vec![NodePortAddress::Within("192.0.2.0/24".parse()?)]),
+            addresses: Some(vec![NodePortAddress::Within("198.51.100.0/24".parse()?)]),
             ..NodePortsSpec::default()
         },
         ..ProxyProfileSpec::default()
