@@ -2,6 +2,7 @@
 //! virtual servers outlive a takeover for as long as they have connections.
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -241,6 +242,7 @@ pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
 /// count them at each address.
 pub(crate) fn hits_where_node_ports_close(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
+    count_again(stage)?;
     stage.start_kube_proxy(Mode::Ipvs)?;
     stage.start_agent()?;
     stage.wait_for_foreign("True", "KubeProxyIpvs")?;
@@ -264,6 +266,18 @@ pub(crate) fn hits_where_node_ports_close(stage: &mut Stage) -> Result<()> {
         "a refusal changed something"
     );
     Ok(())
+}
+
+/// Makes the kernel count the connections of virtual servers, as it does by default: Signpost's mode ipvs, which an
+/// earlier test began on this node, has ended that.
+fn count_again(stage: &Stage) -> Result<()> {
+    // Added in Linux 5.17.
+    let setting = "net/ipv4/vs/run_estimation";
+    let node = stage.node()?;
+    match node.enter(|| Path::new("/proc/sys").join(setting).exists())? {
+        true => node.set_sysctls(&[(setting, "1")]),
+        false => Ok(()),
+    }
 }
 
 /// Makes the kernel forget idle UDP, and half-closed TCP, after seconds.
