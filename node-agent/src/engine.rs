@@ -2,7 +2,10 @@
 //! I/O.
 
 mod account;
+mod pass;
 mod query;
+mod queue;
+mod rejections;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,12 +13,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use catalog::{Catalog, Dirty, NodeLifecycle, OwnNode, Trigger};
+use catalog::{Catalog, NodeLifecycle, OwnNode};
 use crds::readable::with_fields_of;
 use crds::{ConfigHash, EffectiveConfig};
-use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
-use reconciler::{Desired, Stamps};
+use dataplane::{Config, Dataplane, Node, ServiceKey, ServiceRules};
 
+use self::queue::Queue;
+use self::rejections::Rejections;
 use crate::node_config::{Facts, without_unused_link_local};
 use source::{Assignment, Delivery, SourceCondition};
 #[cfg(test)]
@@ -39,12 +43,14 @@ pub(crate) struct Engine {
     /// The inputs of the last compilation; `None` before the first.
     compiled: Option<CompiledWith>,
     rejected: BTreeMap<ServiceKey, Arc<ServiceRules>>,
-    /// What is not supported or not valid, sorted.
-    rejections: Arc<[Rejection]>,
+    rejections: Arc<Rejections>,
     /// Whether the rejections have changed since the list was built.
     rejections_changed: bool,
     endpoints: usize,
+    /// What has been delivered since the last pass.
     waiting: Option<Waiting>,
+    /// The changed Services that the passes so far had no time for.
+    queue: Queue,
 }
 
 /// The configuration of this node, and where it comes from.
@@ -99,7 +105,7 @@ enum Outdated {
     Everything,
 }
 
-/// Deliveries that are not compiled yet.
+/// Deliveries since the last pass.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
@@ -130,10 +136,11 @@ impl Engine {
             dataplane: Dataplane::default(),
             compiled: None,
             rejected: BTreeMap::new(),
-            rejections: Arc::new([]),
+            rejections: Arc::default(),
             rejections_changed: false,
             endpoints: 0,
             waiting: None,
+            queue: Queue::default(),
         }
     }
 
@@ -200,44 +207,6 @@ impl Engine {
                 everything: true,
             });
         }
-    }
-
-    /// Returns the desired state of the kernel if it has changed. Also returns `None` until
-    /// everything has been listed: an object that is not listed yet is not absent.
-    pub(crate) fn compile(&mut self, clock: impl Fn() -> Instant) -> Option<Desired> {
-        if !self.is_complete() {
-            return None;
-        }
-        let waiting = self.waiting.take()?;
-        let start = clock();
-        let dirty = self.catalog.take_dirty();
-        let disputes = self.dataplane.disputes().clone();
-        let about_node = waiting.everything || dirty.node || dirty.service_cidrs;
-        let outdated = match about_node || self.compiled.is_none() {
-            true => self.compile_node(),
-            false => Outdated::Nothing,
-        };
-        let mut changed = outdated != Outdated::Nothing;
-        // A set, so that a changed Service is compiled once even if everything is outdated.
-        let mut services: BTreeSet<ServiceKey> = dirty.services.keys().cloned().collect();
-        if outdated == Outdated::Everything {
-            services.extend(self.catalog.services().cloned());
-        }
-        for key in &services {
-            changed |= self.compile_service(key);
-        }
-        self.rejections_changed |= dirty.rejections || disputes != *self.dataplane.disputes();
-        if std::mem::take(&mut self.rejections_changed) {
-            self.rejections = self.list_rejections();
-        }
-        changed.then(|| Desired {
-            dataplane: self.dataplane.clone(),
-            stamps: Stamps {
-                received_at: waiting.since,
-                compile: clock().saturating_duration_since(start),
-                triggers: triggers(&dirty),
-            },
-        })
     }
 
     /// Returns `minSyncPeriod` and `syncPeriod`.
@@ -356,42 +325,6 @@ impl Engine {
             false => Outdated::Node,
         }
     }
-
-    /// Compiles one Service again, or removes it. Returns whether that changed anything.
-    fn compile_service(&mut self, key: &ServiceKey) -> bool {
-        let Some(with) = &self.compiled else {
-            return false;
-        };
-        let before = self.dataplane.services().get(key).cloned();
-        let after = self.catalog.service(key).map(|view| {
-            Arc::new(compile(
-                &view.service,
-                &view.endpoints,
-                &with.node,
-                &with.config,
-            ))
-        });
-        let changed = match &after {
-            Some(rules) => self.dataplane.set(Arc::clone(rules)),
-            None => self.dataplane.remove(key),
-        };
-        if changed {
-            self.account(key, before.as_deref(), after);
-        }
-        changed
-    }
-}
-
-/// Returns the trigger times of the changes, except those from before this process started.
-fn triggers(dirty: &Dirty) -> Vec<SystemTime> {
-    dirty
-        .services
-        .values()
-        .filter_map(|trigger| match trigger {
-            Trigger::At(time) => Some(*time),
-            Trigger::Untimed | Trigger::Bootstrap => None,
-        })
-        .collect()
 }
 
 // === impl SourceHealth ===

@@ -217,7 +217,7 @@ fn drift(facts: &Facts<'_>) -> Vec<Drift> {
 /// and describes only what may be among those that a status names.
 fn rejections(facts: &Facts<'_>) -> Rejections {
     let families = families(facts);
-    let found = first_of_each(&*facts.view.rejections, |r| &r.object.namespace);
+    let found = first_of_each(&**facts.view.rejections, |r| &r.object.namespace);
     let found = found.map(|rejection| Rejection {
         object: rejection.object.to_string(),
         field: rejection.field.clone(),

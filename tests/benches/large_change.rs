@@ -5,6 +5,9 @@
 //! 1,000 endpoints at each are added, as in `bench --row large-objects`, from the decoded objects
 //! to the differences of each part, without a kernel. Another change waits at least for the longest
 //! of these steps.
+//!
+//! Before that, one endpoint of a Service changes that has as many endpoints as a Service may have:
+//! the longest that the engine works without a break.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -28,6 +31,9 @@ const WIDE: u32 = 100;
 const PORTS: u32 = 200;
 /// The number of endpoints of the deep Service.
 const ENDPOINTS: u32 = 1_000;
+
+/// The most ports that a Service may have with [`ENDPOINTS`] endpoints at each.
+const MOST_PORTS: u32 = 260;
 
 /// The total and the longest duration of a repeated step.
 #[derive(Default)]
@@ -58,6 +64,7 @@ fn main() -> Result<()> {
         );
         known.compile(&format!("web-{number}"))?;
     }
+    flip_the_largest(&mut known)?;
     let before = known.dataplane.clone();
     let (service, slice) = (
         service("deep", ORDINARY, PORTS / 2)?,
@@ -90,6 +97,34 @@ fn main() -> Result<()> {
     );
     let iptables = Iptables::detached(Family::Ipv4, Variant::NfTables);
     measure("iptables", &iptables, &before, &known.dataplane);
+    Ok(())
+}
+
+/// One endpoint after another is replaced in the largest Service there may be.
+fn flip_the_largest(known: &mut Known) -> Result<()> {
+    let name = "largest";
+    let at = |first| slice(name, first, MOST_PORTS, ENDPOINTS);
+    known.apply(
+        service(name, ORDINARY + WIDE + 1, MOST_PORTS)?,
+        at(3 << 20)?,
+    );
+    known.compile(name)?;
+    let key = ServiceKey::new("bench", name);
+    let [mut parse, mut merge, mut compiled, mut set] = [(); 4].map(|()| Times::default());
+    for number in 1..=10 {
+        let slice = at((3 << 20) + number)?;
+        parse.measure(|| known.catalog.apply(Event::Apply(slice)));
+        let view = merge.measure(|| known.catalog.service(&key));
+        let view = view.context("it is served")?;
+        let rules = compiled
+            .measure(|| compile(&view.service, &view.endpoints, &known.node, &known.config));
+        set.measure(|| known.dataplane.set(Arc::new(rules)));
+    }
+    println!(
+        "10 endpoints of a Service of {MOST_PORTS} ports with {ENDPOINTS} endpoints: parse {parse}; \
+         merge {merge}; compile {compiled}; claims {set}"
+    );
+    known.dataplane.remove(&key);
     Ok(())
 }
 

@@ -87,18 +87,22 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
-    /// Counts the received changes as sent to the reconciler.
-    pub fn ordered(&self) {
+    /// Counts the received changes as sent to the reconciler, except for one for each of the
+    /// Services that are `left` to compile.
+    pub fn ordered(&self, left: usize) {
         let mut pending = self.pending();
-        let taken = std::mem::take(&mut pending.taken);
-        pending.ordered = pending.ordered.plus(taken);
+        let rest = pending.taken.at_most(left);
+        let sent = pending.taken.minus(rest);
+        pending.taken = rest;
+        pending.ordered = pending.ordered.plus(sent);
         self.show(&pending);
     }
 
-    /// Drops the received changes, which make no difference to the kernel.
-    pub fn dismissed(&self) {
+    /// Drops the received changes, which make no difference to the kernel, except for one for each
+    /// of the Services that are `left` to compile.
+    pub fn dismissed(&self, left: usize) {
         let mut pending = self.pending();
-        pending.taken = Tally::default();
+        pending.taken = pending.taken.at_most(left);
         self.show(&pending);
     }
 
@@ -139,6 +143,16 @@ impl Tally {
         Tally {
             services: self.services + other.services,
             endpoints: self.endpoints + other.endpoints,
+        }
+    }
+
+    /// At most `left` of these changes, those of endpoints first: which ones are left is not known.
+    fn at_most(self, left: usize) -> Tally {
+        let left = i64::try_from(left).unwrap_or(i64::MAX);
+        let endpoints = self.endpoints.min(left);
+        Tally {
+            services: self.services.min(left - endpoints),
+            endpoints,
         }
     }
 
@@ -222,10 +236,10 @@ mod tests {
         counts.took(&slice());
         counts.took(&slice());
         assert_eq!(pending(), (1, 2));
-        counts.ordered();
+        counts.ordered(0);
         counts.began();
         counts.took(&service());
-        counts.ordered();
+        counts.ordered(0);
         let failure = Outcome::Failed(Failure {
             error: String::new(),
             recovery: Recovery::Retry,
@@ -234,11 +248,11 @@ mod tests {
         assert_eq!(pending(), (2, 2), "one family does not hold it");
         counts.began();
         counts.took(&service());
-        counts.ordered();
+        counts.ordered(0);
         counts.reported(&ended(vec![Outcome::Committed, Outcome::Unchanged]));
         assert_eq!(pending(), (1, 0), "what came later is for the next sync");
         counts.took(&slice());
-        counts.dismissed();
+        counts.dismissed(0);
         assert_eq!(pending(), (1, 0));
         assert_eq!((counts.services.get(), counts.endpoints.get()), (3, 3));
     }

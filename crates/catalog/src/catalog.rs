@@ -133,6 +133,19 @@ impl Catalog {
         })
     }
 
+    /// Estimates the work of [`Catalog::service`] and of compiling what it returns: one for each
+    /// endpoint with each port of its slice, and one for each use of an address. 0 for a Service
+    /// that is not to be programmed.
+    pub fn work(&self, key: &ServiceKey) -> usize {
+        let Some(service) = self.services.get(&object_key(key)) else {
+            return 0;
+        };
+        let pairs = |slice: &Slice| slice.ports.len() * slice.endpoints.len();
+        let addresses = service.load_balancer_ips.len() + service.external_ips.len();
+        let uses = service.ports.len() * (2 + addresses);
+        self.slices_of(key).map(pairs).sum::<usize>() + uses + service.source_ranges.len()
+    }
+
     /// Why Signpost does not serve a Service that the source delivered. `None` for Services that it
     /// serves and for unknown ones; a source may omit Services of other proxies.
     pub fn unserved(&self, key: &ServiceKey) -> Option<Unserved> {

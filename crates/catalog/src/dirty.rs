@@ -53,7 +53,7 @@ impl Dirty {
 
 impl Trigger {
     /// Combines the triggers of two changes that are programmed together.
-    fn joined(self, other: Trigger) -> Trigger {
+    pub fn joined(self, other: Trigger) -> Trigger {
         match (self, other) {
             (Trigger::Bootstrap, _) | (_, Trigger::Bootstrap) => Trigger::Bootstrap,
             (Trigger::At(one), Trigger::At(other)) => Trigger::At(one.min(other)),

@@ -1,12 +1,13 @@
 //! Figures about Services that the engine keeps for the status: the number of endpoints, and the
 //! rejections.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use dataplane::{Rejection, ServiceKey, ServiceRules, Target};
+use dataplane::{ServiceKey, ServiceRules, Target};
 
 use super::Engine;
+use super::rejections::Rejections;
 
 impl Engine {
     /// Updates the figures about Services for one that changed.
@@ -30,24 +31,26 @@ impl Engine {
         }
     }
 
-    pub(super) fn list_rejections(&self) -> Arc<[Rejection]> {
-        let of_rules = self.rejected.values().flat_map(|rules| &rules.rejections);
-        let mut rejections: Vec<Rejection> = self
-            .catalog
-            .rejections()
-            .cloned()
-            .chain(of_rules.cloned())
-            .chain(self.dataplane.disputes().rejections())
-            .collect();
-        rejections.sort();
-        rejections.into()
+    pub(super) fn list_rejections(&self) -> Arc<Rejections> {
+        Arc::new(Rejections::new(
+            self.catalog.rejections().cloned().collect(),
+            self.rejected.values().cloned().collect(),
+            self.dataplane.disputes().clone(),
+        ))
     }
 }
 
 fn endpoints(rules: &ServiceRules) -> usize {
-    let mut targets: BTreeSet<Target> = BTreeSet::new();
-    for (_, frontend) in &rules.frontends {
-        targets.extend(frontend.cluster.iter().chain(&*frontend.local));
-    }
+    // All addresses of a Service port share its lists. A thousand addresses cost no more than one.
+    let mut seen = HashSet::new();
+    let lists = rules
+        .frontends
+        .iter()
+        .flat_map(|(_, f)| [&f.cluster, &f.local]);
+    let distinct = lists.filter(|list| seen.insert(Arc::as_ptr(list)));
+    let mut targets: Vec<Target> = distinct.flat_map(|list| list.iter().copied()).collect();
+    // Lists are sorted, and sorting keeps runs.
+    targets.sort();
+    targets.dedup();
     targets.len()
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use catalog::NodeLifecycle;
 use crds::{ConfigHash, EffectiveConfig};
-use dataplane::{Dataplane, Rejection};
+use dataplane::Dataplane;
 use tokio::sync::watch;
 
+use super::rejections::Rejections;
 use super::{Configuration, SourceHealth};
 
 /// The state of the engine, for status, probes and queries.
@@ -32,7 +33,7 @@ pub(crate) struct View {
     pub(crate) endpoints: usize,
     /// What is not supported or not valid, sorted. The same list as before if it has not changed.
     /// Empty until everything has been listed.
-    pub(crate) rejections: Arc<[Rejection]>,
+    pub(crate) rejections: Arc<Rejections>,
 }
 
 /// The configuration in force: the part of a [`View`] that does not change with Services.

@@ -20,6 +20,9 @@ use crate::latest::changed;
 
 /// How many deliveries the engine takes in before it compiles, if they keep arriving.
 const TAKEN_AT_ONCE: usize = 4096;
+/// For how long the engine takes in deliveries before it compiles: as long as it then compiles. A
+/// delivery of 1,000 endpoints takes one or two milliseconds.
+const TAKEN_FOR: Duration = Duration::from_millis(30);
 
 /// The engine's task: takes in deliveries and sends commands.
 pub(super) struct Follower {
@@ -70,12 +73,18 @@ impl Follower {
                     Some(delivery) => self.take(delivery),
                     None => return,
                 },
+                // Yields, so that other tasks of this thread run between two passes.
+                () = tokio::task::yield_now(), if self.engine.left() > 0 => {}
             }
             // Takes in deliveries that arrived together before compiling: a Service and its slices.
+            let began = Instant::now();
             for _ in 0..TAKEN_AT_ONCE {
                 match inbox.try_recv() {
                     Ok(delivery) => self.take(delivery),
                     Err(_) => break,
+                }
+                if began.elapsed() >= TAKEN_FOR {
+                    break;
                 }
             }
             self.order();
@@ -111,11 +120,11 @@ impl Follower {
         if let Some(desired) = self.engine.compile(Instant::now) {
             self.metrics.compiled(desired.stamps.compile);
             self.metrics.queued(SystemTime::now());
-            self.changes.ordered();
+            self.changes.ordered(self.engine.left());
             self.proxy.queued(Instant::now());
             self.commands.send(Command::Desired(desired));
         } else if self.engine.is_complete() {
-            self.changes.dismissed();
+            self.changes.dismissed(self.engine.left());
         }
         self.views.post(self.engine.view());
     }

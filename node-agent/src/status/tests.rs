@@ -54,7 +54,7 @@ fn view_of(effective: EffectiveConfig) -> View {
             Arc::new(Config::default()),
         )),
         endpoints: 0,
-        rejections: Arc::new([]),
+        rejections: Arc::default(),
     }
 }
 
