@@ -71,9 +71,9 @@ impl Chunk {
     /// Computes the first part of the change of one family from `programmed` to `desired`.
     ///
     /// Small changes that remove an endpoint from a frontend come first, then Services in the order
-    /// of the size of their change. [`Precedence`] does not matter here, since a label can set it:
-    /// a Service with 100,000 addresses delays the only endpoint of another one by at most one
-    /// chunk. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
+    /// of the size of their change. [`Precedence`] does not matter here, since its Services may have
+    /// any size: a Service with 100,000 addresses delays the only endpoint of another one by at
+    /// most one chunk. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
     /// fit into a chunk come before all others.
     ///
     /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend

@@ -9,9 +9,11 @@ const ADD_ONS: &str = "kube-system";
 /// The port that resolvers query.
 const DNS_PORT: u16 = 53;
 
-/// First are the API server's own Service, which has a fixed name, and DNS, recognised by the label
-/// that every distribution has kept since kube-dns, or by its port in the namespace of add-ons.
-/// Everything else that starts on a node depends on these.
+/// First are the API server's own Service, which has a fixed name, and DNS, recognised in the
+/// namespace of add-ons by the label that every distribution has kept since kube-dns, or by its
+/// port. Everything else that starts on a node depends on these. A label in another namespace says
+/// nothing: whoever may write Services there could set it, and thousands of small Services would
+/// come before DNS.
 pub(super) fn precedence(
     key: &ServiceKey,
     metadata: &Metadata,
@@ -20,7 +22,7 @@ pub(super) fn precedence(
     let (label, value) = CLUSTER_DNS;
     let is_labelled = metadata.labels.get(label).is_some_and(|v| v == value);
     let answers_names = ports.iter().any(|port| port.port.get() == DNS_PORT);
-    let is_dns = is_labelled || (&*key.namespace == ADD_ONS && answers_names);
+    let is_dns = &*key.namespace == ADD_ONS && (is_labelled || answers_names);
     if key.is_api_server() || is_dns {
         Precedence::First
     } else {

@@ -111,7 +111,7 @@ fn t85_a_small_service_comes_before_a_large_one() {
     assert_eq!(way[0].frontends().len(), 20);
 }
 
-/// Any tenant may give a Service the label of DNS.
+/// A Service of the namespace of add-ons may be of any size.
 #[test]
 fn t85_a_large_service_that_is_to_be_first_keeps_no_small_one_waiting() {
     let (mut large, endpoints) = service("a/large", "10.96.0.10", 200, &["10.0.2.1"]);

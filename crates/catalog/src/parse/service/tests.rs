@@ -485,7 +485,7 @@ fn a_message_is_not_flooded() {
 /// server until everything else was programmed.
 #[test]
 fn t55_the_api_server_and_dns_come_first() {
-    let label = |value| json!({"metadata": {"namespace": "any", "labels": {"k8s-app": value}}});
+    let label = |namespace, value| json!({"metadata": {"namespace": namespace, "labels": {"k8s-app": value}}});
     let named = |namespace, name| json!({"metadata": {"namespace": namespace, "name": name}});
     let dns_port = json!({"spec": {"ports": [{"name": "dns", "port": 53}]}});
     let at_dns_port = |namespace| {
@@ -495,13 +495,23 @@ fn t55_the_api_server_and_dns_come_first() {
     };
     for (changes, expected) in [
         (named("default", "kubernetes"), Precedence::First),
-        (label("kube-dns"), Precedence::First),
+        (label("kube-system", "kube-dns"), Precedence::First),
         (at_dns_port("kube-system"), Precedence::First),
         (at_dns_port("shop"), Precedence::Ordinary),
         (named("shop", "kubernetes"), Precedence::Ordinary),
         (named("kube-system", "metrics"), Precedence::Ordinary),
-        (label("web"), Precedence::Ordinary),
+        (label("kube-system", "web"), Precedence::Ordinary),
     ] {
         assert_eq!(served(changes.clone()).precedence, expected, "{changes}");
     }
+}
+
+/// Failure story T55. Thousands of such Services would come before DNS.
+#[test]
+fn t55_the_label_of_dns_does_not_bring_a_service_of_another_namespace_first() {
+    let labelled = json!({
+        "metadata": {"namespace": "shop", "labels": {"k8s-app": "kube-dns"}},
+        "spec": {"ports": [{"name": "dns", "port": 53}]},
+    });
+    assert_eq!(served(labelled).precedence, Precedence::Ordinary);
 }
