@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataplane::{PersistentMap, Target};
-use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Bytes, ElementData};
 
 use crate::layout::{MARKED_MASK, MARKS, SetName};
@@ -259,9 +258,6 @@ pub(crate) fn lost<'a>(
         .collect()
 }
 
-/// Whether a scheduler that is asked for, where a virtual server has another one, is missing.
-pub(crate) type Lacks<'a> = dyn Fn(&SchedulerName, &SchedulerName) -> bool + 'a;
-
 /// The numbers in `rules` of virtual servers whose destinations change, and whose scheduler is a
 /// hash. IPVS fills a hash table in the order of its list, in which a later addition comes first
 /// (`ip_vs_sh.c`, `ip_vs_mh.c`): after a change, nodes with different pasts would place a client
@@ -270,7 +266,6 @@ pub(crate) fn outdated<'a>(
     rules: &Rules,
     known: impl Fn(&Owner) -> Option<u32>,
     plans: impl Iterator<Item = &'a ServicePlan>,
-    lacks: &Lacks<'_>,
 ) -> BTreeSet<u32> {
     let needs = plans.flat_map(|plan| &plan.needs);
     let outdated = needs.filter_map(|(owner, need)| {
@@ -279,9 +274,6 @@ pub(crate) fn outdated<'a>(
         }
         let number = known(owner)?;
         let held = rules.servers.get(&number)?;
-        if lacks(&need.server.scheduler, &held.server.scheduler) {
-            return None;
-        }
         let is_so = held.server != need.server || held.destinations != need.destinations(None);
         is_so.then_some(number)
     });

@@ -9,6 +9,7 @@ use netlink::nf_tables::{Bytes, ElementData};
 use nftables_model::{CrowdedError, CrowdedSocket};
 
 use crate::layout::{SetName, TABLE};
+use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::ServicePlan;
 
 /// Reads the crowded frontends.
@@ -54,7 +55,9 @@ pub(crate) fn find(
     };
     let services = desired.services().iter();
     let services = services.filter(|(_, rules)| rules.frontends.iter().any(remembers));
-    let plans = services.map(|(service, _)| ServicePlan::of(desired, service, family));
+    // Owners do not depend on the schedulers that are used.
+    let missing = MissingSchedulers::default();
+    let plans = services.map(|(service, _)| ServicePlan::of(desired, service, family, &missing));
     let frontends = plans.flat_map(|plan| plan.frontends);
     let crowded = frontends.filter(|plan| {
         let mut owners = plan.leads.iter().map(|(_, owner)| owner);

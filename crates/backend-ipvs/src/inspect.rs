@@ -6,7 +6,7 @@ use backend::{
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 use netlink::nf_tables::family_name;
 
-use crate::kernel::{Ipvs, replace_as_programmed};
+use crate::kernel::Ipvs;
 use crate::layout::TABLE;
 use crate::rules::{Figures, Rules, print_foreign};
 use crate::simulate::{simulate, ways};
@@ -28,13 +28,12 @@ impl Inspect for Ipvs {
         ways(rules, node, packet)
     }
 
-    /// Renders only the part. What depends on other Services is in `observed`: the marks, and the
-    /// schedulers that replaced those which the kernel lacks.
+    /// Renders only the part. What depends on other Services or on the kernel is in `observed`: the
+    /// marks, and the schedulers that the kernel lacks.
     fn render_part(&self, part: &Dataplane, _desired: &Dataplane, observed: &Rules) -> Rules {
         let rules = observed.clone();
         let dataplane = Dataplane::default();
-        let rendered = self.render(part, &Rendered { dataplane, rules });
-        replace_as_programmed(rendered, observed)
+        self.render(part, &Rendered { dataplane, rules })
     }
 
     fn compare_frontend(&self, desired: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {

@@ -22,7 +22,7 @@ use backend::{
     Receipt, Recovery, Remains, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
-use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, SchedulerName, VirtualServers};
+use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, VirtualServers};
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
 use netlink::{OpenError, Socket};
@@ -35,7 +35,6 @@ use self::input_policy::InputPolicy;
 use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
-pub(crate) use self::schedulers::replace_as_programmed;
 use self::settings::Settings;
 use crate::allocation::{Allocation, number_of};
 use crate::diff::{Change, Step, diff};
@@ -207,10 +206,10 @@ impl Backend for Ipvs {
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
-        let lacks = |asked: &SchedulerName, held: &SchedulerName| match &self.connection {
-            Some(_) => self.schedulers.is_missing(asked),
+        let missing = match &self.connection {
+            Some(_) => self.schedulers.missing(),
             // Without a kernel to ask, as `explain` renders.
-            None => held.as_str() == schedulers::FIRST,
+            None => from.rules.missing_schedulers.clone(),
         };
         // If the mode begins or returns, its virtual servers get other marks than those that end.
         let returning = (from.rules == Rules::default()).then(|| Rendered {
@@ -221,8 +220,7 @@ impl Backend for Ipvs {
             },
         });
         let from = returning.as_ref().unwrap_or(from);
-        let rules = render(self.family, desired, from, &lacks);
-        self.schedulers.replace_missing(rules)
+        render(self.family, desired, from, &missing)
     }
 
     fn diff(&self, observed: &Rules, desired: &Rules) -> Change {
@@ -271,6 +269,7 @@ impl Backend for Ipvs {
             servers: servers.into_iter().collect(),
             delivery,
             idle: timeouts.map_or_else(IdleTimeouts::default, IdleTimeouts::from),
+            missing_schedulers: self.schedulers.missing(),
             figures: Arc::clone(&self.figures),
             remembered: self.owners.clone(),
             ..Rules::default()
@@ -291,7 +290,8 @@ impl Backend for Ipvs {
     /// Changes that other programs make to virtual servers and routing rules produce no
     /// notification. The list of virtual servers and the routing rule are compared each time, and
     /// all the rest, as draining destinations, as often as costs a fiftieth of a processor. Settings
-    /// are set again here, since they are not read and compared.
+    /// are set again here, since they are not read and compared, and schedulers that the kernel lacked
+    /// are asked for again.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
@@ -312,7 +312,8 @@ impl Backend for Ipvs {
         }
         // `limitations` reports those that could not be set.
         let _ = connection.settings.commit();
-        if is_due(self.full_read) {
+        // The next rendering uses a scheduler whose module was loaded meanwhile.
+        if self.find_schedulers(&mut connection, began) || is_due(self.full_read) {
             return Ok(Drift::Possible);
         }
         let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);

@@ -38,6 +38,7 @@ mod idle;
 mod inspect;
 mod kernel;
 mod layout;
+mod missing_schedulers;
 mod packet_counters;
 mod plan;
 mod render;

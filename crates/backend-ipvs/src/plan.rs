@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Affinity, Basis, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Mechanism, Protocol,
-    Scheduler, ServiceKey, ServicePortName, Target, TrafficPolicy,
+    Affinity, Basis, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Protocol, Scheduler,
+    ServiceKey, ServicePortName, Target, TrafficPolicy,
 };
 use netlink::ipvs::{Destination, SchedulerName, VirtualServer, VirtualServerFlags, Weight};
 use netlink::nf_tables::{Bytes, jhash};
 
 use crate::layout::SetName;
+use crate::missing_schedulers::MissingSchedulers;
 use crate::rules::{Server, destination, socket_address};
 
 /// Identifies a virtual server, which keeps its mark as long as its owner stays the same.
@@ -130,8 +131,14 @@ impl VirtualServerSpec {
 // === impl ServicePlan ===
 
 impl ServicePlan {
-    /// Plans the frontends that `service` holds against all competing claims.
-    pub(crate) fn of(dataplane: &Dataplane, service: &ServiceKey, family: Family) -> ServicePlan {
+    /// Plans the frontends that `service` holds against all competing claims, for a kernel that lacks
+    /// `missing`.
+    pub(crate) fn of(
+        dataplane: &Dataplane,
+        service: &ServiceKey,
+        family: Family,
+        missing: &MissingSchedulers,
+    ) -> ServicePlan {
         let mut plan = ServicePlan::default();
         let Some(rules) = dataplane.services().get(service) else {
             return plan;
@@ -143,14 +150,15 @@ impl ServicePlan {
             let claims = dataplane.frontends().get(key);
             let winner = claims.map(|claims| claims.winner());
             if let Some((_, frontend)) = winner.filter(|(owner, _)| *owner == service) {
-                plan.add(*key, frontend);
+                plan.add(*key, frontend, missing);
             }
         }
         plan
     }
 
-    fn add(&mut self, key: FrontendKey, frontend: &Arc<Frontend>) {
+    fn add(&mut self, key: FrontendKey, frontend: &Arc<Frontend>, missing: &MissingSchedulers) {
         let (cluster, local) = (&frontend.cluster, &frontend.local);
+        let server = virtual_server(missing.used(frontend.scheduler));
         let by_port = matches!(key, FrontendKey::NodePort { .. });
         let desired = match (frontend.kind, frontend.policy) {
             (FrontendKind::ClusterIp, TrafficPolicy::Cluster) => {
@@ -185,7 +193,7 @@ impl ServicePlan {
         let leads = desired
             .into_iter()
             .filter(|(.., targets)| !targets.is_empty())
-            .map(|(set, scope, targets)| (set, self.owner(frontend, scope, targets)))
+            .map(|(set, scope, targets)| (set, self.owner(frontend, &server, scope, targets)))
             .collect();
         self.frontends.push(FrontendPlan {
             key,
@@ -199,9 +207,15 @@ impl ServicePlan {
     }
 
     /// The owner of the virtual server for `targets`.
-    fn owner(&mut self, frontend: &Frontend, scope: Scope, targets: &Arc<[Target]>) -> Owner {
+    fn owner(
+        &mut self,
+        frontend: &Frontend,
+        server: &VirtualServer,
+        scope: Scope,
+        targets: &Arc<[Target]>,
+    ) -> Owner {
         let need = VirtualServerSpec {
-            server: virtual_server(frontend.scheduler),
+            server: server.clone(),
             chosen: Arc::clone(targets),
             serving: Arc::clone(&frontend.serving),
             remembered: match frontend.affinity {
@@ -229,16 +243,18 @@ impl ServicePlan {
 
 /// The scheduler and its flags. If a hash selects a draining endpoint, it falls back to another
 /// one.
-pub(crate) fn virtual_server(scheduler: Scheduler) -> VirtualServer {
-    // The compiler has replaced schedulers that IPVS lacks, unless it compiled for another
-    // mechanism.
-    let scheduler = scheduler.nearest_in(Mechanism::Ipvs);
-    let name = scheduler.ipvs_name().unwrap_or("rr");
+fn virtual_server(scheduler: Scheduler) -> VirtualServer {
     VirtualServer {
-        scheduler: SchedulerName::new(name).expect("it is a short word"),
+        scheduler: scheduler_name(scheduler),
         flags: match scheduler.basis() {
             Basis::Source => VirtualServerFlags::FALLBACK,
             Basis::Chance | Basis::Turn | Basis::Load => VirtualServerFlags::default(),
         },
     }
+}
+
+/// The name of a scheduler that IPVS has.
+pub(crate) fn scheduler_name(scheduler: Scheduler) -> SchedulerName {
+    let name = scheduler.ipvs_name().unwrap_or("rr");
+    SchedulerName::new(name).expect("it is a short word")
 }

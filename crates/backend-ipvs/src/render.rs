@@ -16,11 +16,12 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Claim, Found, Lacks, lost, misleading, outdated};
+use crate::allocation::{Allocation, Claim, Found, lost, misleading, outdated};
 use crate::chains;
 use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
+use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
 use crate::rules::{Rules, Server, lead};
 
@@ -43,27 +44,27 @@ struct Draft<'a> {
     reserved: BTreeSet<u32>,
 }
 
-/// Renders one family of `desired`. If `from` holds the rules of a dataplane with the same
-/// configuration, processes only the differences from it. Owners keep the marks they have in
-/// `from.rules` in any case.
-/// `lacks` says whether the first scheduler, which a Service asks for, is one that the kernel lacks,
-/// where a virtual server has the second.
+/// Renders one family of `desired`, for a kernel that lacks `missing`. If `from` holds the rules of a
+/// dataplane with the same configuration, for such a kernel, processes only the differences from it.
+/// Owners keep the marks they have in `from.rules` in any case.
 pub(crate) fn render(
     family: Family,
     desired: &Dataplane,
     from: &Rendered<Rules>,
-    lacks: &Lacks<'_>,
+    missing: &MissingSchedulers,
 ) -> Rules {
     let is_known = !from.dataplane.services().is_empty();
     let is_same_config = is_known
         && from.dataplane.config() == desired.config()
-        && from.dataplane.node().address(family) == desired.node().address(family);
+        && from.dataplane.node().address(family) == desired.node().address(family)
+        && from.rules.missing_schedulers == *missing;
     let nothing = Dataplane::default();
     let before = match is_same_config {
         true => &from.dataplane,
         false => &nothing,
     };
     let mut draft = Draft::of(family, from, is_known, is_same_config);
+    draft.rules.missing_schedulers = missing.clone();
     draft.add_sets();
     if !is_same_config {
         draft.render_node_port_addresses(desired.config());
@@ -98,7 +99,7 @@ pub(crate) fn render(
             draft.remove(key, frontend);
         }
     }
-    draft.place_services(before, desired, &services, lacks);
+    draft.place_services(before, desired, &services);
     draft.finish(desired, is_same_config)
 }
 
@@ -177,10 +178,9 @@ impl<'a> Draft<'a> {
         before: &Dataplane,
         desired: &Dataplane,
         services: &BTreeSet<ServiceKey>,
-        lacks: &Lacks<'_>,
     ) {
-        let family = self.family;
-        let plan = |service| (service, ServicePlan::of(desired, service, family));
+        let (family, missing) = (self.family, self.rules.missing_schedulers.clone());
+        let plan = |service| (service, ServicePlan::of(desired, service, family, &missing));
         let plans: Vec<_> = services.iter().map(plan).collect();
         if let Some(found) = &mut self.found {
             found.adopt(self.near, plans.iter().map(|(_, plan)| plan));
@@ -192,7 +192,7 @@ impl<'a> Draft<'a> {
         let new_plans = plans.iter().map(|(_, plan)| plan);
         let mut replaced = misleading(self.near, known, new_plans.clone());
         replaced.extend(lost(self.near, known, new_plans.clone()));
-        replaced.extend(outdated(self.near, known, new_plans, lacks));
+        replaced.extend(outdated(self.near, known, new_plans));
         for (service, new) in &plans {
             self.release(before, service, new, &replaced);
         }
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
         let unmarked = self.rules.unmarked.clone();
         for (service, _) in unmarked.iter() {
             if self.rules.allocation.admits(&service.namespace) && !services.contains(service) {
-                let new = ServicePlan::of(desired, service, family);
+                let new = ServicePlan::of(desired, service, family, &missing);
                 self.release(before, service, &new, &replaced);
                 self.place_plans(before, &[(service, new)], &replaced);
             }
@@ -288,7 +288,8 @@ impl<'a> Draft<'a> {
         new: &ServicePlan,
         replaced: &BTreeSet<u32>,
     ) {
-        let old = ServicePlan::of(before, service, self.family);
+        let missing = &self.rules.missing_schedulers;
+        let old = ServicePlan::of(before, service, self.family, missing);
         for (owner, need) in &old.needs {
             let Some(number) = self.rules.allocation.get(owner) else {
                 continue;

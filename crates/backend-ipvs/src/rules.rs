@@ -23,6 +23,7 @@ use crate::allocation::{Allocation, number_in, number_of};
 use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
+use crate::missing_schedulers::MissingSchedulers;
 
 /// How many virtual servers of other programs a message names.
 const FOREIGN_NAMED: usize = 8;
@@ -50,6 +51,9 @@ pub struct Rules {
     /// How long connections to an endpoint that has left may last; `None` for as long as they do.
     /// Not stored in the kernel.
     pub(crate) drain_limit: Option<Duration>,
+    /// The schedulers that the kernel was known to lack when the rules were rendered or read. Not
+    /// stored in the kernel.
+    pub(crate) missing_schedulers: MissingSchedulers,
     /// What the kernel says besides, if the rules were read from it.
     pub(crate) figures: Arc<Figures>,
     /// The owners of marks as they were before the rules were read, if an agent has known them since. Not
@@ -208,6 +212,7 @@ impl PartialEq for Rules {
             affinity_groups: _,
             idle,
             drain_limit: _,
+            missing_schedulers: _,
             figures: _,
             remembered: _,
         } = self;

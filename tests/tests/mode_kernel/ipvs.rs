@@ -451,14 +451,14 @@ fn schedulers() -> Result<()> {
     let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
     let of_ipvs = Connections::start(&stage.ways()?, &[Kind::Kept], EVERY)?;
     let mut profile = manifests::profile("ipvs");
-    profile["spec"]["loadBalancer"] = json!({"scheduler": "lc"});
+    profile["spec"]["loadBalancer"] = json!({"scheduler": "sed"});
     stage.apply("profile", &profile)?;
     let mut web = manifests::service("web", 10);
     web["metadata"]["annotations"] = json!({"signpost.dev/scheduler": "twos"});
     stage.apply("web", &web)?;
     let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
     let named = [
-        "Service shop/web: rr in the place of scheduler twos",
+        "Service shop/web: lc in the place of scheduler twos",
         "module ip_vs_twos",
     ];
     ensure!(
@@ -475,7 +475,7 @@ fn schedulers() -> Result<()> {
         for server in found.into_values() {
             *last.entry(server.scheduler.to_string()).or_insert(0) += 1;
         }
-        let expected = [("rr", 4), ("lc", 2 * usize::from(FEW))];
+        let expected = [("lc", 4), ("sed", 2 * usize::from(FEW))];
         let expected = expected.map(|(name, count)| (name.to_owned(), count));
         Ok((last == expected.into()).then_some(()))
     })

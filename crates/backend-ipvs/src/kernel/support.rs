@@ -5,20 +5,20 @@
 
 use backend::{CommitError, Effect, Recovery, Rendered};
 use dataplane::{Dataplane, Family};
-use netlink::ipvs::SchedulerName;
 use netlink::nf_tables::{Expression, Operation, Register};
 use nftables_model::{Address, Contents, Probe, load_address, regular, rule};
 
 use super::recovery::of_table;
 use super::{Connection, Ipvs};
 use crate::diff::Change;
+use crate::missing_schedulers::MissingSchedulers;
 use crate::render::render;
 use crate::table_diff;
 
 /// A table without Services.
 fn probe(family: Family) -> Probe {
-    let lacks = |_: &SchedulerName, _: &SchedulerName| false;
-    let rules = render(family, &Dataplane::default(), &Rendered::default(), &lacks);
+    let (nothing, missing) = (Rendered::default(), MissingSchedulers::default());
+    let rules = render(family, &Dataplane::default(), &nothing, &missing);
     let transactions = table_diff::diff(family, &Contents::default(), &rules.table).into_iter();
     Probe::new(family, transactions.flat_map(|t| t.operations))
 }

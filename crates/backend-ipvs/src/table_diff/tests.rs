@@ -17,6 +17,7 @@ use super::*;
 use crate::chains::REFUSE_UNTAKEN;
 use crate::diff::{Step, diff as diff_rules};
 use crate::layout::MARKS;
+use crate::missing_schedulers::MissingSchedulers;
 use crate::render::render;
 use crate::rules::Rules;
 use crate::simulate::simulate;
@@ -68,7 +69,7 @@ fn t302_an_address_that_changes_its_service_is_refused_or_served_at_every_step()
         let web = state(web.external_ip(address).port("", 80), endpoints);
         for ends in [[&other, &web], [&web, &other]] {
             let of = |dataplane: &Dataplane, from: &Rendered<Rules>| {
-                render(Family::Ipv4, dataplane, from, &|_, _| false)
+                render(Family::Ipv4, dataplane, from, &MissingSchedulers::default())
             };
             let rules = of(ends[0], &Rendered::default());
             let from = Rendered {
@@ -114,8 +115,14 @@ fn t326_an_address_that_is_not_listed_is_served_by_its_own_frontend_at_once() {
         port: port(30_080),
     };
     for ends in [[&before, &after], [&after, &before]] {
-        let [observed, desired] =
-            ends.map(|end| render(Family::Ipv4, end, &Rendered::default(), &|_, _| false));
+        let [observed, desired] = ends.map(|end| {
+            render(
+                Family::Ipv4,
+                end,
+                &Rendered::default(),
+                &MissingSchedulers::default(),
+            )
+        });
         for held in prefixes(Family::Ipv4, observed, &desired) {
             laws::never_misleads(ends, &packet, &simulate(&held, &node, &packet));
         }
@@ -140,7 +147,14 @@ fn check_repair(source: &str, destination: &str, damage: impl Fn(&mut Rules)) {
         protocol: Protocol::Tcp,
         port: port(80),
     };
-    let render = |from: &Rendered<Rules>| render(Family::Ipv4, &dataplane, from, &|_, _| false);
+    let render = |from: &Rendered<Rules>| {
+        render(
+            Family::Ipv4,
+            &dataplane,
+            from,
+            &MissingSchedulers::default(),
+        )
+    };
     let mut rules = render(&Rendered::default());
     damage(&mut rules);
     let found = Rendered {
@@ -189,7 +203,7 @@ proptest! {
     fn a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
         let (nothing, desired) = (Dataplane::default(), cluster.compile());
         for family in Family::ALL {
-            let rules = render(family, &desired, &Rendered::default(), &|_, _| false);
+            let rules = render(family, &desired, &Rendered::default(), &MissingSchedulers::default());
             for held in prefixes(family, Rules::default(), &rules) {
                 for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                     let simulated = simulate(&held, desired.node(), packet);
@@ -211,10 +225,10 @@ proptest! {
         for ends in states.windows(2) {
             let [before, after] = ends else { continue };
             for family in Family::ALL {
-                let rules = render(family, before, &Rendered::default(), &|_, _| false);
+                let rules = render(family, before, &Rendered::default(), &MissingSchedulers::default());
                 let dataplane = if read_back { Dataplane::default() } else { before.clone() };
                 let from = Rendered { dataplane, rules };
-                let desired = render(family, after, &from, &|_, _| false);
+                let desired = render(family, after, &from, &MissingSchedulers::default());
                 for held in prefixes(family, from.rules, &desired) {
                     for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                         let simulated = simulate(&held, after.node(), packet);
@@ -250,7 +264,7 @@ impl Stepwise for Smallest {
     }
 
     fn render(&self, dataplane: &Dataplane, from: &Rendered<Rules>) -> Rules {
-        render(self.0, dataplane, from, &|_, _| false)
+        render(self.0, dataplane, from, &MissingSchedulers::default())
     }
 
     fn steps(&self, held: &Rules, desired: &Rules) -> Vec<Rules> {
@@ -277,9 +291,9 @@ proptest! {
         states.push(after.clone());
         for before in &states {
             for family in Family::ALL {
-                let rules = render(family, before, &Rendered::default(), &|_, _| false);
+                let rules = render(family, before, &Rendered::default(), &MissingSchedulers::default());
                 let found = Rendered { dataplane: Dataplane::default(), rules: in_another_form(&rules) };
-                let desired = render(family, &after, &found, &|_, _| false);
+                let desired = render(family, &after, &found, &MissingSchedulers::default());
                 prop_assert!(!can_update_in_place(&found.rules.table, &desired.table));
                 for held in prefixes(family, found.rules, &desired) {
                     for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
@@ -446,14 +460,14 @@ proptest! {
         let state = cluster.compile();
         for family in Family::ALL {
             let packets = packets.iter().filter(|p| Family::of(p.destination) == family);
-            let mut rules = render(family, &state, &Rendered::default(), &|_, _| false);
+            let mut rules = render(family, &state, &Rendered::default(), &MissingSchedulers::default());
             let owners = rules.owners();
             damage(family, &mut rules, &of_table, &of_servers);
             if remembers {
                 rules.remembered = owners;
             }
             let found = Rendered { dataplane: Dataplane::default(), rules };
-            let desired = render(family, &state, &found, &|_, _| false);
+            let desired = render(family, &state, &found, &MissingSchedulers::default());
             let verdict = |held: &Rules, packet| simulate(held, state.node(), packet);
             // The routing rule waits for the rules that refuse what IPVS does not take.
             let refusals = |held: &Rules| held.table.chains.get(REFUSE_UNTAKEN).cloned();
