@@ -443,10 +443,12 @@ impl Backend for Ipvs {
         let connection = lock(connection);
         let affected =
             affected_by_timeouts(&programmed.config().ipvs_timeouts, &connection.foreign);
+        let by_settings = connection.settings.affected(&connection.foreign);
         let missing = connection.settings.missing().to_vec().into_iter();
         missing
             .chain(self.schedulers.replacements(programmed))
             .chain(affected)
+            .chain(by_settings)
             .chain(self.input.limitation(self.family))
             .collect()
     }

@@ -41,7 +41,12 @@ pub(crate) fn that_cannot_be_written() -> Result<()> {
     stage.node()?.enter(|| fs::write(CONNTRACK, "1"))??;
     stage.expect_mode(Mode::Ipvs)?;
     stage.expect_only(Place::Ipvs)?;
-    stage.expect_answers(&SERVING)
+    stage.expect_answers(&SERVING)?;
+    // The mode works without the others, and what that means is said.
+    stage.expect_message(FEATURES_HONOURED, |said| {
+        said.contains("vs/expire_nodest_conn could not be set to 1")
+            && !said.contains("vs/conntrack")
+    })
 }
 
 /// A file below `/proc/sys`, the value that mode ipvs sets, and another one.

@@ -237,6 +237,18 @@ impl Stage {
             .with_context(|| format!("it was last {last:?}"))
     }
 
+    /// Waits until the message of a condition is as `is_so` says.
+    pub(crate) fn expect_message(&self, kind: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
+        let mut last = None;
+        self.agent()?
+            .wait_for(&format!("the message of {kind} to change"), |agent| {
+                last = agent.condition(kind)?;
+                let said = last.as_ref().filter(|condition| is_so(&condition.message));
+                Ok(said.map(|_| ()))
+            })
+            .with_context(|| format!("it was last {last:?}"))
+    }
+
     /// Waits until Signpost has rules only in this place.
     pub(crate) fn expect_only(&self, place: Place) -> Result<()> {
         let mut last = BTreeSet::new();

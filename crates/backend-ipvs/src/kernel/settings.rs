@@ -5,9 +5,13 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use netlink::ipvs::ForeignVirtualServer;
 use thiserror::Error;
 
+use crate::rules::print_foreign;
+
 /// One file below `net/ipv4/vs`, which exists once IPVS is loaded.
+#[derive(Debug)]
 struct Setting {
     name: &'static str,
     /// The value it must have.
@@ -15,6 +19,8 @@ struct Setting {
     need: Need,
     /// The consequence if it is not set.
     otherwise: &'static str,
+    /// The consequence for virtual servers of other programs if it is set.
+    for_others: &'static str,
 }
 
 /// Whether the mode works without a setting.
@@ -26,18 +32,20 @@ enum Need {
     Advisable,
 }
 
-const SETTINGS: [Setting; 3] = [
+static SETTINGS: [Setting; 3] = [
     Setting {
         name: "conntrack",
         value: "1",
         need: Need::Essential,
         otherwise: "connections that need masquerading get no replies",
+        for_others: "conntrack keeps their connections",
     },
     Setting {
         name: "expire_nodest_conn",
         value: "1",
         need: Need::Advisable,
         otherwise: "connections to an endpoint that is gone hang until they time out",
+        for_others: "connections to an endpoint that is removed from them end at its next packet",
     },
     // Added in Linux 5.17.
     Setting {
@@ -45,6 +53,7 @@ const SETTINGS: [Setting; 3] = [
         value: "0",
         need: Need::Advisable,
         otherwise: "the kernel spends time on the rates of every endpoint",
+        for_others: "the kernel counts nothing for them, so that ipvsadm --stats and --rate print 0",
     },
 ];
 
@@ -57,6 +66,8 @@ pub(super) struct Settings {
     readable: PathBuf,
     /// The settings that could not be set, each with the consequence.
     missing: Vec<String>,
+    /// The settings that have the value since the last commit.
+    set: Vec<&'static Setting>,
 }
 
 /// The error for an essential setting that could not be set.
@@ -72,6 +83,7 @@ impl Settings {
             root: root.to_owned(),
             readable: "/proc/sys".into(),
             missing: Vec::new(),
+            set: Vec::new(),
         }
     }
 
@@ -80,9 +92,11 @@ impl Settings {
     /// those of the calling thread's network namespace.
     pub(super) fn commit(&mut self) -> Result<(), Unset> {
         self.missing.clear();
+        self.set.clear();
         let mut essential = None;
         for setting in &SETTINGS {
             let Err(error) = self.set(setting) else {
+                self.set.push(setting);
                 continue;
             };
             // Older kernels do not have all of them.
@@ -105,6 +119,26 @@ impl Settings {
 
     pub(super) fn missing(&self) -> &[String] {
         &self.missing
+    }
+
+    /// Says what the settings mean for virtual servers of other programs, if there are any.
+    pub(super) fn affected(&self, foreign: &[ForeignVirtualServer]) -> Option<String> {
+        let named = print_foreign(foreign).filter(|_| !self.set.is_empty())?;
+        let set = self.set.iter().map(|setting| {
+            let Setting {
+                name,
+                value,
+                for_others,
+                ..
+            } = setting;
+            format!("with {name}={value} {for_others}")
+        });
+        let set: Vec<String> = set.collect();
+        Some(format!(
+            "mode ipvs needs sysctls of net.ipv4.vs that hold for all virtual servers of the node: {}; those of \
+             other programs are {named}",
+            set.join(", ")
+        ))
     }
 
     /// Succeeds if another program has set the value, even where this process cannot write.
@@ -139,6 +173,8 @@ fn is_set(file: &Path, setting: &Setting) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use netlink::ipvs::AddressedServer;
+
     use super::*;
 
     #[test]
@@ -186,6 +222,40 @@ mod tests {
         assert!(unset.to_string().contains("not mounted there"), "{unset}");
         fs::write(folder.join("conntrack"), "1\n").expect("a file");
         assert_eq!(settings.commit(), Ok(()), "another program has set it");
+        fs::remove_dir_all(&root).expect("the folder goes");
+    }
+
+    /// Failure story T364.
+    #[test]
+    fn t364_what_the_sysctls_mean_for_virtual_servers_of_others_is_said_while_there_are_any() {
+        let root = std::env::temp_dir().join(format!("signpost-affected-{}", std::process::id()));
+        let folder = root.join("net/ipv4/vs");
+        fs::create_dir_all(&folder).expect("a folder");
+        let foreign = |count: u8| -> Vec<ForeignVirtualServer> {
+            let server = |last| {
+                ForeignVirtualServer::Addressed(AddressedServer {
+                    protocol: 6,
+                    address: ([192, 0, 2, last], 80).into(),
+                })
+            };
+            (0..count).map(server).collect()
+        };
+        let mut settings = Settings {
+            readable: root.join("readable"),
+            ..Settings::below(&root)
+        };
+        assert_eq!(settings.affected(&foreign(1)), None, "nothing is set yet");
+        for name in ["conntrack", "run_estimation"] {
+            fs::write(folder.join(name), "1\n").expect("a file");
+        }
+        assert_eq!(settings.commit(), Ok(()));
+        assert_eq!(settings.affected(&[]), None);
+        let text = settings.affected(&foreign(11)).expect("they are affected");
+        let expected = "with conntrack=1 conntrack keeps their connections, with run_estimation=0 the kernel counts \
+                        nothing for them, so that ipvsadm --stats and --rate print 0; those of other programs are \
+                        TCP 192.0.2.0:80, ";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.ends_with(", TCP 192.0.2.7:80 and 3 more"), "{text}");
         fs::remove_dir_all(&root).expect("the folder goes");
     }
 }
