@@ -471,16 +471,17 @@ impl Backend for Ipvs {
 
     fn without_room(&self, rules: &Rules) -> Vec<UnsupportedField> {
         let unmarked = rules.unmarked.sorted().into_iter();
-        let unsupported_field = |(service, frontend): (&ServiceKey, &FrontendKey)| {
-            UnsupportedField {
+        let unsupported_field =
+            |(service, frontend): (&ServiceKey, &FrontendKey)| UnsupportedField {
                 service: service.clone(),
                 frontend: *frontend,
                 field: "spec.ports",
-                message: "this port, and others of the Service that have no virtual server yet, are not \
+                message:
+                    "this port, and others of the Service that have no virtual server yet, are not \
                       served: mode ipvs has 524,287 virtual servers for each family, and one \
-                      namespace takes no more than it leaves for others",
-            }
-        };
+                      namespace takes no more than it leaves for others"
+                        .into(),
+            };
         unmarked.map(unsupported_field).collect()
     }
 }

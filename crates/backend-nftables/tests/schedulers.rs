@@ -308,6 +308,10 @@ fn t105_no_namespace_takes_all_counters() {
     };
     let of_tenant = named(&held);
     assert_eq!(of_tenant.len(), 8);
+    let message = &backend.without_room(&held.rules)[0].message;
+    // 344 of the tenant's 600 are without a counter.
+    let expected = "this port and 343 others have no counter of scheduler roundRobin alone";
+    assert!(message.starts_with(expected), "{message}");
     assert!(of_tenant.iter().all(|name| name.starts_with("tenant/")));
     // A restart takes none away.
     let found = Rendered {

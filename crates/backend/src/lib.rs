@@ -22,6 +22,7 @@ mod inspect;
 mod listen;
 mod trace;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
@@ -231,7 +232,7 @@ impl FrontendContext<'_> {
             service: self.service.clone(),
             frontend: self.key,
             field,
-            message,
+            message: message.into(),
         }
     }
 }
@@ -246,7 +247,7 @@ pub struct UnsupportedField {
     /// The path of the field in the Service.
     pub field: &'static str,
     /// The behaviour instead.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
 }
 
 /// Why the kernel could not be read.

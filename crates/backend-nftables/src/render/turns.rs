@@ -106,15 +106,24 @@ impl RoundRobinCounters {
     /// can be read. Every sync asks.
     pub(crate) fn without_room(&self) -> Vec<UnsupportedField> {
         let frontends = self.without_room.iter().take(NAMED);
+        let have = match self.without_room.len().saturating_sub(1) {
+            0 => "this port has".to_owned(),
+            1 => "this port and 1 other have".to_owned(),
+            others => format!("this port and {others} others have"),
+        };
         let unsupported_field = |(frontend, service): (&FrontendKey, &ServiceKey)| {
             UnsupportedField {
                 service: service.clone(),
                 frontend: *frontend,
                 field: "spec.ports",
-                message: "this port, and maybe others, takes turns together with all ports of as many endpoints \
-                      that have no counter: mode nftables has 511 counters of round robin in each family, \
-                      for up to 1,023 endpoints each; one namespace takes no more than it leaves for \
-                      others, and a port gets a free one when it changes",
+                message: format!(
+                    "{have} no counter of scheduler roundRobin alone in this family: those with as many endpoints \
+                     share one, and take turns with the connections to all of them, so some endpoints of a \
+                     port may get more connections than others; mode nftables has 511 counters in each \
+                     family, for up to 1,023 endpoints each; one namespace takes no more than it \
+                     leaves for others, and a port gets a free one when it changes"
+                )
+                .into(),
             }
         };
         let mut named: Vec<_> = frontends.map(unsupported_field).collect();

@@ -294,7 +294,7 @@ fn refused(
         for unsupported_field in status.unsupported_fields.iter() {
             if unsupported_field.service == *service && meant.contains(&unsupported_field.frontend)
             {
-                let (field, message) = (unsupported_field.field, unsupported_field.message);
+                let (field, message) = (unsupported_field.field, &unsupported_field.message);
                 sentences.push(format!(
                     "{field}: {message} ({})",
                     unsupported_field.frontend

@@ -14,7 +14,7 @@ fn of_many_unsupported_fields_all_are_counted_and_the_first_are_named() {
             port: Port::new(80).expect("a port"),
         },
         field: "spec.sessionAffinity",
-        message: "is not kept",
+        message: "is not kept".into(),
     };
     let both = Family::ALL.map(|family| FamilyStatus {
         unsupported_fields: (0..10_000).map(unsupported_field).collect(),

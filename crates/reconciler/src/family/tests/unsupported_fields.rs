@@ -68,7 +68,7 @@ fn no_room(desired: &Dataplane) -> UnsupportedField {
         frontend: *frontend,
         service: web,
         field: "spec.ports",
-        message: "there is no room",
+        message: "there is no room".into(),
     }
 }
 
