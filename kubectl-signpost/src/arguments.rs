@@ -200,7 +200,7 @@ pub struct ProfileName {
 #[derive(Debug, Args)]
 pub struct ExplainOptions {
     /// A Service, as svc/NAME or svc/NAME:PORT; or an address, as 10.96.0.10:80/tcp or 10.96.0.10; or a node port, as
-    /// node:30080/tcp.
+    /// node:30080/tcp; or a virtual server of mode ipvs by its mark, as 'FWM 1396703233' or 0x53400001.
     #[arg(value_name = "SUBJECT")]
     pub about: String,
     /// The node whose agent is asked; the first by name by default.

@@ -124,7 +124,8 @@ pub struct Render {
 #[derive(Debug, Args)]
 pub struct Explain {
     /// A Service, as namespace/name or namespace/name:port; or an address, as 10.96.0.10:80/tcp,
-    /// 10.96.0.10:80 or 10.96.0.10; or a node port, as node:30080/tcp.
+    /// 10.96.0.10:80 or 10.96.0.10; or a node port, as node:30080/tcp; or a virtual server of mode
+    /// ipvs by its mark, as 'FWM 1396703233' or 0x53400001.
     pub about: String,
     /// Where the answer comes from, and its format.
     #[command(flatten)]

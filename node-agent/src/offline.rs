@@ -9,7 +9,7 @@ use anyhow::Context;
 use dataplane::{Dataplane, Family};
 use inspect::{
     Evidence, Explanation, Kernel, PacketSpec, Question, RENDERED_VARIANT, RulesOf, Trace, explain,
-    follow, render,
+    follow, render, services_of_mark,
 };
 use modes::{RulesByMechanism, detached};
 
@@ -49,9 +49,18 @@ pub(crate) fn explain_question(
     question: &Question,
 ) -> anyhow::Result<Explanation> {
     let offline = load(directory, node)?;
+    let mut reported = offline.engine.query(question);
+    for service in services_of_mark(question, &offline.rendered) {
+        let of_service = Question::Service {
+            service,
+            port: None,
+        };
+        let more = offline.engine.query(&of_service);
+        reported.services.extend(more.services);
+    }
     let evidence = Evidence {
         dataplane: &offline.dataplane,
-        reported: &offline.engine.query(question),
+        reported: &reported,
         rejections: &offline.view.rejections,
         observed: &offline.rendered,
         kernel: &Kernel::NotAsked,

@@ -123,7 +123,7 @@ impl Rules {
 
     /// Compares a virtual server and its destinations. Those in the kernel are followed by the
     /// numbers of their connections, if `found` was read from it.
-    fn compare_server(&self, found: &Rules, family: Family, number: u32) -> Vec<Piece> {
+    pub(crate) fn compare_server(&self, found: &Rules, family: Family, number: u32) -> Vec<Piece> {
         let name = print_number(family, number);
         let servers = [self, found].map(|rules| rules.servers.get(&number));
         let printed = servers.map(|server| Some(print_server(&name, &server?.server)));

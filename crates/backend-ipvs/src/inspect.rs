@@ -1,11 +1,15 @@
 //! Interprets the rules of one family, for traces and explanations.
 
+use std::collections::BTreeSet;
+
 use backend::{
-    Backend, Change as _, Found, Inspect, PacketPath, Piece, PieceState, Rendered, describe_repair,
+    Backend, Change as _, Found, Inspect, MarkOwner, PacketPath, Piece, PieceState, Rendered,
+    describe_repair,
 };
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 use netlink::nf_tables::family_name;
 
+use crate::allocation::number_of;
 use crate::kernel::Ipvs;
 use crate::layout::TABLE;
 use crate::rules::{Figures, Rules, print_foreign};
@@ -59,6 +63,29 @@ impl Inspect for Ipvs {
         let undesired = shared.filter(|piece| piece.state == PieceState::Leftover);
         let servers = programmed.compare_other_servers(found, self.family());
         objects.chain(undesired).chain(servers).collect()
+    }
+
+    fn mark_owner(&self, programmed: &Rules, found: &Rules, mark: u32) -> MarkOwner {
+        let Some(number) = number_of(mark) else {
+            return MarkOwner::OtherProgram;
+        };
+        let owner = programmed.servers.get(&number);
+        let owner = owner.and_then(|server| server.owner.clone());
+        match (owner, found.servers.get(&number)) {
+            (Some(owner), _) => MarkOwner::ServicePort(owner),
+            (None, Some(_)) => MarkOwner::Connections,
+            (None, None) => MarkOwner::Nobody,
+        }
+    }
+
+    fn marks(&self, rules: &Rules, key: &FrontendKey) -> BTreeSet<u32> {
+        rules.marks(key)
+    }
+
+    fn compare_mark(&self, desired: &Rules, found: &Rules, mark: u32) -> Vec<Piece> {
+        let number = number_of(mark).into_iter();
+        let pieces = number.flat_map(|number| desired.compare_server(found, self.family(), number));
+        pieces.collect()
     }
 
     fn heading(&self) -> String {

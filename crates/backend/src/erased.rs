@@ -12,8 +12,8 @@ use dataplane::{
 
 use crate::{
     Backend, Change, CommitError, Connections, Drift, Effect, Found, FrontendContext, Inspect,
-    Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Remains, Rendered, Size,
-    UnsupportedField,
+    MarkOwner, Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Remains, Rendered,
+    Size, UnsupportedField,
 };
 
 /// A backend of any mechanism.
@@ -321,6 +321,18 @@ impl<B: Inspect> Inspect for Erased<B> {
 
     fn compare_shared(&self, programmed: &AnyRules, found: &AnyRules) -> Vec<Piece> {
         self.0.compare_shared(&programmed.typed(), &found.typed())
+    }
+
+    fn mark_owner(&self, programmed: &AnyRules, found: &AnyRules, mark: u32) -> MarkOwner {
+        self.0.mark_owner(&programmed.typed(), &found.typed(), mark)
+    }
+
+    fn marks(&self, rules: &AnyRules, key: &FrontendKey) -> BTreeSet<u32> {
+        self.0.marks(&rules.typed(), key)
+    }
+
+    fn compare_mark(&self, desired: &AnyRules, found: &AnyRules, mark: u32) -> Vec<Piece> {
+        self.0.compare_mark(&desired.typed(), &found.typed(), mark)
     }
 
     fn heading(&self) -> String {

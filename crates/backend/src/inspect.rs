@@ -1,9 +1,10 @@
 //! Questions about a mechanism's rules: where they send a packet, which of them belong to a
 //! frontend, and where observed rules differ from desired ones. Pure: the caller reads the rules.
 
+use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 
-use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
+use dataplane::{Dataplane, FrontendKey, Node, Packet, ServicePortName, Verdict};
 
 use crate::{Backend, PacketPath, Piece, Size};
 
@@ -60,11 +61,40 @@ pub trait Inspect: Backend + Debug {
     /// Returns the pieces shared by all Services that differ from what was programmed.
     fn compare_shared(&self, programmed: &Self::Rules, found: &Self::Rules) -> Vec<Piece>;
 
+    /// Whose the virtual server is that packets with `mark` are for, by the rules that were
+    /// programmed last and those that were found. By default the mechanism has no virtual servers.
+    fn mark_owner(&self, _programmed: &Self::Rules, _found: &Self::Rules, _mark: u32) -> MarkOwner {
+        MarkOwner::OtherProgram
+    }
+
+    /// The marks of packets to a frontend. By default they have none.
+    fn marks(&self, _rules: &Self::Rules, _key: &FrontendKey) -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
+
+    /// Compares the virtual server that packets with `mark` are for. By default there is none.
+    fn compare_mark(&self, _: &Self::Rules, _: &Self::Rules, _mark: u32) -> Vec<Piece> {
+        Vec::new()
+    }
+
     /// The heading of all rules of the family: `table ip signpost`.
     fn heading(&self) -> String;
 
     /// A sentence that describes the state of the kernel's rules.
     fn describe(&self, found: Found<'_, Self::Rules>) -> String;
+}
+
+/// Whose the virtual server is that packets with some mark are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MarkOwner {
+    /// The mark is none that the mechanism uses.
+    OtherProgram,
+    /// No virtual server has it.
+    Nobody,
+    /// This Service port's.
+    ServicePort(ServicePortName),
+    /// Nothing leads to it any more but connections. Whose it was is not known.
+    Connections,
 }
 
 /// The result of reading the kernel's rules.

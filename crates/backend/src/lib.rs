@@ -36,7 +36,7 @@ pub use connections::{Connections, EndpointConnections};
 pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
 pub use external_change::{Actor, ExternalChange};
 pub use forwarding_marks::{FORWARDING_MARKS, ForwardingMarks};
-pub use inspect::{Found, Inspect, count, describe_repair, first_of};
+pub use inspect::{Found, Inspect, MarkOwner, count, describe_repair, first_of};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, PacketPath};
 

@@ -7,6 +7,7 @@ mod connections;
 mod endpoints;
 mod families;
 mod kernel;
+mod mark;
 mod place;
 mod question;
 mod service;
@@ -26,6 +27,7 @@ use crate::{QueryResult, ServiceState};
 pub use answer::Explanation;
 pub(crate) use kernel::active_mode;
 pub use kernel::{Kernel, RulesLocation};
+pub use mark::services_of_mark;
 pub use place::services_at;
 pub(crate) use question::parse_protocol;
 pub use question::{ParseQuestionError, Question};
@@ -104,6 +106,12 @@ pub fn explain(question: &Question, evidence: &Evidence<'_>) -> Result<Explanati
             };
             let keys = service::frontends_of(&view.service, port.as_deref(), evidence)?;
             BTreeMap::from([(service.clone(), keys)])
+        }
+        Question::Mark { mark, family } => {
+            let answer = mark::explain_mark(*mark, *family, question, evidence);
+            explanation.remarks = answer.remarks;
+            explanation.unclaimed = answer.left;
+            answer.asked
         }
         place => {
             let asked = place::frontends_at(place, evidence.dataplane);

@@ -26,8 +26,7 @@ pub(super) enum Reference {
 const REFERENCES: &str =
     "write svc/NAME, pod/NAME or node/NAME, with :PORT behind where it is a destination";
 /// How to name a subject of `explain`.
-const SUBJECTS: &str =
-    "write svc/NAME[:PORT], ADDRESS[:PORT[/PROTOCOL]], or node:PORT for a node port";
+const SUBJECTS: &str = "write svc/NAME[:PORT], ADDRESS[:PORT[/PROTOCOL]], node:PORT for a node port, or 'FWM MARK' for a virtual server";
 
 // === impl Reference ===
 
@@ -98,6 +97,7 @@ mod tests {
             ("10.96.0.10:80/tcp", "10.96.0.10:80/tcp"),
             ("node:30080/tcp", "node:30080/tcp"),
             ("demo/web:80", "demo/web:80"),
+            ("FWM 1396703233", "FWM 1396703233"),
         ] {
             let question = about(text, "shop").expect("a question");
             assert_eq!(question, expected, "{text}");

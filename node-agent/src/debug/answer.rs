@@ -1,6 +1,7 @@
 //! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`, `/debug/rules`: the
 //! answers that read the kernel, or print the complete desired state.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use dataplane::{Dataplane, Family};
 use inspect::{
     Agreement, Evidence, Kernel, PacketSpec, Question, RulesLocation, Unknown, explain,
-    trace as trace_packet,
+    services_of_mark, trace as trace_packet,
 };
 use runtime::chain;
 use serde::{Deserialize, Serialize};
@@ -69,18 +70,29 @@ async fn explain_question(
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
     let reported = sources.queries.ask(question.clone()).await;
-    let reported = reported.map_err(unavailable)?;
+    let mut reported = reported.map_err(unavailable)?;
     let programmed = sources.state.programmed;
+    let held = Family::ALL.map(|family| Some((family, programmed.held(family)?)));
+    let held: BTreeMap<_, _> = held.into_iter().flatten().collect();
+    for service in services_of_mark(&question, &held) {
+        let of_service = Question::Service {
+            service,
+            port: None,
+        };
+        let more = sources.queries.ask(of_service).await;
+        reported
+            .services
+            .extend(more.map_err(unavailable)?.services);
+    }
     let answer = move || {
         let dataplane = desired(&view)?;
-        let held = Family::ALL.map(|family| Some((family, programmed.held(family)?)));
         let at = rules_location(&programmed, dataplane);
         let report = programmed.last_report();
         let evidence = Evidence {
             dataplane,
             reported: &reported,
             rejections: &view.rejections,
-            observed: &held.into_iter().flatten().collect(),
+            observed: &held,
             kernel: &Kernel::observe(&at),
             families: report.as_ref().map_or(&[], |report| &report.families),
             variant: at.variant,

@@ -14,7 +14,8 @@ impl Engine {
             Question::Address { address, .. } => {
                 services.extend(self.catalog.services_behind(*address));
             }
-            Question::NodePort { .. } => {}
+            // The Services of a mark are asked for by name: the rules have them.
+            Question::NodePort { .. } | Question::Mark { .. } => {}
         }
         let stand = |service: ServiceKey| {
             let state = match self.catalog.service(&service) {

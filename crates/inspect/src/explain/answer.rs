@@ -18,7 +18,7 @@ pub struct Explanation {
     pub services: Vec<ServiceAnswer>,
     /// For an address: the Services that have it as an endpoint.
     pub endpoint_of: Vec<EndpointOf>,
-    /// For an address that no Service has: what the kernel has for it.
+    /// For an address or a virtual server that no Service has: what the kernel has for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unclaimed: Option<FrontendAnswer>,
     /// The state of the kernel, for each family in question.

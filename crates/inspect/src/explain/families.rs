@@ -24,8 +24,10 @@ pub(super) fn explain_kernel(
     };
     let mut families: BTreeSet<Family> =
         asked.values().flatten().map(FrontendKey::family).collect();
-    if let Question::Address { address, .. } = question {
-        families.insert(Family::of(*address));
+    match question {
+        Question::Address { address, .. } => drop(families.insert(Family::of(*address))),
+        Question::Mark { family, .. } => families.extend(family),
+        Question::Service { .. } | Question::NodePort { .. } => {}
     }
     let frontends = explanation
         .services

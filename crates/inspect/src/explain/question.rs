@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use dataplane::{FrontendKey, Port, Protocol, ServiceKey};
+use dataplane::{Family, FrontendKey, Port, Protocol, ServiceKey};
 use thiserror::Error;
 
-/// A Service or an address, as users write them.
+/// A Service, an address or the mark of a virtual server, as users write them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
     /// `namespace/name` or `namespace/name:port`.
@@ -33,11 +33,21 @@ pub enum Question {
         /// The protocol, if the question is about one.
         protocol: Option<Protocol>,
     },
+    /// `FWM 1396703300` or `FWM 1396703300 IPv6`, as `ipvsadm -Ln` prints virtual servers, or
+    /// `0x53400044`.
+    Mark {
+        /// The mark.
+        mark: u32,
+        /// The family, if the question is about one: each has its own virtual servers.
+        family: Option<Family>,
+    },
 }
 
-/// The error for a text that is neither a Service nor an address.
+/// The error for a text that is none of these.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{text:?} is not namespace/name[:port], ADDRESS[:PORT[/PROTOCOL]] or node:PORT[/PROTOCOL]")]
+#[error(
+    "{text:?} is not namespace/name[:port], ADDRESS[:PORT[/PROTOCOL]], node:PORT[/PROTOCOL] or 'FWM MARK'"
+)]
 pub struct ParseQuestionError {
     text: String,
 }
@@ -91,12 +101,37 @@ impl FromStr for Question {
     type Err = ParseQuestionError;
 
     fn from_str(text: &str) -> Result<Question, ParseQuestionError> {
-        parse_place(text)
+        parse_mark(text)
+            .or_else(|| parse_place(text))
             .or_else(|| parse_service(text))
             .ok_or_else(|| ParseQuestionError {
                 text: text.to_owned(),
             })
     }
+}
+
+/// Parses the mark of a virtual server, whose family `ipvsadm` names if it is IPv6.
+fn parse_mark(text: &str) -> Option<Question> {
+    if let Some(mark) = text.strip_prefix("0x") {
+        let mark = u32::from_str_radix(mark, 16).ok()?;
+        return Some(Question::Mark { mark, family: None });
+    }
+    let mut words = text.split_whitespace();
+    let is_mark = words.next()?.eq_ignore_ascii_case("fwm");
+    let mark = words.next().filter(|_| is_mark)?;
+    let mark = match mark.strip_prefix("0x") {
+        Some(mark) => u32::from_str_radix(mark, 16).ok()?,
+        None => mark.parse().ok()?,
+    };
+    let family = match words.next() {
+        None => None,
+        Some(family) => {
+            let mut all = Family::ALL.into_iter();
+            Some(all.find(|known| known.to_string().eq_ignore_ascii_case(family))?)
+        }
+    };
+    let is_all = words.next().is_none();
+    is_all.then_some(Question::Mark { mark, family })
 }
 
 /// Parses an address or a node port. A Service's name is neither, whatever its namespace is called.
@@ -169,6 +204,13 @@ impl fmt::Display for Question {
                 write!(f, "node:{port}")?;
                 protocol
             }
+            Question::Mark { mark, family } => {
+                write!(f, "FWM {mark}")?;
+                return match family {
+                    Some(family) => write!(f, " {family}"),
+                    None => Ok(()),
+                };
+            }
         };
         match protocol {
             Some(protocol) => write!(f, "/{protocol}"),
@@ -193,6 +235,8 @@ mod tests {
             "fd00:10:96::10",
             "node:30080",
             "node:30080/sctp",
+            "FWM 1396703300",
+            "FWM 1396703300 IPv6",
         ] {
             let question: Question = text.parse().expect("a question");
             assert_eq!(question.to_string(), text);
@@ -206,6 +250,14 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_is_read_as_ipvsadm_and_as_nft_print_it() {
+        for text in ["fwm 1396703300", "0x53400044", "FWM  0x53400044"] {
+            let question: Question = text.parse().expect("a question");
+            assert_eq!(question.to_string(), "FWM 1396703300", "{text}");
+        }
+    }
+
+    #[test]
     fn what_names_nothing_is_refused() {
         for text in [
             "cart",
@@ -215,6 +267,12 @@ mod tests {
             "a/b/c",
             "10.96.0.10:0",
             "node:0",
+            "FWM",
+            "FWM 4294967296",
+            "FWM 1 IPv5",
+            "FWM 1 IPv6 rr",
+            "0x",
+            "1396703300",
         ] {
             assert!(text.parse::<Question>().is_err(), "{text}");
         }

@@ -130,3 +130,50 @@ fn virtual_servers_are_explained() {
         "{text}"
     );
 }
+
+/// Failure story T365.
+#[test]
+fn t365_a_mark_that_ipvsadm_prints_is_explained() {
+    let remarks = |world: &World, question: &str| {
+        let explanation = world.ask(question).expect("it is known");
+        explanation.remarks.join("; ")
+    };
+    let mut world = World::in_mode(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
+    for question in ["FWM 1396703233", "fwm 1396703233", "0x53400001"] {
+        let text = world.answer(question);
+        assert!(text.contains("Service shop/till\n"), "{question}: {text}");
+        assert!(
+            text.contains("    virtual server FWM 1396703233, scheduler rr\n"),
+            "{text}"
+        );
+        let expected = "FWM 1396703233 is a virtual server of Service shop/till (udp) for IPv4, \
+                        reached at 10.96.0.11:53/udp";
+        assert_eq!(remarks(&world, question), expected);
+    }
+    let of_ipv6 = remarks(&world, "FWM 1396703233 IPv6");
+    let nobody = "no Service has FWM 1396703233 IPv6: ";
+    assert!(of_ipv6.starts_with(nobody), "{of_ipv6}");
+    let other = remarks(&world, "FWM 1073741825");
+    assert!(
+        other.starts_with("FWM 1073741825 is not Signpost's"),
+        "{other}"
+    );
+    // The Service is gone, and the kernel keeps its virtual server for connections.
+    let kernel = world.kernel;
+    world = World::in_mode(Mechanism::Ipvs, &[]);
+    world.kernel = kernel;
+    let text = world.answer("FWM 1396703233");
+    assert!(
+        text.contains("virtual server FWM 1396703233, scheduler rr\n"),
+        "{text}"
+    );
+    let remark = remarks(&world, "FWM 1396703233");
+    assert!(
+        remark.contains("that no address leads to any more"),
+        "{remark}"
+    );
+    let others = World::in_mode(Mechanism::Nftables, &[till(&["10.0.1.5:53"])]);
+    let of_others = remarks(&others, "FWM 1396703233");
+    let nobody = "no Service has FWM 1396703233: ";
+    assert!(of_others.starts_with(nobody), "{of_others}");
+}
