@@ -27,9 +27,11 @@ impl Inspect for Iptables {
         ways(rules, node, packet)
     }
 
-    /// Renders all of `desired`: the place of a rule in a tree depends on all other Services.
-    fn render_part(&self, _part: &Dataplane, desired: &Dataplane, _believed: &Rules) -> Rules {
-        self.render(desired, &Rendered::default())
+    /// Renders all of `desired`: the place of a rule in a tree depends on all other Services. Which ports
+    /// have lists of clients is in `observed`.
+    fn render_part(&self, _part: &Dataplane, desired: &Dataplane, observed: &Rules) -> Rules {
+        let (dataplane, rules) = (Dataplane::default(), observed.clone());
+        self.render(desired, &Rendered { dataplane, rules })
     }
 
     fn compare_frontend(&self, desired: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {

@@ -289,6 +289,10 @@ impl Backend for Iptables {
         });
         unsupported_field.into_iter().collect()
     }
+
+    fn without_room(&self, rules: &Rules) -> Vec<UnsupportedField> {
+        rules.client_lists.without_room()
+    }
 }
 
 /// What to do next after a fault, if nothing has taken effect.

@@ -24,6 +24,7 @@
 //! The kernel is programmed through [`xtables`], without any iptables program, in either of its
 //! variants.
 
+mod client_lists;
 mod comment;
 mod compare;
 mod diff;

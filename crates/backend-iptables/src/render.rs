@@ -8,8 +8,9 @@ use dataplane::{
     Claims, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Hairpin, Port, Precedence,
     Protocol, ServiceKey, ServicePortName, ServiceRules,
 };
-use xtables::{Rule, TableName, Target};
+use xtables::{Match, Rule, TableName, Target};
 
+use crate::client_lists::{ClientLists, Need};
 use crate::comment;
 use crate::fixed_chains::{self, Invalid, UNREDIRECTED};
 use crate::key::{Key, Shape};
@@ -30,7 +31,8 @@ pub(crate) struct Setting {
 type FrontendsByPort<'a> = BTreeMap<&'a ServicePortName, Vec<(FrontendKey, &'a Arc<Frontend>)>>;
 
 /// Renders one family of `desired`. If `from` has Services, processes only the differences from
-/// it. The arrangement is unique, so the result does not depend on `from`.
+/// it. The arrangement is unique, so the result does not depend on `from`, but for the Service ports
+/// that have lists of clients where there is no room for those of all.
 pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
     // Rules come without a dataplane if it is not known what they implement.
     let is_known = from.rules.trees.are_known() && !from.dataplane.services().is_empty();
@@ -38,21 +40,23 @@ pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rule
     if is_incremental {
         let mut rules = from.rules.clone();
         rules.first = None;
-        return advance(setting, &from.dataplane, desired, rules);
+        return advance(setting, [&from.dataplane, desired], rules, |_| false);
     }
     let nothing = Dataplane::default();
     let rules = Rules {
         trees: Trees::new(setting.family),
         ..Rules::default()
     };
-    let mut rules = advance(setting, &nothing, desired, rules);
-    rules.first = first(setting, desired).map(Arc::new);
+    let remembers = |port: &ServicePortName| remembers_clients(&from.rules, port);
+    let mut rules = advance(setting, [&nothing, desired], rules, remembers);
+    rules.first = first(setting, desired, &rules.client_lists).map(Arc::new);
     rules
 }
 
 /// Renders only the Services that come first. Returns `None` if there are none, or no others.
-/// Frontends that one of them claims but another Service has are left out.
-fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
+/// Frontends that one of them claims but another Service has are left out. Their ports have
+/// `client_lists`.
+fn first(setting: Setting, desired: &Dataplane, client_lists: &ClientLists) -> Option<Rules> {
     let mut first = Dataplane::new(Arc::clone(desired.node()), Arc::clone(desired.config()));
     for (name, service) in desired.services().iter() {
         let precedence = service.frontends.iter().map(|(_, f)| f.precedence).min();
@@ -71,18 +75,45 @@ fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
     }
     let rules = Rules {
         trees: Trees::new(setting.family),
+        client_lists: client_lists.clone(),
         ..Rules::default()
     };
-    Some(advance(setting, &Dataplane::default(), &first, rules))
+    let dataplanes = [&Dataplane::default(), &first];
+    Some(advance(setting, dataplanes, rules, |_| false))
 }
 
-/// Changes `rules` from those for `before` to those for `desired`.
-fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules: Rules) -> Rules {
+/// Whether the chains in `rules` remember the clients of `port`.
+fn remembers_clients(rules: &Rules, port: &ServicePortName) -> bool {
+    let chains = service_chains::names_of(port);
+    let mut chains = chains
+        .iter()
+        .filter_map(|name| rules.nat.chains().get(name));
+    let is_of_clients = |rule: &Rule| {
+        let mut matches = rule.matches.iter();
+        matches.any(|one| matches!(one, Match::Recent { .. }))
+    };
+    chains.any(|chain| chain.rules.iter().any(is_of_clients))
+}
+
+/// Changes `rules` from those for the first dataplane to those for the second one. The kernel
+/// `remembers` the clients of some ports that `rules` do not show.
+fn advance(
+    setting: Setting,
+    [before, desired]: [&Dataplane; 2],
+    mut rules: Rules,
+    remembers: impl Fn(&ServicePortName) -> bool,
+) -> Rules {
     let trees_before = rules.trees.clone();
     let ports = place_frontends(setting, before, desired, &mut rules.trees);
-    let frontends =
-        [before, desired].map(|dataplane| frontends_of(dataplane, &ports, setting.family));
+    let of =
+        |ports| [before, desired].map(|dataplane| frontends_of(dataplane, ports, setting.family));
+    let frontends = of(&ports);
+    let filled = place_client_lists(&ports, &frontends[1], &mut rules.client_lists, remembers);
     for port in &ports {
+        place_service_port(setting, [before, desired], &frontends, port, &mut rules);
+    }
+    let frontends = of(&filled);
+    for port in &filled {
         place_service_port(setting, [before, desired], &frontends, port, &mut rules);
     }
     place_memberships(setting, before, desired, &mut rules.trees);
@@ -164,6 +195,38 @@ fn place_frontends(
     ports
 }
 
+/// Gives `ports` the lists of clients that they need, as far as there is room. Returns other ports
+/// that get theirs now.
+fn place_client_lists(
+    ports: &BTreeSet<ServicePortName>,
+    frontends: &FrontendsByPort<'_>,
+    lists: &mut ClientLists,
+    remembers: impl Fn(&ServicePortName) -> bool,
+) -> BTreeSet<ServicePortName> {
+    let before = lists.clone();
+    let need = |port| Need::of(&borrowed(frontends, port));
+    let needs: Vec<_> = ports.iter().map(|port| (port, need(port))).collect();
+    // Lists in the kernel stay, so that a start moves no client. An older version may have made too
+    // many: then the first ports would take from the namespaces of others.
+    let kept = needs.iter().filter_map(|(port, need)| {
+        let need = need.filter(|need| need.is_within_bounds() && remembers(port))?;
+        Some((*port, need))
+    });
+    let kept: Vec<_> = kept.collect();
+    if ClientLists::fit(kept.iter().map(|(_, need)| need.lists).sum()) {
+        for (port, need) in kept {
+            lists.keep(port, need);
+        }
+    }
+    // What is left by one is there for all others.
+    let (asking, leaving): (Vec<_>, Vec<_>) =
+        needs.into_iter().partition(|(_, need)| need.is_some());
+    for (port, need) in leaving.into_iter().chain(asking) {
+        lists.place(port, need);
+    }
+    lists.fill(&before)
+}
+
 /// Adds the chains that one Service port needs and removes the others. In each pair, the previous
 /// state comes first.
 fn place_service_port(
@@ -173,13 +236,9 @@ fn place_service_port(
     port: &ServicePortName,
     rules: &mut Rules,
 ) {
+    let clients = rules.client_lists.clients(port);
     let chains = |dataplane: &Dataplane, owned: &FrontendsByPort<'_>| {
-        let frontends: Vec<(FrontendKey, &Frontend)> = owned
-            .get(port)
-            .into_iter()
-            .flatten()
-            .map(|(key, frontend)| (*key, &***frontend))
-            .collect();
+        let frontends = borrowed(owned, port);
         let filter = frontends
             .iter()
             .filter_map(|(_, frontend)| service_chains::refusal(frontend).1);
@@ -189,6 +248,7 @@ fn place_service_port(
             config: dataplane.config(),
             comments: setting.comments,
             port,
+            clients,
             frontends,
         };
         let nat = nat.render().into_iter();
@@ -210,6 +270,17 @@ fn place_service_port(
             table.put(name, Some(chain));
         }
     }
+}
+
+/// The frontends of one port.
+fn borrowed<'a>(
+    frontends: &FrontendsByPort<'a>,
+    port: &ServicePortName,
+) -> Vec<(FrontendKey, &'a Frontend)> {
+    let of_port = frontends.get(port).into_iter().flatten();
+    of_port
+        .map(|(key, frontend)| (*key, &***frontend))
+        .collect()
 }
 
 /// The frontends that belong to these Service ports and that no other Service wins. Processes all

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dataplane::ServiceKey;
 use xtables::{Rule, TableName};
 
+use crate::client_lists::ClientLists;
 use crate::table_rules::TableRules;
 use crate::trees::Trees;
 
@@ -20,6 +21,9 @@ pub struct Rules {
     /// The rules with only the Services that come first, if they were rendered from nothing: a
     /// kernel without rules gets these first.
     pub(crate) first: Option<Arc<Rules>>,
+    /// Which Service ports have lists of clients; empty for rules that were read from the kernel.
+    /// Determines chains.
+    pub(crate) client_lists: ClientLists,
 }
 
 /// A chain. Equal if the rules are equal.

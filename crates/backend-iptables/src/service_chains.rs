@@ -24,6 +24,15 @@ pub(crate) enum Comments {
     AtFrontends,
 }
 
+/// Whether the endpoints of a Service port with session affinity have lists of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clients {
+    /// They have.
+    Remembered,
+    /// There is no room for them: the port has no affinity.
+    Forgotten,
+}
+
 /// The chains of one Service port in table nat, by name; `None` if not needed.
 pub(crate) type NamedChains = Vec<(Arc<str>, Option<Chain>)>;
 
@@ -33,6 +42,7 @@ pub(crate) struct ServicePortChains<'a> {
     pub(crate) config: &'a Config,
     pub(crate) comments: Comments,
     pub(crate) port: &'a ServicePortName,
+    pub(crate) clients: Clients,
     pub(crate) frontends: Vec<(FrontendKey, &'a Frontend)>,
 }
 
@@ -46,6 +56,17 @@ const SOURCES: &str = "FW";
 /// ranges.
 pub(crate) fn names_of(port: &ServicePortName) -> [Arc<str>; 3] {
     [CLUSTER, LOCAL, EXTERNAL].map(|kind| names::of_service_port(kind, port))
+}
+
+/// The first of a Service port's frontends that has `targets`, whose chain chooses among these for
+/// all frontends.
+pub(crate) fn balanced<'a>(
+    frontends: &[(FrontendKey, &'a Frontend)],
+    targets: impl Fn(&'a Frontend) -> &'a Arc<[Endpoint]>,
+) -> Option<(&'a Frontend, &'a Arc<[Endpoint]>)> {
+    let all = frontends.iter();
+    let mut all = all.map(|(_, frontend)| (*frontend, targets(frontend)));
+    all.find(|(_, targets)| !targets.is_empty())
 }
 
 /// The target of a frontend's packets in table nat. It always ends the traversal of the table:
@@ -188,11 +209,11 @@ impl ServicePortChains<'_> {
 
     /// The chain that chooses among the endpoints of the first frontend that has any.
     fn balance(&self, targets: impl Fn(&Frontend) -> &Arc<[Endpoint]>) -> Option<Chain> {
-        let (_, frontend) = self
-            .frontends
-            .iter()
-            .find(|(_, frontend)| !targets(frontend).is_empty())?;
-        let targets = targets(frontend);
+        let (frontend, targets) = balanced(&self.frontends, targets)?;
+        let affinity = match self.clients {
+            Clients::Remembered => frontend.affinity,
+            Clients::Forgotten => Affinity::None,
+        };
         let mut rules = Vec::with_capacity(targets.len() + 1);
         rules.extend(self.cluster_ip_mark());
         let clients = |target: &Endpoint, what| Match::Recent {
@@ -209,7 +230,7 @@ impl ServicePortChains<'_> {
                 port: target.port.get(),
             })
         };
-        if let Affinity::ClientIp { timeout } = frontend.affinity {
+        if let Affinity::ClientIp { timeout } = affinity {
             let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1);
             rules.extend(targets.iter().map(|target| {
                 let matches = vec![
@@ -224,7 +245,7 @@ impl ServicePortChains<'_> {
             if left > 1 {
                 matches.push(share(frontend.scheduler, left));
             }
-            if frontend.affinity != Affinity::None {
+            if affinity != Affinity::None {
                 matches.push(clients(target, Recent::Set));
             }
             rules.push(deliver(matches, target));
