@@ -119,14 +119,16 @@ impl ClientLists {
 
     /// Some of the ports that have no room for their lists: as many as can be read. Every sync asks.
     pub(crate) fn without_room(&self) -> Vec<UnsupportedField> {
-        let unsupported_field = |(port, need): (&ServicePortName, &Need)| UnsupportedField {
+        let unsupported_field = |(port, need): (&ServicePortName, &Need)| {
+            UnsupportedField {
             service: port.service.clone(),
             frontend: need.frontend,
             field: "spec.sessionAffinity",
             message: "this port, and maybe others, has no session affinity: mode iptables has a list of \
                       clients for each endpoint, at most 100 for a port and 1,000 for each family; one \
                       namespace takes no more than it leaves for others, and a port without gets them \
-                      when others leave some",
+                      when others leave some".into(),
+        }
         };
         let ports = self.without.iter().take(NAMED);
         let mut named: Vec<_> = ports.map(unsupported_field).collect();

@@ -302,7 +302,7 @@ fn names_the_firewall(namespace: &Namespace) -> Result<()> {
     let dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
     for (mut backend, program_of) in open(namespace)?.into_iter().zip(["iptables", "ip6tables"]) {
         let run = |arguments: &[&str]| -> Result<()> {
-            let mut command = namespace.command(&format!("{program_of}-nft"));
+            let mut command = namespace.command(format!("{program_of}-nft"));
             let status = command.arg("--wait").args(arguments).status()?;
             ensure!(status.success(), "{program_of} {arguments:?}: {status}");
             Ok(())
