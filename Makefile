@@ -54,7 +54,7 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 
-kernels: control-plane ## Every test that asks a kernel, on Debian's: `make kernel-6.1-user-mode` for one as a program, an hour or more; `make kernels`, `make kernel-6.1` emulated, hours
+kernels: control-plane ## Every test that asks a kernel, on Debian's: `make kernel-6.1-user-mode`, `make kernel-6.12-user-mode` for one as a program, an hour or more; `make kernels`, `make kernel-6.1` emulated, hours
 	cargo build --workspace --bins
 	cargo test --workspace --no-run --test '*_kernel' --test without_nft_hash --test differential_kube_proxy --test bench_small --test kernel_rig
 	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --workspace --test kernel_rig 2>&1 | tools/tally

@@ -3,7 +3,7 @@
 //! A selection of the tests of the kernel's state and of packets always runs on Linux 6.1, as a
 //! program (user-mode Linux). What takes a second processor or a module that can be unloaded runs in
 //! an emulated machine. All tests run there with `SIGNPOST_KERNELS='5.10 6.1 6.12'`, as on other
-//! kernels.
+//! kernels, and on such programs with `SIGNPOST_KERNELS='5.10-user-mode 6.12-user-mode'`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
