@@ -9,7 +9,7 @@ use crds::{
 
 /// Names in the pages that are neither conditions nor reasons: of Kubernetes, of its ecosystem, and of
 /// alerts; values of fields; findings of a profile.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 20] = [
     "ClusterCIDR",
     "ClusterIP",
     "ConfigMap",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 19] = [
     "NodeCIDR",
     "NodeProxy",
     "ProxyProfile",
+    "ResourceQuota",
     "RulesOverwritten",
     "ServiceAccountTokenPodNodeInfo",
     "SignpostAgentDown",
