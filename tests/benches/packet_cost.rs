@@ -102,15 +102,9 @@ fn main() -> Result<()> {
         })?),
         Some(why) => skipped.push(format!("mode ipvs: {why}")),
     }
-    let only = std::env::var("ONLY").ok();
     for _ in 0..ROUNDS {
         for (column, (_, packets)) in COLUMNS.iter().enumerate() {
             for row in &mut rows {
-                if let Some(only) = &only
-                    && *only != format!("{}/{column}", row.name)
-                {
-                    continue;
-                }
                 let took = row.flood(*packets);
                 let took = took.with_context(|| format!("{}, {packets:?}", row.name))?;
                 let least = &mut row.least[column];

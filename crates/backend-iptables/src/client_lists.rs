@@ -96,9 +96,13 @@ impl ClientLists {
             return self.set(port, lists);
         }
         self.set(port, 0);
-        match need {
-            Some(need) if !self.admits(port, need) => drop(self.without.insert(port.clone(), need)),
-            _ => self.set(port, lists),
+        let admits = |need: &Need| match had {
+            0 => self.admits(port, *need),
+            _ => self.admits_growth(port, *need),
+        };
+        match need.filter(|need| !admits(need)) {
+            Some(need) => drop(self.without.insert(port.clone(), need)),
+            None => self.set(port, lists),
         }
     }
 
@@ -119,16 +123,21 @@ impl ClientLists {
 
     /// Some of the ports that have no room for their lists: as many as can be read. Every sync asks.
     pub(crate) fn without_room(&self) -> Vec<UnsupportedField> {
-        let unsupported_field = |(port, need): (&ServicePortName, &Need)| {
-            UnsupportedField {
+        let have = match self.without.len().saturating_sub(1) {
+            0 => "this port has".to_owned(),
+            1 => "this port and 1 other have".to_owned(),
+            others => format!("this port and {others} others have"),
+        };
+        let message = format!(
+            "{have} no session affinity: mode iptables has a list of clients for each endpoint, at most {MOST_OF_PORT} \
+             for a port and {MOST} for each family; one namespace takes no more than it leaves for others, and a port \
+             without gets them when others leave some"
+        );
+        let unsupported_field = |(port, need): (&ServicePortName, &Need)| UnsupportedField {
             service: port.service.clone(),
             frontend: need.frontend,
             field: "spec.sessionAffinity",
-            message: "this port, and maybe others, has no session affinity: mode iptables has a list of \
-                      clients for each endpoint, at most 100 for a port and 1,000 for each family; one \
-                      namespace takes no more than it leaves for others, and a port without gets them \
-                      when others leave some".into(),
-        }
+            message: message.clone().into(),
         };
         let ports = self.without.iter().take(NAMED);
         let mut named: Vec<_> = ports.map(unsupported_field).collect();
@@ -140,6 +149,14 @@ impl ClientLists {
     fn admits(&self, port: &ServicePortName, need: Need) -> bool {
         let of_namespace = self.count(&port.service.namespace) + need.lists;
         need.is_within_bounds() && of_namespace <= MOST.saturating_sub(self.total)
+    }
+
+    /// The same for a port that had lists and needs more, as in a rolling update that adds an endpoint
+    /// before it removes one: its clients keep theirs while there is room and its namespace has no
+    /// more than half.
+    fn admits_growth(&self, port: &ServicePortName, need: Need) -> bool {
+        let of_namespace = self.count(&port.service.namespace) + need.lists;
+        need.is_within_bounds() && of_namespace <= MOST / 2 && self.total + need.lists <= MOST
     }
 
     fn count(&self, namespace: &Arc<str>) -> usize {

@@ -253,10 +253,11 @@ impl Backend for Ipvs {
         }
         let timeouts = connection.servers.socket().observe_timeouts();
         let timeouts = timeouts.map_err(unanswered)?;
-        let input = InputPolicy::observe(connection.tables.socket(), self.family);
-        let input = input.map_err(unread)?;
+        // It is only for a message: a chain of another program that cannot be read keeps nothing else.
+        if let Ok(input) = InputPolicy::observe(connection.tables.socket(), self.family) {
+            self.input = input;
+        }
         drop(connection);
-        self.input = input;
         self.last_observed = last;
         self.delivery = Some(delivery);
         self.full_read = Some(LongRead::since(began));

@@ -165,3 +165,30 @@ fn t368_where_there_are_too_many_lists_every_namespace_keeps_some() {
     assert_eq!(upgraded.values().sum::<usize>(), 900);
     assert!(upgraded.contains_key("c/0"), "{upgraded:?}");
 }
+
+/// A rolling update adds an endpoint before it removes one.
+#[test]
+fn t368_a_port_that_grows_for_a_moment_keeps_its_lists_where_others_have_many() {
+    let names: Vec<String> = ["a", "b"]
+        .iter()
+        .flat_map(|namespace| (0..8).map(move |number| format!("{namespace}/{number}")))
+        .collect();
+    let with = |first: usize| {
+        let services = names.iter().enumerate().map(|(number, name)| match number {
+            0 => (name.as_str(), first),
+            _ => (name.as_str(), 50),
+        });
+        sticky(&services.collect::<Vec<_>>())
+    };
+    // One namespace after the other leaves as much as it has.
+    let mut held = Rendered::default();
+    for _ in 0..2 {
+        held = next(with(50), &held);
+    }
+    let full = lists(&held).values().sum::<usize>();
+    assert!(full > 600, "{full} lists");
+    for endpoints in [51, 50, 60, 50] {
+        held = next(with(endpoints), &held);
+        assert_eq!(lists(&held).get("a/0"), Some(&endpoints));
+    }
+}

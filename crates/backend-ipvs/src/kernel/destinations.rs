@@ -9,7 +9,6 @@ use dataplane::Family;
 
 use super::{Connection, Ipvs};
 use crate::diff::Change;
-use crate::kernel::recovery::of_reading_servers;
 
 /// A destination that the kernel would refuse (`ip_vs_new_dest` in `ip_vs_ctl.c`, EINVAL).
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +39,10 @@ impl Ipvs {
         if added.is_empty() {
             return Ok(());
         }
-        let refused = connection.routes.observe_broadcast_addresses();
-        let refused = refused
-            .map_err(|error| self.uncommitted((of_reading_servers(&error), Effect::None), error))?;
+        // Without an answer, as where addresses come and go all the time, IPVS itself refuses them.
+        let Ok(refused) = connection.routes.observe_broadcast_addresses() else {
+            return Ok(());
+        };
         match added.intersection(&refused).next() {
             None => Ok(()),
             Some(&address) => {
