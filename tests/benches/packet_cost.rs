@@ -17,8 +17,9 @@ use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
 use backend_iptables::Lock;
 use dataplane::{Dataplane, Family, Mechanism};
+use tests::forwarding_node::connect;
 use tests::ipvs_support::find_ipvs;
-use tests::network::{Link, Namespace, Network, enter_private_namespaces};
+use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::ordinary_service::{config, service};
 use tests::programmed::program;
 use xtables::Variant;
@@ -143,32 +144,6 @@ fn one_rule() -> String {
     )
 }
 
-/// Connects the client and the server with the node.
-fn connect(network: &Network, [client, node, server]: [&Namespace; 3]) -> Result<()> {
-    network.add_links(&[
-        Link {
-            from: (client, "uplink"),
-            to: (node, "client"),
-        },
-        Link {
-            from: (server, "uplink"),
-            to: (node, "server"),
-        },
-    ])?;
-    node.set_sysctls(&[("net/ipv4/ip_forward", "1")])?;
-    client.configure(
-        "link set uplink up\naddr add 10.200.0.2/24 dev uplink\nroute add default via 10.200.0.1\n",
-    )?;
-    server.configure(
-        "link set lo up\nlink set uplink up\naddr add 192.168.2.2/24 dev uplink\naddr add 192.168.2.3/24 dev uplink\n\
-         route add default via 192.168.2.1\n",
-    )?;
-    node.configure(
-        "link set lo up\nlink set client up\nlink set server up\n\
-         addr add 10.200.0.1/24 dev client\naddr add 192.168.2.1/24 dev server\n",
-    )
-}
-
 // === impl Row ===
 
 impl Row {
@@ -176,7 +151,12 @@ impl Row {
     fn new(name: &str, program: impl FnOnce(&Namespace) -> Result<()>) -> Result<Row> {
         let mut network = Network::new()?;
         let [client, node, server] = network.add_namespaces(["client", "node", "server"])?;
-        connect(&network, [&client, &node, &server])?;
+        connect(
+            &network,
+            [&client, &node, &server],
+            "10.200.0",
+            ["addr add 192.168.2.3/24 dev uplink\n", ""],
+        )?;
         let bind = |namespace: &Namespace, address: Ipv4Addr| -> Result<UdpSocket> {
             Ok(namespace.enter(|| UdpSocket::bind((address, PORT)))??)
         };

@@ -20,8 +20,9 @@ use backend_iptables::Lock;
 use dataplane::{Config, Dataplane, Family, Mechanism, Scheduler};
 use socket2::{Domain, Socket, Type};
 use testkit::Seeded;
+use tests::forwarding_node::connect;
 use tests::ipvs_support::find_ipvs;
-use tests::network::{Link, Namespace, Network, enter_private_namespaces};
+use tests::network::{Network, enter_private_namespaces};
 use tests::ordinary_service::{config, service};
 use tests::programmed::program;
 use xtables::Variant;
@@ -142,7 +143,12 @@ where
 {
     let mut network = Network::new()?;
     let [client, node, server] = network.add_namespaces(["client", "node", "server"])?;
-    connect(&network, [&client, &node, &server])?;
+    let everywhere = [
+        "route add local 10.128.0.0/9 dev lo\n",
+        "route add 10.128.0.0/9 via 192.168.2.2\n",
+    ];
+    // The server has the addresses of all endpoints.
+    connect(&network, [&client, &node, &server], "192.168.1", everywhere)?;
     let any = SocketAddr::from(([0; 4], 8080));
     let listener = server.enter(|| TcpListener::bind(any))??;
     listener.set_nonblocking(true)?;
@@ -197,33 +203,6 @@ fn time_connections() -> Result<Vec<Duration>> {
         one()?;
     }
     (0..CONNECTIONS).map(|_| one()).collect()
-}
-
-/// Connects the client and the server with the node. The server has the addresses of all endpoints.
-fn connect(network: &Network, [client, node, server]: [&Namespace; 3]) -> Result<()> {
-    network.add_links(&[
-        Link {
-            from: (client, "uplink"),
-            to: (node, "client"),
-        },
-        Link {
-            from: (server, "uplink"),
-            to: (node, "server"),
-        },
-    ])?;
-    node.set_sysctls(&[("net/ipv4/ip_forward", "1")])?;
-    client.configure(
-        "link set uplink up\naddr add 192.168.1.2/24 dev uplink\nroute add default via 192.168.1.1\n",
-    )?;
-    server.configure(
-        "link set lo up\nlink set uplink up\naddr add 192.168.2.2/24 dev uplink\n\
-         route add default via 192.168.2.1\nroute add local 10.128.0.0/9 dev lo\n",
-    )?;
-    node.configure(
-        "link set lo up\nlink set client up\nlink set server up\n\
-         addr add 192.168.1.1/24 dev client\naddr add 192.168.2.1/24 dev server\n\
-         route add 10.128.0.0/9 via 192.168.2.2\n",
-    )
 }
 
 /// Returns the time to connect. The connection ends with a reset, so that its port is free again.

@@ -12,6 +12,7 @@ pub mod differential;
 pub mod extent;
 pub mod flag_reference;
 pub mod fleet;
+pub mod forwarding_node;
 pub mod iptables_program;
 pub mod ipvs_support;
 pub mod kernel_rig;

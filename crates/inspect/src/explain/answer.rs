@@ -1,5 +1,7 @@
 //! The answer to a question: these types define the JSON form, [`text`](super::text) the text form.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::Agreement;
@@ -198,6 +200,28 @@ pub struct KernelAnswer {
     pub damaged: Vec<PieceAnswer>,
     /// The last sync, as text.
     pub last_sync: Option<String>,
+}
+
+// === impl FrontendAnswer ===
+
+impl FrontendAnswer {
+    /// What the kernel has for `place`, which no Service has.
+    pub(super) fn unclaimed(
+        place: &impl fmt::Display,
+        elements: Vec<PieceAnswer>,
+    ) -> FrontendAnswer {
+        FrontendAnswer {
+            address: place.to_string(),
+            kind: String::new(),
+            port: String::new(),
+            policy: "",
+            connections: Vec::new(),
+            served_for: None,
+            refused: None,
+            elements,
+            chains: Vec::new(),
+        }
+    }
 }
 
 // === impl Explanation ===

@@ -92,17 +92,7 @@ pub(super) fn explain_mark(
         };
         remarks.push(remark);
     }
-    let left = (!left.is_empty()).then(|| FrontendAnswer {
-        address: question.to_string(),
-        kind: String::new(),
-        port: String::new(),
-        policy: "",
-        connections: Vec::new(),
-        served_for: None,
-        refused: None,
-        elements: left,
-        chains: Vec::new(),
-    });
+    let left = (!left.is_empty()).then(|| FrontendAnswer::unclaimed(&question, left));
     MarkAnswer {
         asked,
         remarks,

@@ -196,15 +196,5 @@ pub(super) fn explain_unclaimed(
     let nothing = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
     let comparison = Comparison::new(key.family(), &nothing, evidence);
     let elements = comparison.elements(&key);
-    (!elements.is_empty()).then(|| FrontendAnswer {
-        address: key.to_string(),
-        kind: String::new(),
-        port: String::new(),
-        policy: "",
-        connections: Vec::new(),
-        served_for: None,
-        refused: None,
-        elements,
-        chains: Vec::new(),
-    })
+    (!elements.is_empty()).then(|| FrontendAnswer::unclaimed(&key, elements))
 }
