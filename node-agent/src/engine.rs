@@ -2,6 +2,7 @@
 //! I/O.
 
 mod account;
+mod namespace_limit;
 mod pass;
 mod query;
 mod queue;
@@ -18,6 +19,7 @@ use crds::readable::with_fields_of;
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Config, Dataplane, Node, ServiceKey, ServiceRules};
 
+use self::namespace_limit::{MOST_ELEMENTS_OF_A_NAMESPACE, NamespaceLimit};
 use self::queue::Queue;
 use self::rejections::Rejections;
 use crate::node_config::{Facts, without_unused_link_local};
@@ -51,6 +53,7 @@ pub(crate) struct Engine {
     waiting: Option<Waiting>,
     /// The changed Services that the passes so far had no time for.
     queue: Queue,
+    namespace_limit: NamespaceLimit,
 }
 
 /// The configuration of this node, and where it comes from.
@@ -141,6 +144,7 @@ impl Engine {
             endpoints: 0,
             waiting: None,
             queue: Queue::default(),
+            namespace_limit: NamespaceLimit::new(MOST_ELEMENTS_OF_A_NAMESPACE),
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::{
-    Affinity, Family, Hairpin, Port, Precedence, Protocol, Rejection, Scheduler, ServiceKey,
-    ServicePortName, TrafficPolicy,
+    Affinity, Family, Hairpin, ObjectKind, ObjectName, Port, Precedence, Protocol, Rejection,
+    Scheduler, ServiceKey, ServicePortName, TrafficPolicy,
 };
 
 /// The destination that a packet is addressed to.
@@ -126,6 +126,31 @@ pub struct LocalEndpoints {
     pub ipv4: usize,
     /// IPv6 addresses.
     pub ipv6: usize,
+}
+
+// === impl ServiceRules ===
+
+impl ServiceRules {
+    /// Returns the rules of a Service of which nothing is served. Its cluster IPs remain its own.
+    pub fn refused(mut self, field: &str, message: String) -> ServiceRules {
+        let key = &self.service;
+        self.rejections.push(Rejection {
+            object: ObjectName {
+                kind: ObjectKind::Service,
+                namespace: Arc::clone(&key.namespace),
+                name: Arc::clone(&key.name),
+            },
+            field: field.to_owned(),
+            message,
+        });
+        self.rejections.sort();
+        ServiceRules {
+            frontends: Vec::new(),
+            hairpins: Vec::new(),
+            health_check: None,
+            ..self
+        }
+    }
 }
 
 // === impl LocalEndpoints ===

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use catalog::Trigger;
-use dataplane::{ServiceKey, compile};
+use dataplane::{Precedence, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
 
+use super::namespace_limit::MOST_ELEMENTS_OF_A_NAMESPACE;
 use super::queue::Pending;
 use super::{Engine, Outdated};
 
@@ -55,13 +56,13 @@ impl Engine {
             // A set, so that a changed Service is compiled once.
             services.extend(self.catalog.services().cloned());
             for key in &services {
-                pass.changed |= self.compile_service(key);
+                pass.changed |= self.compile_service(key, start);
             }
         } else {
             let size = self.queue.begin();
             while let Some((key, pending)) = self.queue.pop(size) {
                 pass.covers(pending);
-                pass.changed |= self.compile_service(&key);
+                pass.changed |= self.compile_service(&key, start);
                 if clock().saturating_duration_since(start) >= LONGEST_PASS {
                     break;
                 }
@@ -117,20 +118,31 @@ impl Engine {
         self.catalog.work(key) + before.map_or(0, |rules| rules.frontends.len())
     }
 
-    /// Compiles one Service again, or removes it. Returns whether that changed anything.
-    fn compile_service(&mut self, key: &ServiceKey) -> bool {
+    /// Compiles one Service again at `now`, or removes it. Returns whether that changed anything.
+    fn compile_service(&mut self, key: &ServiceKey, now: Instant) -> bool {
         let Some(with) = &self.compiled else {
             return false;
         };
         let before = self.dataplane.services().get(key).cloned();
-        let after = self.catalog.service(key).map(|view| {
-            Arc::new(compile(
-                &view.service,
-                &view.endpoints,
-                &with.node,
-                &with.config,
-            ))
+        let view = self.catalog.service(key);
+        let after = view.map(|view| {
+            let service = &view.service;
+            let rules = compile(service, &view.endpoints, &with.node, &with.config);
+            let elements = match service.precedence {
+                // Nothing else on the node starts without it.
+                Precedence::First => 0,
+                Precedence::Ordinary => rules.elements(&with.config),
+            };
+            (rules, elements)
         });
+        let after = match after {
+            Some((rules, elements)) => Some(self.within_limit(rules, elements, now)),
+            None => {
+                self.record_elements(key, 0, now);
+                None
+            }
+        };
+        let after = after.map(Arc::new);
         let changed = match &after {
             Some(rules) => self.dataplane.set(Arc::clone(rules)),
             None => self.dataplane.remove(key),
@@ -139,6 +151,37 @@ impl Engine {
             self.account(key, before.as_deref(), after);
         }
         changed
+    }
+
+    /// Returns what is served of a Service that takes `elements`: nothing if its namespace takes too
+    /// much.
+    fn within_limit(&mut self, rules: ServiceRules, elements: usize, now: Instant) -> ServiceRules {
+        let key = rules.service.clone();
+        self.record_elements(&key, elements, now);
+        match elements == 0 || self.namespace_limit.serves(&key) {
+            true => rules,
+            false => rules.refused(
+                "spec",
+                format!(
+                    "not served: the Services of namespace {} whose names come up to this one's \
+                     take more than {MOST_ELEMENTS_OF_A_NAMESPACE} elements, for their addresses \
+                     and node ports with their ports, endpoints and source ranges",
+                    key.namespace
+                ),
+            ),
+        }
+    }
+
+    /// Records what a Service asks for. Services that are served no longer, or again, wait for a pass.
+    fn record_elements(&mut self, key: &ServiceKey, elements: usize, now: Instant) {
+        let pending = Pending {
+            since: now,
+            trigger: Trigger::Untimed,
+        };
+        for moved in self.namespace_limit.record(key, elements) {
+            let work = self.work(&moved);
+            self.queue.push(moved, pending, work);
+        }
     }
 }
 

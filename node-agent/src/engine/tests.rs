@@ -1,3 +1,4 @@
+mod namespaces;
 mod own_node;
 mod passes;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::maglev::{hash, seed_of};
 use crate::{
-    Basis, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mechanism, Node, Omitted,
-    Scheduler, Service, ServicePort, Target,
+    Basis, Config, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mechanism, Node,
+    Omitted, Scheduler, Service, ServicePort, ServiceRules, Target,
 };
 
 /// The most elements that the frontends of one Service may take in one family: one for each
@@ -37,6 +37,26 @@ pub(super) fn elements(frontend: &Frontend) -> usize {
         frontend.source_ranges.len(),
     ];
     1 + lists.into_iter().sum::<usize>()
+}
+
+impl ServiceRules {
+    /// The approximate number of set elements, or of rules in chains, that the Service takes, without
+    /// what its author has no part in: Maglev's tables where the configuration chooses that
+    /// scheduler. In mode ipvs the kernel makes them, and they are no elements.
+    pub fn elements(&self, config: &Config) -> usize {
+        let mechanism = config.mechanism;
+        let configured = config.scheduler.nearest_in(mechanism);
+        let of = |frontend: &Frontend| match frontend.scheduler {
+            chosen if chosen != configured && mechanism != Mechanism::Ipvs => elements(frontend),
+            _ => {
+                let lists = [&frontend.cluster, &frontend.local];
+                let targets = lists.into_iter().map(|list| list.len());
+                1 + targets.sum::<usize>() + frontend.source_ranges.len()
+            }
+        };
+        let frontends = self.frontends.iter();
+        frontends.map(|(_, frontend)| of(frontend)).sum()
+    }
 }
 
 /// Removes those of `targets` that are too many for the mechanism; returns how many there were before,

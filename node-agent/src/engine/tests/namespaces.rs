@@ -1,0 +1,74 @@
+//! Services of one namespace that together take more than it may.
+
+use super::*;
+
+impl Story {
+    fn passes(&mut self) {
+        while self.engine.waiting.is_some() || self.engine.left() > 0 {
+            self.engine.compile(|| self.now);
+        }
+    }
+
+    /// The Services of which something is served, by name.
+    fn served(&self) -> Vec<String> {
+        let services = self.engine.dataplane.services().sorted().into_iter();
+        let served = services.filter(|(_, rules)| !rules.frontends.is_empty());
+        served.map(|(key, _)| key.name.to_string()).collect()
+    }
+}
+
+#[test]
+fn t372_services_beyond_the_limit_of_their_namespace_are_named_and_served_as_soon_as_they_fit() {
+    let mut story = Story::by_defaults();
+    // Each takes a frontend for its cluster IP and one for its external IP, of which one claims it.
+    story.engine.namespace_limit = NamespaceLimit::new(5);
+    for (name, address) in [("b", "10.96.0.2"), ("c", "10.96.0.3"), ("d", "10.96.0.4")] {
+        story.service(name, address);
+    }
+    story.passes();
+    assert_eq!(story.served(), ["b", "c"]);
+    let said = story.engine.view().rejections;
+    let named: Vec<_> = said.iter().map(ToString::to_string).collect();
+    let expected = "Service shop/d: spec: not served: the Services of namespace shop whose names";
+    assert!(
+        named.iter().any(|line| line.starts_with(expected)),
+        "{named:?}"
+    );
+    // Its address stays its own.
+    let dataplane = &story.engine.dataplane;
+    assert!(
+        dataplane
+            .cluster_ips()
+            .get(&"10.96.0.4".parse().expect("an address"))
+            .is_some()
+    );
+
+    story.service("a", "10.96.0.1");
+    story.passes();
+    assert_eq!(story.served(), ["a", "b"]);
+
+    let gone = ObjectKey::namespaced("shop", "a");
+    story.deliver(Event::<object::Service>::Delete(gone));
+    story.passes();
+    assert_eq!(story.served(), ["b", "c"]);
+
+    story.endpoint("b", "10.1.0.1");
+    story.passes();
+    assert_eq!(story.served(), ["b"]);
+}
+
+#[test]
+fn t372_dns_is_served_whatever_its_namespace_takes() {
+    let mut story = Story::by_defaults();
+    story.engine.namespace_limit = NamespaceLimit::new(0);
+    story.service("cart", "10.96.0.11");
+    story.deliver(Event::Apply(decode::<object::Service>(json!({
+        "metadata": {"namespace": "kube-system", "name": "kube-dns"},
+        "spec": {
+            "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "ipFamilies": ["IPv4"],
+            "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}],
+        },
+    }))));
+    story.passes();
+    assert_eq!(story.served(), ["kube-dns"]);
+}
