@@ -5,6 +5,7 @@ mod destinations;
 mod draining;
 mod ending;
 mod input_policy;
+mod known_destinations;
 mod known_servers;
 mod recovery;
 mod schedulers;
@@ -289,8 +290,9 @@ impl Backend for Ipvs {
     }
 
     /// Changes that other programs make to virtual servers and routing rules produce no
-    /// notification. The list of virtual servers and the routing rule are compared each time, and
-    /// all the rest, as draining destinations, as often as costs a fiftieth of a processor. Settings
+    /// notification. The list of virtual servers and the routing rule are compared each time, a list
+    /// of destinations, all the rest and draining destinations each as often as costs a fiftieth of a
+    /// processor. Settings
     /// are set again here, since they are not read and compared, and schedulers that the kernel lacked
     /// are asked for again.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
@@ -548,11 +550,13 @@ impl Connection {
         Ok((servers, figures))
     }
 
-    /// Reads whether virtual servers of [`MARKS`] are others than those that are known.
+    /// Reads whether virtual servers of [`MARKS`] or their destinations are others than those that are
+    /// known.
     fn observe_changed_servers(&mut self, family: Family) -> Result<bool, netlink::QueryError> {
         let VirtualServers { own, foreign } = self.servers.observe_beside_known()?;
         self.keep_foreign(foreign);
-        Ok(!self.servers.are_known(family, &own))
+        let are_known = self.servers.are_known(family, &own);
+        Ok(self.servers.observe_changed_destinations(family) || !are_known)
     }
 
     fn keep_foreign(&mut self, mut foreign: Vec<ForeignVirtualServer>) {

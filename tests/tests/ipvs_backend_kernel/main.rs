@@ -59,7 +59,7 @@ fn main() -> Result<()> {
             names_the_module,
         ),
     ];
-    let servers: [(&str, Test); 9] = [
+    let servers: [(&str, Test); 10] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -84,6 +84,10 @@ fn main() -> Result<()> {
         (
             "t301_a_virtual_server_that_goes_is_missed_before_the_next_full_read",
             removed::is_missed,
+        ),
+        (
+            "t376_a_destination_that_goes_is_missed_before_the_next_full_read",
+            removed::is_missed_with_a_destination,
         ),
         (
             "t358_a_flushed_table_is_filled_again_and_its_virtual_servers_stay",

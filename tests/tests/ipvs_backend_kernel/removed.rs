@@ -2,6 +2,7 @@
 //! program does not let it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Drift, Recovery, Rendered};
@@ -11,6 +12,7 @@ use netlink::ipvs::{IpvsSocket, Operation};
 use netlink::nf_tables::family_name;
 use netlink::route::{Presence, RouteSocket};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use tests::deadline::wait_for;
 use tests::network::Namespace;
 use tests::programmed::program;
 use tests::table_owner::TableOwner;
@@ -20,6 +22,8 @@ use crate::{DELIVERY, open};
 /// So many that a full read is not due again at once.
 const MANY_PORTS: u16 = 1_000;
 const FEW_PORTS: u16 = 3;
+/// How long a look that takes a fiftieth of a processor may be away.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Failure story T301: of 10,000 Services everything is read every half a minute, and a virtual
 /// server that another program removed was missed no sooner.
@@ -40,6 +44,33 @@ pub(super) fn is_missed(namespace: &Namespace) -> Result<()> {
         socket.commit(&[Operation::RemoveVirtualServer { key }])?;
         let drift = backend.observe_drift()?;
         ensure!(drift == Drift::Possible, "without {key:?}: {drift:?}");
+    }
+    Ok(())
+}
+
+/// Failure story T376: the same with a destination, which the list of virtual servers does not show.
+pub(super) fn is_missed_with_a_destination(namespace: &Namespace) -> Result<()> {
+    let dataplane = dataplane(MANY_PORTS);
+    let mut socket = namespace.enter(|| IpvsSocket::open(MARKS))??;
+    for (backend, family) in open(namespace)?.iter_mut().zip(Family::ALL) {
+        program(backend, &dataplane, &Rendered::default())?;
+        backend.observe()?;
+        // The list is that of the thread's network namespace.
+        let mut look = || namespace.enter(|| backend.observe_drift());
+        let drift = look()??;
+        ensure!(drift == Drift::NoneInPart, "what there is: {drift:?}");
+        let mut own = socket.observe_virtual_servers()?.own.into_keys();
+        let key = own.find(|key| key.family == family);
+        let key = key.context("there are virtual servers")?;
+        let destinations = socket.observe_destinations(key)?;
+        let address = *destinations.keys().next().context("it has a destination")?;
+        socket.commit(&[Operation::RemoveDestination { key, address }])?;
+        wait_for("the destination is missed", PATIENCE, || {
+            Ok((look()?? == Drift::Possible).then_some(()))
+        })?;
+        // A full read that is due would remain so.
+        let drift = look()??;
+        ensure!(drift == Drift::NoneInPart, "it was a full read: {drift:?}");
     }
     Ok(())
 }

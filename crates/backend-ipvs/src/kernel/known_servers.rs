@@ -12,6 +12,8 @@ use netlink::ipvs::{
     CommitError, IpvsSocket, Operation, VirtualServer, VirtualServerKey, VirtualServers,
 };
 
+use super::known_destinations::KnownDestinations;
+
 /// The share of a processor for long reads that nothing has asked for: one fiftieth.
 const SHARE: u32 = 50;
 /// The longest time between two of them: the default of `syncPeriod`.
@@ -26,6 +28,7 @@ pub(super) struct ServerSocket {
     /// As of the last read of the family and the commits since. None of a family whose last commit
     /// failed, since that may have taken effect in part.
     known: BTreeMap<Family, Servers>,
+    destinations: KnownDestinations,
 }
 
 /// When a read of many virtual servers with their destinations ended, and how long it took.
@@ -42,6 +45,7 @@ impl ServerSocket {
         ServerSocket {
             socket,
             known: BTreeMap::new(),
+            destinations: KnownDestinations::default(),
         }
     }
 
@@ -68,11 +72,17 @@ impl ServerSocket {
         self.known.get(&family) == Some(&of(family, found))
     }
 
+    /// Whether another program has changed destinations of this family, as far as the last list shows.
+    pub(super) fn observe_changed_destinations(&mut self, family: Family) -> bool {
+        self.destinations.observe_changed(family)
+    }
+
     /// The same as [`IpvsSocket::commit`].
     pub(super) fn commit(&mut self, operations: &[Operation]) -> Result<(), CommitError> {
         let result = self.socket.commit(operations);
         for operation in operations {
             let key = operation.key();
+            self.destinations.forget(&key);
             if result.is_err() {
                 self.known.remove(&key.family);
             } else if let Some(known) = self.known.get_mut(&key.family) {
