@@ -102,30 +102,18 @@ pub(crate) fn merge<'a>(
         .filter(|part| !part.endpoints.is_empty())
         .collect();
     let left_out = too_many(&parts, ports);
-    let mut best: BTreeMap<&EndpointPort, BTreeMap<(IpAddr, Port), &SliceEndpoint>> =
-        BTreeMap::new();
+    let mut all: BTreeMap<&EndpointPort, Vec<(Port, &SliceEndpoint)>> = BTreeMap::new();
     for Part { slice, endpoints } in &parts {
         for SlicePort { name, port } in &*slice.ports {
-            if left_out.contains(name) {
-                continue;
-            }
-            let list = best.entry(name).or_default();
-            for endpoint in endpoints {
-                list.entry((endpoint.address, *port))
-                    .and_modify(|known| *known = (*known).better(endpoint))
-                    .or_insert(endpoint);
+            if !left_out.contains(name) {
+                let of_port = endpoints.iter().map(|endpoint| (*port, *endpoint));
+                all.entry(name).or_default().extend(of_port);
             }
         }
     }
-    let by_port = best
+    let by_port = all
         .into_iter()
-        .map(|(name, list)| {
-            let list = list
-                .into_iter()
-                .map(|((_, port), endpoint)| endpoint.at_port(port))
-                .collect();
-            (name.clone(), list)
-        })
+        .map(|(name, list)| (name.clone(), best(list)))
         .collect();
     Endpoints {
         by_port,
@@ -134,6 +122,23 @@ pub(crate) fn merge<'a>(
             ..Omitted::default()
         },
     }
+}
+
+/// The best version of each endpoint, in order of address and port.
+fn best(mut all: Vec<(Port, &SliceEndpoint)>) -> Vec<Endpoint> {
+    let place = |(port, endpoint): &(Port, &SliceEndpoint)| (endpoint.address, *port);
+    // Each slice is sorted, and sorting keeps runs.
+    all.sort_by_key(place);
+    all.dedup_by(|other, kept| {
+        let same = place(other) == place(kept);
+        if same {
+            kept.1 = kept.1.better(other.1);
+        }
+        same
+    });
+    let best = all.into_iter();
+    best.map(|(port, endpoint)| endpoint.at_port(port))
+        .collect()
 }
 
 /// The ports with too many endpoints, after the ports before them have been counted: first `ports`,

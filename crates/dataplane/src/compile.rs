@@ -351,8 +351,11 @@ impl Reach {
 
 /// The addresses and ports of endpoints, sorted and distinct.
 fn targets(endpoints: &[&Endpoint]) -> Vec<Target> {
-    let targets: BTreeSet<Target> = endpoints.iter().map(|endpoint| target(endpoint)).collect();
-    targets.into_iter().collect()
+    let mut targets: Vec<Target> = endpoints.iter().map(|endpoint| target(endpoint)).collect();
+    // Endpoints of one list are sorted already.
+    targets.sort();
+    targets.dedup();
+    targets
 }
 
 fn target(endpoint: &Endpoint) -> Target {

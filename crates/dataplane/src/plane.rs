@@ -235,8 +235,10 @@ impl Dataplane {
         before: Vec<(FrontendKey, Arc<Frontend>)>,
         after: Vec<(FrontendKey, Arc<Frontend>)>,
     ) {
-        let keys: BTreeSet<FrontendKey> =
-            before.iter().chain(&after).map(|(key, _)| *key).collect();
+        let mut keys: Vec<FrontendKey> = before.iter().chain(&after).map(|(key, _)| *key).collect();
+        // Both lists are sorted, and sorting keeps runs.
+        keys.sort();
+        keys.dedup();
         replace(&mut self.frontends, service, before, after);
         for key in keys {
             let contested = &mut self.disputes.contested;

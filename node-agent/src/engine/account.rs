@@ -49,8 +49,9 @@ fn endpoints(rules: &ServiceRules) -> usize {
         .flat_map(|(_, f)| [&f.cluster, &f.local]);
     let distinct = lists.filter(|list| seen.insert(Arc::as_ptr(list)));
     let mut targets: Vec<Target> = distinct.flat_map(|list| list.iter().copied()).collect();
-    // Lists are sorted, and sorting keeps runs.
-    targets.sort();
+    // Frontends are sorted by port, lists by address, and nearly all lists have one port: this order
+    // is nearly that of the lists, and sorting keeps runs.
+    targets.sort_by_key(|target| (target.port, target.address));
     targets.dedup();
     targets.len()
 }
