@@ -79,6 +79,17 @@ impl LargeObjects {
         }
         Ok(objects)
     }
+
+    /// Slices of which one endpoint concerns the most ports: of the deep Service, of the one with
+    /// many ports and of a wide one.
+    pub(super) fn flipped(&self) -> Vec<EndpointSlice> {
+        let names = ["deep-0", "ports-0", "wide-0-0"].map(Some);
+        let slices = self.slices.iter();
+        slices
+            .filter(|slice| names.contains(&slice.metadata.name.as_deref()))
+            .cloned()
+            .collect()
+    }
 }
 
 fn service(name: &str, ports: u16) -> Result<Service> {

@@ -19,7 +19,7 @@ pub enum Row {
     /// Endpoints are replaced at a steady rate.
     Churn,
     /// Endpoints are replaced at a steady rate while the largest objects that a tenant can write
-    /// are written.
+    /// are written, and while their endpoints become ready and unready.
     LargeObjects,
     /// Nothing happens.
     Idle,
@@ -74,6 +74,13 @@ pub enum Measure {
     BesideLargeUnseen,
     /// The time from the first write of a large object until the kernel is quiet.
     LargeWritten,
+    /// The time from the API server's answer to the kernel's notification for the same Services
+    /// while endpoints of the large ones change: median.
+    BesideFlipsP50,
+    /// The 99th percentile of that time.
+    BesideFlipsP99,
+    /// The maximum of that time.
+    BesideFlipsMost,
     /// The time from the start of the process until it reports that it is done.
     Restart,
     /// The number of transactions during the restart.
@@ -201,6 +208,15 @@ impl Measure {
                  Service"
             }
             Measure::LargeWritten => "large objects, from the first write to the last rule",
+            Measure::BesideFlipsP50 => {
+                "changes of others while endpoints of large objects change, p50"
+            }
+            Measure::BesideFlipsP99 => {
+                "changes of others while endpoints of large objects change, p99"
+            }
+            Measure::BesideFlipsMost => {
+                "changes of others while endpoints of large objects change, longest"
+            }
             Measure::Restart => "restart with everything in place, to done by its own word",
             Measure::RestartTransactions => "restart, transactions",
             Measure::RestartObjects => "restart, objects written",

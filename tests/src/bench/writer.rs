@@ -1,5 +1,6 @@
 //! Writes the objects of the benchmark to the API server.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -19,7 +20,7 @@ use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tokio::try_join;
+use tokio::{select, try_join};
 
 use super::large::LargeObjects;
 use super::population::{self, NAMESPACE, Population, Replacement};
@@ -164,6 +165,25 @@ impl Writer {
         })
     }
 
+    /// Replaces endpoints at a steady rate while one endpoint of these slices becomes unready and
+    /// ready again, all the time. Returns the replacements in no particular order.
+    pub(super) fn replace_beside_flips(
+        &self,
+        replacements: Vec<Replacement>,
+        every: Duration,
+        slices: &[EndpointSlice],
+    ) -> Result<Vec<Written>> {
+        self.run(async {
+            select! {
+                written = replace_steadily(self.api(), replacements, every) => written,
+                failed = flip(self.api(), slices) => match failed {
+                    Ok(never) => match never {},
+                    Err(error) => Err(error),
+                },
+            }
+        })
+    }
+
     /// Deletes large objects.
     pub(super) fn remove_large(&self, large: &LargeObjects) -> Result<()> {
         self.run(async {
@@ -229,6 +249,24 @@ async fn replace_steadily(
         written.push(joined??);
     }
     Ok(written)
+}
+
+/// Lets the first endpoint of each slice become unready and ready again until it fails.
+async fn flip(api: Api<EndpointSlice>, slices: &[EndpointSlice]) -> Result<Infallible> {
+    let mut ready = true;
+    loop {
+        ready = !ready;
+        for slice in slices {
+            let mut endpoints = slice.endpoints.clone();
+            if let Some(first) = endpoints.first_mut() {
+                first.conditions.get_or_insert_default().ready = Some(ready);
+            }
+            let patch = Patch::Merge(json!({"endpoints": endpoints}));
+            api.patch(&slice.name_any(), &PatchParams::default(), &patch)
+                .await
+                .context("failed to change a large slice")?;
+        }
+    }
 }
 
 async fn create_all<T>(api: Api<T>, objects: Vec<T>) -> Result<()>

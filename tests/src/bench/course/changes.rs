@@ -9,7 +9,7 @@ use super::Course;
 use crate::bench::contender::Running;
 use crate::bench::large::LargeObjects;
 use crate::bench::listener_thread::{LEGACY_READ, ListenerThread};
-use crate::bench::population::cluster_ip;
+use crate::bench::population::{Replacement, cluster_ip};
 use crate::bench::writer::Written;
 use crate::bench::{Figures, Measure, Population, Reading};
 use crate::differential::Mode;
@@ -112,7 +112,7 @@ impl Course<'_> {
     }
 
     /// Replaces endpoints at a steady rate while the largest objects are written, starting half a
-    /// second after the beginning.
+    /// second after the beginning, and then while some of their endpoints change.
     pub(super) fn change_beside_large(
         &self,
         running: &mut Running,
@@ -120,14 +120,8 @@ impl Course<'_> {
         population: &mut Population,
         figures: &mut Figures,
     ) -> Result<()> {
-        let count = u32::try_from(self.effort.churn.as_millis() / BESIDE_LARGE.as_millis())?;
-        let services = population.services();
-        let changes: Vec<_> = (0..count)
-            .map(|turn| population.replace_endpoint(turn.wrapping_mul(STRIDE) % services))
-            .collect();
-        changes
-            .iter()
-            .for_each(|change| listener.expect(change.fresh));
+        let changes = self.changes_of_others(listener, population)?;
+        let count = changes.len();
         let large = LargeObjects::new(self.effort.large)?;
         let (written, began) = self
             .arena
@@ -142,7 +136,8 @@ impl Course<'_> {
         self.push(figures, Measure::LargeWritten, took);
         let mut times = latencies(listener, &written);
         let unseen = written.len() - times.len();
-        let unseen = Reading::count(u64::try_from(unseen)?).per(f64::from(count) / 100.0);
+        let share = f64::from(u32::try_from(count)?) / 100.0;
+        let unseen = Reading::count(u64::try_from(unseen)?).per(share);
         self.push(figures, Measure::BesideLargeUnseen, unseen);
         let measures = [
             (Measure::BesideLargeP50, 50),
@@ -150,8 +145,43 @@ impl Course<'_> {
             (Measure::BesideLargeMost, 100),
         ];
         figures.push_percentiles(self.contender, &measures, &mut times);
+
+        let changes = self.changes_of_others(listener, population)?;
+        let flipped = large.flipped();
+        let written = self
+            .arena
+            .writer
+            .replace_beside_flips(changes, BESIDE_LARGE, &flipped)?;
+        self.settle(running, listener)?;
+        let measures = [
+            (Measure::BesideFlipsP50, 50),
+            (Measure::BesideFlipsP99, 99),
+            (Measure::BesideFlipsMost, 100),
+        ];
+        figures.push_percentiles(
+            self.contender,
+            &measures,
+            &mut latencies(listener, &written),
+        );
         self.arena.writer.remove_large(&large)?;
         self.settle(running, listener)
+    }
+
+    /// Returns changes of ordinary Services beside large objects, all of them expected.
+    fn changes_of_others(
+        &self,
+        listener: &ListenerThread,
+        population: &mut Population,
+    ) -> Result<Vec<Replacement>> {
+        let count = u32::try_from(self.effort.churn.as_millis() / BESIDE_LARGE.as_millis())?;
+        let services = population.services();
+        let changes: Vec<Replacement> = (0..count)
+            .map(|turn| population.replace_endpoint(turn.wrapping_mul(STRIDE) % services))
+            .collect();
+        changes
+            .iter()
+            .for_each(|change| listener.expect(change.fresh));
+        Ok(changes)
     }
 
     /// Returns how long one change took; `None` at a timeout.
