@@ -250,6 +250,11 @@ impl Kernel {
                     kernel.expect_named("steps_kernel", name, 2)
                 },
             ),
+            self.trial("keeps_connections_through_every_switch", |kernel| {
+                let to_and_from = "t120_connections_outlive_every_switch_to_mode_ipvs";
+                kernel.expect_named("mode_kernel", to_and_from, 1)?;
+                kernel.expect_named("mode_kernel", "t121", 1)
+            }),
             self.trial("keeps_associations_through_all_modes", |kernel| {
                 kernel.expect_named("mode_kernel", "::among_all_modes", 2)
             }),
