@@ -6,8 +6,8 @@
 //! to the differences of each part, without a kernel. Another change waits at least for the longest
 //! of these steps.
 //!
-//! Before that, one endpoint of a Service changes that has as many endpoints as a Service may have:
-//! the longest that the engine works without a break.
+//! Before that, one endpoint of a Service changes that has as many endpoints as a Service may have, and
+//! of one that has as many ports as etcd stores: the longest that the engine works without a break.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -64,7 +64,20 @@ fn main() -> Result<()> {
         );
         known.compile(&format!("web-{number}"))?;
     }
-    flip_the_largest(&mut known)?;
+    for size in [
+        Size {
+            ports: MOST_PORTS,
+            slice_ports: MOST_PORTS,
+            endpoints: ENDPOINTS,
+        },
+        Size {
+            ports: 8_000,
+            slice_ports: 20_000,
+            endpoints: 1,
+        },
+    ] {
+        flip(&mut known, &size)?;
+    }
     let before = known.dataplane.clone();
     let (service, slice) = (
         service("deep", ORDINARY, PORTS / 2)?,
@@ -100,14 +113,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One endpoint after another is replaced in the largest Service there may be.
-fn flip_the_largest(known: &mut Known) -> Result<()> {
+/// The numbers of ports and endpoints of a Service and its slice.
+struct Size {
+    ports: u32,
+    slice_ports: u32,
+    endpoints: u32,
+}
+
+/// One endpoint after another is replaced in a Service of this size.
+fn flip(known: &mut Known, size: &Size) -> Result<()> {
     let name = "largest";
-    let at = |first| slice(name, first, MOST_PORTS, ENDPOINTS);
-    known.apply(
-        service(name, ORDINARY + WIDE + 1, MOST_PORTS)?,
-        at(3 << 20)?,
-    );
+    let at = |first| slice(name, first, size.slice_ports, size.endpoints);
+    let service = service(name, ORDINARY + WIDE + 1, size.ports)?;
+    known.apply(service, at(3 << 20)?);
     known.compile(name)?;
     let key = ServiceKey::new("bench", name);
     let [mut parse, mut merge, mut compiled, mut set] = [(); 4].map(|()| Times::default());
@@ -120,9 +138,14 @@ fn flip_the_largest(known: &mut Known) -> Result<()> {
             .measure(|| compile(&view.service, &view.endpoints, &known.node, &known.config));
         set.measure(|| known.dataplane.set(Arc::new(rules)));
     }
+    let Size {
+        ports,
+        slice_ports,
+        endpoints,
+    } = size;
     println!(
-        "10 endpoints of a Service of {MOST_PORTS} ports with {ENDPOINTS} endpoints: parse {parse}; \
-         merge {merge}; compile {compiled}; claims {set}"
+        "10 endpoints of a Service of {ports} ports, a slice of {slice_ports} ports and {endpoints} \
+         endpoints: parse {parse}; merge {merge}; compile {compiled}; claims {set}"
     );
     known.dataplane.remove(&key);
     Ok(())

@@ -8,15 +8,37 @@ pub enum Company {
     Any,
     /// The same, except for programs that start another cluster.
     NoOtherCluster,
-    /// No other program.
+    /// Any program: it computes for less than a third of its time.
+    Everybody,
+    /// No other program, except for one of [`Company::Everybody`] and those of
+    /// [`Company::Background`].
     Alone,
+    /// Any program: it has the processor time that others leave, see [`NICENESS`].
+    Background,
 }
+
+/// The niceness of programs of [`Company::Background`]: beside each of the others, they get a tenth of
+/// a processor.
+pub(super) const NICENESS: &str = "10";
 
 /// Programs that start clusters, with a containerd and a kubelet for each node. Only one runs at a
 /// time, because each takes gigabytes, and all processors while it starts.
 const CLUSTERS: [&str; 2] = ["kubernetes_smoke", "enclosure"];
 
-/// Programs that must run alone, each with the reason.
+/// Programs that run in the background. The kernels on which these tests run take as much processor
+/// time as a quarter of all others, and their tests wait long enough for them.
+const BACKGROUND: [&str; 1] = ["kernel_rig"];
+
+/// Programs that compute for less than a third of their time, by the table that `make test` prints.
+const QUIET: [&str; 4] = [
+    "differential_kube_proxy",
+    "monitoring",
+    "fleet_small",
+    "conntrack_kernel",
+];
+
+/// Programs that must run alone, or beside those that mostly wait or run in the background, each with
+/// the reason. They start first, so that such programs are left for their time.
 const ALONE: [(&str, &str); 3] = [
     (
         "real_cluster",
@@ -33,19 +55,21 @@ const ALONE: [(&str, &str); 3] = [
     ),
 ];
 
-/// The slowest programs in the order of their start, so that none of them ends long after all
+/// The slowest other programs in the order of their start, so that none of them ends long after all
 /// others. Programs with clusters wait for each other.
-const LONGEST: [&str; 13] = [
-    "kernel_rig",
+const LONGEST: [&str; 15] = [
     "kubernetes_smoke",
     "enclosure",
+    "differential_kube_proxy",
+    "monitoring",
+    "fleet_small",
+    "conntrack_kernel",
     "operator_control_plane",
     "end_to_end",
-    "differential_kube_proxy",
     "takeover_kernel",
     "mode_kernel",
     "bench_small",
-    "conntrack_kernel",
+    "steps_kernel",
     "chart",
     "scenarios_iptables_kernel",
     "control_plane",
@@ -57,6 +81,10 @@ pub fn company_of(name: &str) -> Company {
         Company::Alone
     } else if CLUSTERS.contains(&name) {
         Company::NoOtherCluster
+    } else if BACKGROUND.contains(&name) {
+        Company::Background
+    } else if QUIET.contains(&name) {
+        Company::Everybody
     } else {
         Company::Any
     }
@@ -64,26 +92,30 @@ pub fn company_of(name: &str) -> Company {
 
 /// Returns the start order of this program: smaller numbers start first.
 pub fn order(name: &str) -> usize {
-    if company_of(name) == Company::Alone {
-        return LONGEST.len() + 1;
-    }
-    let mut longest = LONGEST.iter();
-    longest
-        .position(|long| *long == name)
-        .unwrap_or(LONGEST.len())
+    let alone = ALONE.iter().map(|(name, _)| name);
+    let mut first = BACKGROUND.iter().chain(alone).chain(&LONGEST);
+    first
+        .position(|slow| *slow == name)
+        .unwrap_or(BACKGROUND.len() + ALONE.len() + LONGEST.len())
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{ALONE, CLUSTERS, LONGEST};
+    use super::{ALONE, BACKGROUND, CLUSTERS, LONGEST, QUIET};
 
     #[test]
     fn every_name_is_that_of_a_test_target() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         let alone = ALONE.iter().map(|(name, _)| name);
-        for name in CLUSTERS.iter().chain(&LONGEST).chain(alone) {
+        for name in CLUSTERS
+            .iter()
+            .chain(&QUIET)
+            .chain(&LONGEST)
+            .chain(alone)
+            .chain(&BACKGROUND)
+        {
             let file = folder.join(format!("{name}.rs"));
             let module = folder.join(name).join("main.rs");
             assert!(file.exists() || module.exists(), "there is no {name}");

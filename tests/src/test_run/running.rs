@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::{Program, Queue};
+use super::company::NICENESS;
+use super::{Company, Program, Queue, company_of};
 use crate::bench::process_tree::ProcessTree;
 
 /// The result of a program.
@@ -76,7 +77,15 @@ fn run(program: &Program) -> Result<Outcome> {
     });
     let mut output = tempfile::tempfile().context("failed to make a file for its output")?;
     let start = Instant::now();
-    let mut child = Command::new(&program.executable)
+    let mut command = match company_of(&program.name) {
+        Company::Background => {
+            let mut nice = Command::new("nice");
+            nice.args(["-n", NICENESS]).arg(&program.executable);
+            nice
+        }
+        _ => Command::new(&program.executable),
+    };
+    let mut child = command
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .envs(environment)
