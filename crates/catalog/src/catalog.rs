@@ -16,7 +16,7 @@ use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
 };
 use crate::shared_names::SharedNames;
-use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differing, merge};
+use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differ_at_a_port, differing, merge};
 use crate::{Change, Dirty, Event, NodeLifecycle, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// The objects that one source has delivered, for the agent of one node.
@@ -295,6 +295,13 @@ impl Catalog {
                 .is_some_and(|slice| !slice.ports.is_empty() && !slice.endpoints.is_empty());
         }
         let addresses = differing(before, after);
+        let mut names = self.slice_names(service).iter();
+        if let (Some(before), Some(after)) = (before, after)
+            && before.ports == after.ports
+            && names.all(|name| *name == key.name)
+        {
+            return differ_at_a_port(before, after, &addresses);
+        }
         let with = |version: Option<&Slice>| {
             let others = self
                 .slice_keys(service)
