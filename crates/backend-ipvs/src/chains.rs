@@ -15,11 +15,11 @@ use netlink::nf_tables::{
 };
 use nftables_model::{
     ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
-    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RefusalReason,
-    address_type_local, after, base, compare, counted, counted_rules, ct_dnat, ct_new, family_of,
-    in_range, load_address, load_frontend, load_mark, load_port, load_protocol_and_port,
-    local_source, marked, member, name, not_loopback, refuse_arrivals, refuse_cluster_ips,
-    refuse_unredirected, regular, reject_or_drop, reject_ports, rule, verdict,
+    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RESTRICT,
+    RefusalReason, address_type_local, after, base, compare, counted, counted_rules, ct_dnat,
+    ct_new, family_of, in_range, load_address, load_frontend, load_mark, load_port,
+    load_protocol_and_port, local_source, marked, member, name, not_loopback, refuse_arrivals,
+    refuse_cluster_ips, refuse_unredirected, regular, reject_or_drop, reject_ports, rule, verdict,
 };
 
 use self::marks::{label, labelled, set_mark};
@@ -60,6 +60,9 @@ const TAKE_MASQUERADED: &str = "take-masqueraded";
 /// The chain that refuses what IPVS does not take.
 pub(crate) const REFUSE_UNTAKEN: &str = "after-ipvs";
 
+/// The chains that only lead to [`RESTRICT`].
+pub(crate) const ENTRANCES: [&str; 1] = ["restrict-output"];
+
 /// The rules that count packets.
 pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule::refusing(
     REFUSE_UNTAKEN,
@@ -78,7 +81,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             PREROUTING,
             vec![
                 leave_done(),
-                new_jump("restrict"),
+                new_jump(RESTRICT),
                 leave_redirected(),
                 steer(),
                 new_jump(DISPATCH),
@@ -91,10 +94,10 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             vec![verdict(Verdict::Jump(name(LEARN))), set_done()],
         ),
         filter(
-            "restrict-output",
+            ENTRANCES[0],
             HookPoint::Output,
             BEFORE_ROUTE,
-            vec![leave_done(), new_jump("restrict")],
+            vec![leave_done(), new_jump(RESTRICT)],
         ),
         base(
             "route-output",
@@ -194,7 +197,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             vec![label(MASQUERADE_LABEL), label(TAKEN_LABEL)],
         ),
         regular(
-            "restrict",
+            RESTRICT,
             vec![goto_member(
                 family,
                 SetName::Restrictions,

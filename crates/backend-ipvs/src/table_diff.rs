@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
-use nftables_model::{Contents, frontend, name, parse_address, parse_frontend};
+use nftables_model::{
+    Contents, RangePart, RangesAhead, frontend, name, parse_address, parse_frontend, ranges_ahead,
+};
 
 pub(crate) use self::halves::halves;
-use crate::chains::DISPATCH;
+use crate::chains::{DISPATCH, ENTRANCES};
 use crate::layout::{SetName, TABLE};
 
 /// The most elements that one transaction adds and removes.
@@ -53,7 +55,8 @@ struct Difference<'a> {
     after: Option<&'a ElementData>,
 }
 
-/// Computes the transactions, in order. All elements of a frontend are in one of them.
+/// Computes the transactions, in order. All elements of a frontend are in one of them, but for source
+/// ranges that come ahead of [rules](nftables_model::ranges_ahead).
 pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> Vec<Transaction> {
     let mut most = ELEMENTS_A_TRANSACTION;
     let start = || Transaction::new(family, name(TABLE));
@@ -75,35 +78,58 @@ pub(crate) fn diff(family: Family, observed: &Contents, desired: &Contents) -> V
             &nothing
         }
     };
-    add_objects(observed, desired, &mut first);
-    let differences = differences(family, observed, desired);
+    add_sets(observed, desired, &mut first);
+    let mut differences = differences(family, observed, desired);
     let set_of = |set: SetName| Some(Arc::clone(&desired.sets.get(set.as_str())?.set));
     let mut transactions = vec![first];
-    let mut part: Vec<&Difference<'_>> = Vec::new();
-    let mut is_alone = rewrites_dispatch(observed, desired);
-    if is_alone && !with_rules(&differences) {
+    let ahead = match observed.exists {
+        true => ranges_ahead(&observed.chains, &desired.chains, &ENTRANCES),
+        false => RangesAhead::Nowhere,
+    };
+    let is_with = |a: &Difference<'_>, b: &Difference<'_>| a.group == b.group;
+    let ahead = ahead.take(&mut differences, is_with, Difference::range_part);
+    for part in parts(&ahead, most) {
+        add_elements(set_of, part, transactions.last_mut());
         transactions.push(start());
-        is_alone = false;
     }
-    for group in differences.chunk_by(|a, b| a.group == b.group) {
-        if !part.is_empty() && part.len() + group.len() > most {
-            add_elements(set_of, &part, transactions.last_mut());
-            transactions.push(start());
-            part.clear();
-        }
-        part.extend(group);
+    if let Some(current) = transactions.last_mut() {
+        add_rules(observed, desired, current);
+    }
+    let mut rest = &differences[..];
+    if rewrites_dispatch(observed, desired) {
         // These are not divided if the kernel lacks memory, so there is nothing else with them.
-        if std::mem::take(&mut is_alone) {
-            add_elements(set_of, &part, transactions.last_mut());
-            transactions.push(start());
-            part.clear();
-        }
+        let (with_rules, others) = rest.split_at(length_with_rules(rest));
+        add_elements(set_of, with_rules, transactions.last_mut());
+        transactions.push(start());
+        rest = others;
     }
-    add_elements(set_of, &part, transactions.last_mut());
+    for part in parts(rest, most) {
+        add_elements(set_of, part, transactions.last_mut());
+        transactions.push(start());
+    }
     let mut undesired = start();
     delete_objects(observed, desired, &mut undesired);
     transactions.push(undesired);
     some(transactions)
+}
+
+/// Divides `differences` into parts of at most `most`, and only between groups.
+fn parts<'a, 'b>(differences: &'a [Difference<'b>], most: usize) -> Vec<&'a [Difference<'b>]> {
+    let mut parts = Vec::new();
+    let mut rest = differences;
+    while !rest.is_empty() {
+        let mut length = 0;
+        for group in rest.chunk_by(|a, b| a.group == b.group) {
+            if length > 0 && length + group.len() > most {
+                break;
+            }
+            length += group.len();
+        }
+        let (part, others) = rest.split_at(length);
+        parts.push(part);
+        rest = others;
+    }
+    parts
 }
 
 fn some(transactions: Vec<Transaction>) -> Vec<Transaction> {
@@ -126,7 +152,7 @@ fn can_update_in_place(observed: &Contents, desired: &Contents) -> bool {
     sets && chains
 }
 
-fn add_objects(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
+fn add_sets(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
     if !observed.exists {
         operations.push(Operation::AddTable);
@@ -136,6 +162,10 @@ fn add_objects(observed: &Contents, desired: &Contents, transaction: &mut Transa
         .iter()
         .filter(|(name, _)| !observed.sets.contains_key(*name));
     operations.extend(new.map(|(_, set)| Operation::AddSet((*set.set).clone())));
+}
+
+fn add_rules(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
+    let operations = &mut transaction.operations;
     if Arc::ptr_eq(&observed.chains, &desired.chains) {
         return;
     }
@@ -219,10 +249,11 @@ fn rewrites_dispatch(observed: &Contents, desired: &Contents) -> bool {
     old.is_some() && old != new
 }
 
-/// Whether the first of them are written with the rules.
-fn with_rules(differences: &[Difference<'_>]) -> bool {
-    let first = differences.first();
-    first.is_some_and(|difference| difference.group == Group::WithRules)
+/// How many of `differences` are written with the rules.
+fn length_with_rules(differences: &[Difference<'_>]) -> usize {
+    let all = differences.iter();
+    all.take_while(|difference| difference.group == Group::WithRules)
+        .count()
 }
 
 /// Moves frontends at addresses into the transaction of the rules if their protocol and port are those
@@ -312,7 +343,7 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
 /// since the kernel cannot change one in place.
 fn add_elements(
     set_of: impl Fn(SetName) -> Option<Arc<Set>>,
-    part: &[&Difference<'_>],
+    part: &[Difference<'_>],
     transaction: Option<&mut Transaction>,
 ) {
     let mut gone: BTreeMap<SetName, Vec<Bytes>> = BTreeMap::new();
@@ -356,7 +387,19 @@ impl Difference<'_> {
             _ => None,
         }
     }
+
+    fn range_part(&self) -> RangePart {
+        match self.set {
+            _ if self.group == Group::WithRules => RangePart::WithRules,
+            _ if self.before.is_some() => RangePart::Replaced,
+            SetName::Restrictions => RangePart::Entry,
+            SetName::Sources(_) => RangePart::Range,
+            _ => RangePart::Other,
+        }
+    }
 }
 
+#[cfg(test)]
+mod range_tests;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use netlink::nf_tables::{
 pub(crate) use nftables_model::regular;
 use nftables_model::{
     ALLOW_SOURCES, CountedPackets, CountedRule, REFUSE_CLUSTER_IPS, REFUSE_PORTS,
-    REFUSE_UNREDIRECTED, base, counted_rules, refuse_arrivals, refuse_cluster_ips,
+    REFUSE_UNREDIRECTED, RESTRICT, base, counted_rules, refuse_arrivals, refuse_cluster_ips,
     refuse_unredirected, reject_or_drop, reject_ports,
 };
 
@@ -54,6 +54,9 @@ const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
 /// The chain that finds the packet's frontend.
 pub(crate) const DISPATCH: &str = "dispatch";
+
+/// The chains that only lead to [`RESTRICT`].
+pub(crate) const ENTRANCES: [&str; 2] = ["filter-prerouting", "filter-output-before-nat"];
 
 /// The rules that count packets.
 pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule {
@@ -107,18 +110,18 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             vec![jump("learn")],
         ),
         base(
-            "filter-prerouting",
+            ENTRANCES[0],
             ChainKind::Filter,
             HookPoint::Prerouting,
             BEFORE_DSTNAT,
-            vec![new("restrict")],
+            vec![new(RESTRICT)],
         ),
         base(
-            "filter-output-before-nat",
+            ENTRANCES[1],
             ChainKind::Filter,
             HookPoint::Output,
             BEFORE_DSTNAT,
-            vec![new("restrict")],
+            vec![new(RESTRICT)],
         ),
         base(
             "filter-input",
@@ -157,7 +160,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         regular("masquerading", masquerade(family, config)),
         regular("learn", affinity::learn(family)),
         regular(
-            "restrict",
+            RESTRICT,
             vec![goto_member(
                 family,
                 SetName::Restrictions,

@@ -12,9 +12,13 @@ use std::sync::Arc;
 use backend::Size;
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{Bytes, Operation, Set, Transaction};
+use nftables_model::{RangesAhead, ranges_ahead};
 
 pub(crate) use self::halves::halves;
-use self::steps::{add_elements, length_of_part, length_with_rules, rewrites_dispatch, steps};
+use self::steps::{
+    Step, add_elements, length_of_part, length_with_rules, rewrites_dispatch, steps,
+};
+use crate::chains::ENTRANCES;
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::table::{ChainWithRules, Table};
 
@@ -22,8 +26,9 @@ use crate::table::{ChainWithRules, Table};
 /// during which no other process on the node can change a rule (measured: 0.5 million a second).
 const ELEMENTS_A_TRANSACTION: usize = 10_000;
 
-/// Transactions in order. All elements of a frontend are in one of them. In each transaction, at
-/// most one operation deletes from a given set, and one adds to it.
+/// Transactions in order. All elements of a frontend are in one of them, but for source ranges that come
+/// ahead of [rules](nftables_model::ranges_ahead). In each transaction, at most one operation deletes
+/// from a given set, and one adds to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub(crate) transactions: Vec<Transaction>,
@@ -105,7 +110,7 @@ fn can_update_in_place(observed: &Table, desired: &Table) -> bool {
     sets && chains
 }
 
-fn add_objects(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut Transaction) {
+fn add_sets(observed: &Table, desired: &Table, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
     if desired.exists && !observed.exists {
         operations.push(Operation::AddTable);
@@ -115,6 +120,9 @@ fn add_objects(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mu
             operations.push(Operation::AddSet((*set.set).clone()));
         }
     }
+}
+
+fn add_rules(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut Transaction) {
     if Arc::ptr_eq(&observed.chains, &desired.chains) {
         return;
     }
@@ -248,9 +256,27 @@ impl Plan {
             return;
         }
         let mut current = self.start(name);
-        add_objects(observed, desired, hooks, &mut current);
+        add_sets(observed, desired, &mut current);
         let set_of = |name: SetName| Some(Arc::clone(&desired.sets.get(name.as_str())?.set));
         let mut steps = steps(self.family, observed, desired);
+        // No packet reaches a table whose hooks come last: there, ranges come with their frontends.
+        let ahead = match hooks {
+            Hooks::AtOnce if observed.exists => {
+                ranges_ahead(&observed.chains, &desired.chains, &ENTRANCES)
+            }
+            Hooks::AtOnce | Hooks::Last => RangesAhead::Nowhere,
+        };
+        let mut ahead = ahead.take(&mut steps, Step::is_with, Step::range_part);
+        let mut ahead = &mut ahead[..];
+        while !ahead.is_empty() {
+            let (part, rest) = ahead.split_at_mut(length_of_part(ahead, self.most));
+            add_elements(set_of, part, &mut current);
+            let start = self.start(name);
+            self.transactions
+                .push(std::mem::replace(&mut current, start));
+            ahead = rest;
+        }
+        add_rules(observed, desired, hooks, &mut current);
         let mut is_first = true;
         // These are not divided if the kernel lacks memory, so there is nothing else with them.
         let mut alone = rewrites_dispatch(observed, desired).then(|| length_with_rules(&steps));
@@ -358,5 +384,7 @@ impl fmt::Display for Change {
 
 #[cfg(test)]
 mod prefix_tests;
+#[cfg(test)]
+mod range_tests;
 #[cfg(test)]
 mod tests;

@@ -46,7 +46,7 @@ pub use refusals::{
     reject_ports,
 };
 pub use replay::Refused;
-pub use source_ranges::allow_sources;
+pub use source_ranges::{RESTRICT, RangePart, RangesAhead, allow_sources, ranges_ahead};
 pub use support::{MissingFeature, Probe, Support};
 pub use table_socket::{RulesetVersion, TableSocket};
 pub use walk::{End, Memory, Step, View, Walk, simulate, simulate_next, ways};

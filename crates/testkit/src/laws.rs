@@ -11,6 +11,7 @@ mod passage;
 mod purity;
 mod repair;
 mod simulated;
+mod source_ranges;
 mod steps;
 mod unrelated;
 
@@ -27,6 +28,7 @@ pub use passage::{is_for_node_port_at_cluster_ip, never_misleads};
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 pub use repair::{is_served_in_spite_of_its_source, no_worse_during_repair};
 pub use simulated::Simulated;
+pub use source_ranges::{balancers_with_source_ranges, source_ranges_hold_during_repair};
 pub use steps::{
     Stepwise, a_change_that_is_cut_short_harms_nobody,
     honest_services_notice_nothing_while_tenants_come_and_go,

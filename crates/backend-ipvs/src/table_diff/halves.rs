@@ -33,9 +33,8 @@ pub(crate) fn halves(transaction: &Transaction) -> Option<[Transaction; 2]> {
     let objects = operations.iter();
     let objects = objects.filter(|operation| written_to(operation).is_none());
     first.operations.extend(objects.cloned());
-    let elements: Vec<&Difference<'_>> = differences.iter().collect();
-    let length = half(&elements);
-    let (early, late) = match elements.split_at(length) {
+    let length = half(&differences);
+    let (early, late) = match differences.split_at(length) {
         // A single group: its objects first, its elements second.
         (all, [])
             if all.first().is_some_and(|one| one.group != Group::WithRules)
@@ -56,7 +55,7 @@ pub(crate) fn halves(transaction: &Transaction) -> Option<[Transaction; 2]> {
 }
 
 /// The number of elements in the leading groups that are about half of all, and at least one group.
-fn half(elements: &[&Difference<'_>]) -> usize {
+fn half(elements: &[Difference<'_>]) -> usize {
     let mut length = 0;
     for group in elements.chunk_by(|a, b| a.group == b.group) {
         if length > 0 && length + group.len() > elements.len() / 2 {

@@ -24,7 +24,7 @@ use crate::simulate::simulate;
 
 /// The states on the way from `held` to `desired`, in the smallest steps: a transaction is divided as
 /// for a kernel that has no memory for more.
-fn prefixes(family: Family, mut held: Rules, desired: &Rules) -> Vec<Rules> {
+pub(super) fn prefixes(family: Family, mut held: Rules, desired: &Rules) -> Vec<Rules> {
     let mut prefixes = Vec::new();
     let mut rest = vec![diff_rules(family, &held, desired)];
     while let Some(change) = rest.pop() {
@@ -177,7 +177,7 @@ fn check_repair(source: &str, destination: &str, damage: impl Fn(&mut Rules)) {
 }
 
 /// Removes the rules of a chain.
-fn empty(held: &mut Rules, chain: &str) {
+pub(super) fn empty(held: &mut Rules, chain: &str) {
     let mut transaction = Transaction::new(Family::Ipv4, name(TABLE));
     let operations = &mut transaction.operations;
     operations.push(Operation::FlushChain(name(chain)));

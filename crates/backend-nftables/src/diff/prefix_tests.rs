@@ -20,13 +20,13 @@ use crate::{Nftables, simulate};
 /// Fewer elements in a transaction than any frontend has, so that each frontend is separate.
 const ONE_BY_ONE: usize = 1;
 
-fn render(family: Family, dataplane: &Dataplane, from: &Rendered<Table>) -> Table {
+pub(super) fn render(family: Family, dataplane: &Dataplane, from: &Rendered<Table>) -> Table {
     Nftables::detached(family).render(dataplane, from)
 }
 
 /// The tables that each prefix of the transactions from `observed` to `desired` leaves in the
 /// kernel.
-fn prefixes(family: Family, observed: &Table, desired: &Table) -> Vec<Table> {
+pub(super) fn prefixes(family: Family, observed: &Table, desired: &Table) -> Vec<Table> {
     let mut held = observed.clone();
     let mut prefixes = Vec::new();
     for transaction in diff_in_parts(family, observed, desired, ONE_BY_ONE).transactions() {
@@ -46,7 +46,7 @@ fn never_misleads(held: &Table, ends: [&Dataplane; 2], packets: &[Packet]) {
 
 /// The verdict on a packet that traverses both tables, where both are hooked: the first one that
 /// redirects it decides, and neither may refuse it.
-fn simulate_both(held: &Table, node: &Node, packet: &Packet) -> Verdict {
+pub(super) fn simulate_both(held: &Table, node: &Node, packet: &Packet) -> Verdict {
     let own = Table {
         next: None,
         ..held.clone()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey, PersistentMap, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
+use nftables_model::RangePart;
 
 use super::first::First;
 use super::group::{Group, Owner, first_bytes};
@@ -287,9 +288,19 @@ fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
 
 impl Step<'_> {
     /// Whether both steps belong to the same group.
-    fn is_with(&self, other: &Step<'_>) -> bool {
+    pub(super) fn is_with(&self, other: &Step<'_>) -> bool {
         let is_of_one_key = matches!(self.group.owner, Owner::Before | Owner::After);
         self.group == other.group && (!is_of_one_key || self.key == other.key)
+    }
+
+    pub(super) fn range_part(&self) -> RangePart {
+        match self.set {
+            _ if self.group.owner == Owner::Rules => RangePart::WithRules,
+            _ if self.before.is_some() => RangePart::Replaced,
+            SetName::Restrictions => RangePart::Entry,
+            SetName::Sources(_) => RangePart::Range,
+            _ => RangePart::Other,
+        }
     }
 
     fn elements(&self) -> usize {
