@@ -276,7 +276,7 @@ impl Kernel {
                 kernel.expect_named("steps_kernel", "t327", 4)
             }),
             self.trial("explains_virtual_servers", |kernel| {
-                kernel.expect_named("explain_kernel", "ipvs", 1)
+                kernel.expect_named("explain_kernel", "ipvs", 3)
             }),
             self.trial("repairs_virtual_servers", |kernel| {
                 kernel.expect_named("drift_kernel", "ipvs/t32", 1)

@@ -5,14 +5,17 @@ use std::net::SocketAddr;
 
 use backend::{Piece, PieceState};
 use dataplane::{Family, FrontendKey};
-use netlink::ipvs::{Connections, Destination, Mark, VirtualServer, VirtualServerFlags, Weight};
+use netlink::ipvs::{
+    Connections, Destination, Forwarding, Mark, Thresholds, VirtualServer, VirtualServerFlags,
+    Weight,
+};
 use netlink::nf_tables::{Bytes, ElementData};
 use nftables_model::{SetWithElements, frontend};
 
 use crate::allocation::number_of;
 use crate::layout::{MARKS, SetName, Shape, fields_of};
 use crate::render::mark_key;
-use crate::rules::{Rules, destination, mark_of, print_delivery};
+use crate::rules::{Rules, mark_of, print_delivery};
 
 /// Printed pieces, by the keys that identify them.
 type Printed = BTreeMap<(u8, String), String>;
@@ -38,7 +41,7 @@ fn compare_destination(
         piece.state = PieceState::Draining;
     }
     if let Some(Connections { active, inactive }) = connections {
-        let text = format!(", {active} active and {inactive} inactive connections");
+        let text = format!(", {active} active, {inactive} inactive connections");
         piece.text.push_str(&text);
     }
     Some(piece)
@@ -54,31 +57,44 @@ fn print_number(family: Family, number: u32) -> String {
     }
 }
 
-/// Prints the virtual server of this name with its scheduler and flags, these as ipvsadm(8) does.
+/// Prints the virtual server of this name with its scheduler and flags, these as `ipvsadm -Ln` does,
+/// but without the time for which one that is persistent remembers a client: Signpost does not read it.
 fn print_server(name: &str, server: &VirtualServer) -> String {
     let VirtualServer { scheduler, flags } = server;
-    let named = [
-        (VirtualServerFlags::FALLBACK, "fallback"),
-        (VirtualServerFlags::HASH_PORT, "port"),
-    ];
-    let set = named.into_iter().filter(|(flag, _)| flags.has(*flag));
-    let mut set: Vec<String> = set.map(|(_, name)| format!("{scheduler}-{name}")).collect();
-    if flags.has(VirtualServerFlags::PERSISTENT) {
-        set.push("persistent".to_owned());
-    }
-    let flags = match set.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", set.join(", ")),
+    let has_own_flags = ["sh", "mh"].contains(&scheduler.as_str());
+    let names = match has_own_flags {
+        true => ["fallback", "port"].map(|flag| format!("{scheduler}-{flag}")),
+        false => ["flag-1", "flag-2"].map(str::to_owned),
     };
-    format!("virtual server {name}, scheduler {scheduler}{flags}")
+    let named = [VirtualServerFlags::FALLBACK, VirtualServerFlags::HASH_PORT].into_iter();
+    let set = named.zip(names).filter(|(flag, _)| flags.has(*flag));
+    let set: Vec<String> = set.map(|(_, name)| name).collect();
+    let mut text = format!("virtual server {name}, scheduler {scheduler}");
+    if !set.is_empty() {
+        text.push_str(&format!(" ({})", set.join(",")));
+    }
+    for (flag, name) in [
+        (VirtualServerFlags::PERSISTENT, " persistent"),
+        (VirtualServerFlags::ONE_PACKET, " ops"),
+    ] {
+        text.push_str(if flags.has(flag) { name } else { "" });
+    }
+    text
 }
 
-/// Prints a destination with its weight, and in `ipvsadm` notation if the rest of it is not as
-/// Signpost writes it.
+/// Prints a destination with its forwarding method, this as `ipvsadm -Ln` does, and its weight. Thresholds,
+/// which Signpost never sets, follow in the notation of its options.
 fn print_destination(server: &str, address: SocketAddr, held: Destination) -> String {
     let Weight(weight) = held.weight;
-    let text = format!("{server} -> {address}, weight {weight}");
-    match held == destination(held.weight) {
+    let forwarding = match held.forwarding {
+        Forwarding::Masquerade => "Masq",
+        Forwarding::Local => "Local",
+        Forwarding::Tunnel => "Tunnel",
+        Forwarding::Route => "Route",
+        Forwarding::Bypass => "Bypass",
+    };
+    let text = format!("{server} -> {address}, {forwarding}, weight {weight}");
+    match held.thresholds == Thresholds::default() {
         true => text,
         false => format!("{text} ({held})"),
     }

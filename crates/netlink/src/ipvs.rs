@@ -283,6 +283,8 @@ impl VirtualServerFlags {
     /// `IP_VS_SVC_F_PERSISTENT`: clients keep their destination. For a virtual server that is
     /// selected by mark, the kernel then ignores the destination's port. Signpost never sets it.
     pub const PERSISTENT: VirtualServerFlags = VirtualServerFlags(1);
+    /// `IP_VS_SVC_F_ONEPACKET`: each packet is scheduled by itself. Signpost never sets it.
+    pub const ONE_PACKET: VirtualServerFlags = VirtualServerFlags(1 << 2);
     /// `IP_VS_SVC_F_SCHED1`: `sh` and `mh` fall back to another destination if the one that the
     /// hash selects has weight 0 (`sh-fallback`, `mh-fallback`).
     pub const FALLBACK: VirtualServerFlags = VirtualServerFlags(1 << 3);

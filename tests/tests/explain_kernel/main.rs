@@ -1,5 +1,6 @@
 //! `signpost-agent explain` and `trace` query the real agent about a real kernel.
 
+mod ipvsadm;
 mod stage;
 
 use std::net::SocketAddr;
@@ -47,16 +48,29 @@ fn main() -> Result<()> {
             rules_of_iptables(&Stage::build_with_iptables(variant)?, variant)
         })
     });
-    let missing = find_ipvs(&["rr"])?;
-    let with_ipvs = trial(
-        "virtual_servers_are_read_counted_and_followed::ipvs",
-        || virtual_servers(&Stage::build_with_ipvs()?),
-    );
-    let with_ipvs = with_ipvs.with_ignored_flag(missing.is_some());
-    if let Some(why) = missing {
+    let missing = find_ipvs(&["rr", "mh", "lc"])?;
+    let with_ipvs: [(&str, Test); 3] = [
+        (
+            "virtual_servers_are_read_counted_and_followed::ipvs",
+            virtual_servers,
+        ),
+        (
+            "t378_what_ipvsadm_lists_is_what_explain_prints::ipvs",
+            ipvsadm::lists_what_is_explained,
+        ),
+        (
+            "t378_what_ipvsadm_lists_after_others_changed_it_is_explained::ipvs",
+            ipvsadm::lists_what_is_explained_to_differ,
+        ),
+    ];
+    let with_ipvs = with_ipvs.map(|(name, test)| {
+        let trial = trial(name, move || test(&Stage::build_with_ipvs()?));
+        trial.with_ignored_flag(missing.is_some())
+    });
+    if let Some(why) = &missing {
         println!("SKIPPED: mode ipvs: {why}");
     }
-    let trials = trials.into_iter().chain(with_iptables).chain([with_ipvs]);
+    let trials = trials.into_iter().chain(with_iptables).chain(with_ipvs);
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
 
@@ -197,8 +211,8 @@ fn virtual_servers(stage: &Stage) -> Result<()> {
             " } # FWM 13967032",
             "    virtual server FWM 13967032",
             ", scheduler rr\n",
-            " -> 10.0.1.6:8080, weight 1, 0 active and 0 inactive connections\n",
-            " IPv6 -> [fd00:10:0:1::6]:8080, weight 1, 0 active and 0 inactive connections\n",
+            " -> 10.0.1.6:8080, Masq, weight 1, 0 active, 0 inactive connections\n",
+            " IPv6 -> [fd00:10:0:1::6]:8080, Masq, weight 1, 0 active, 0 inactive connections\n",
             "IPv4: the kernel holds what was programmed, ",
             "IPv6: the kernel holds what was programmed, ",
         ],
@@ -213,7 +227,7 @@ fn virtual_servers(stage: &Stage) -> Result<()> {
     let text = wait_for("an endpoint that is gone to be named", PATIENCE, || {
         stage.remove_destination(endpoint)?;
         let (text, agrees) = stage.agent.compare(&["explain", "demo/web:http"])?;
-        let named = text.contains(" -> 10.0.1.6:8080, weight 1\n");
+        let named = text.contains(" -> 10.0.1.6:8080, Masq, weight 1\n");
         ensure!(named != agrees, "agrees: {agrees}\n{text}");
         Ok(named.then_some(text))
     })?;

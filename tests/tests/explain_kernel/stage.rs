@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use crds::profile::mechanism::Mode;
 use netlink::ipvs::{IpvsSocket, Operation};
 use tempfile::TempDir;
@@ -15,6 +15,9 @@ use xtables::Variant;
 
 /// The agent's manifests.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
+
+/// The folder of changed manifests, in that of the stage.
+const MANIFESTS: &str = "manifests";
 
 /// The deadline of waits for the agent.
 const PROMPTLY: Duration = Duration::from_secs(20);
@@ -26,7 +29,7 @@ pub(crate) const SECOND_ENDPOINT: &str = "10.96.0.10 . tcp . 80 . 0x00000001";
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) agent: LoneAgent,
-    node: Namespace,
+    pub(crate) node: Namespace,
     folder: TempDir,
     // Dropped last: the other fields hold only the name of the namespace.
     #[expect(dead_code, reason = "held for the sake of its end")]
@@ -99,6 +102,24 @@ impl Stage {
         Ok(socket.commit(&removals)?)
     }
 
+    /// Runs `ipvsadm` on the node; returns its output.
+    pub(crate) fn ipvsadm(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = self.node.command("ipvsadm");
+        let output = command.args(arguments).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{command:?}: {errors}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Writes a manifest beside those of the example, for an agent that was not started with the example
+    /// itself. The agent never reads a part of it.
+    pub(crate) fn write_manifest(&self, name: &str, text: &str) -> Result<()> {
+        let new = self.folder.path().join(name);
+        fs::write(&new, text)?;
+        let file = self.folder.path().join(MANIFESTS).join(name);
+        fs::rename(new, file).with_context(|| format!("failed to write {name}"))
+    }
+
     /// Flushes a chain of IPv4's table nat.
     pub(crate) fn flush(&self, variant: Variant, chain: &str) -> Result<()> {
         let arguments = ["-t", "nat", "-F", chain];
@@ -108,7 +129,7 @@ impl Stage {
 
 /// Writes the example with this mode into a folder below `inside`.
 fn write_manifests(inside: &Path, mode: Mode) -> Result<PathBuf> {
-    let manifests = inside.join("manifests");
+    let manifests = inside.join(MANIFESTS);
     fs::create_dir(&manifests)?;
     for entry in fs::read_dir(EXAMPLE)? {
         let entry = entry?;

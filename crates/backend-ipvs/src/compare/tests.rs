@@ -64,8 +64,8 @@ fn what_waits_for_its_connections_is_draining_and_no_difference() {
     let texts: Vec<&str> = server.iter().map(|piece| piece.text.as_str()).collect();
     let expected = [
         "virtual server FWM 1396703233, scheduler rr",
-        "FWM 1396703233 -> 10.0.1.5:8080, weight 1, 0 active and 0 inactive connections",
-        "FWM 1396703233 -> 10.0.1.6:8080, weight 0, 2 active and 1 inactive connections",
+        "FWM 1396703233 -> 10.0.1.5:8080, Masq, weight 1, 0 active, 0 inactive connections",
+        "FWM 1396703233 -> 10.0.1.6:8080, Masq, weight 0, 2 active, 1 inactive connections",
     ];
     assert_eq!(texts, expected);
     let others = desired.compare_other_servers(&found, Family::Ipv4);
@@ -115,7 +115,7 @@ fn what_ipvsadm_lists_is_printed_and_what_was_not_read_is_not_counted() {
     };
     let expected = [
         "virtual server FWM 1396703233 IPv6, scheduler mh (mh-fallback)",
-        "FWM 1396703233 IPv6 -> 10.0.1.5:8080, weight 1",
+        "FWM 1396703233 IPv6 -> 10.0.1.5:8080, Masq, weight 1",
     ];
     assert_eq!(texts(&desired), expected);
 
@@ -130,9 +130,37 @@ fn what_ipvsadm_lists_is_printed_and_what_was_not_read_is_not_counted() {
     };
     found.servers.insert(1, Arc::new(changed));
     let pieces = desired.compare_server(&found, Family::Ipv6, 1);
-    let expected = "FWM 1396703233 IPv6 -> 10.0.1.5:8080, weight 1 (-i -w 1)";
+    let expected = "FWM 1396703233 IPv6 -> 10.0.1.5:8080, Tunnel, weight 1";
     let PieceState::Different { found } = &pieces[1].state else {
         panic!("{pieces:?}");
     };
     assert_eq!(found, &[expected]);
+}
+
+/// As `ipvsadm` 1.31 prints them: `print_service_entry`, where schedulers other than `sh` and `mh` have no
+/// names for their flags.
+#[test]
+fn t378_flags_are_printed_as_ipvsadm_does() {
+    let printed = |scheduler: &str, flags: &[VirtualServerFlags]| {
+        let server = VirtualServer {
+            scheduler: SchedulerName::new(scheduler).expect("a scheduler"),
+            flags: VirtualServerFlags::of(flags),
+        };
+        print_server("FWM 7", &server)
+    };
+    let both = [VirtualServerFlags::FALLBACK, VirtualServerFlags::HASH_PORT];
+    let others = [
+        VirtualServerFlags::PERSISTENT,
+        VirtualServerFlags::ONE_PACKET,
+    ];
+    for (scheduler, flags, expected) in [
+        ("rr", &[][..], "rr"),
+        ("mh", &both, "mh (mh-fallback,mh-port)"),
+        ("sh", &both[1..], "sh (sh-port)"),
+        ("lc", &both, "lc (flag-1,flag-2)"),
+        ("rr", &others, "rr persistent ops"),
+    ] {
+        let expected = format!("virtual server FWM 7, scheduler {expected}");
+        assert_eq!(printed(scheduler, flags), expected);
+    }
 }

@@ -96,10 +96,11 @@ impl fmt::Display for VirtualServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "-s {}", self.scheduler)?;
         let flags = self.flags;
-        let (fallback, port, persistent) = (
+        let (fallback, port, persistent, one_packet) = (
             flags.has(VirtualServerFlags::FALLBACK),
             flags.has(VirtualServerFlags::HASH_PORT),
             flags.has(VirtualServerFlags::PERSISTENT),
+            flags.has(VirtualServerFlags::ONE_PACKET),
         );
         let named = [(fallback, "flag-1"), (port, "flag-2")];
         let named: Vec<_> = named.iter().filter(|(is_set, _)| *is_set).collect();
@@ -107,7 +108,8 @@ impl fmt::Display for VirtualServer {
             f.write_str(if index == 0 { " -b " } else { "," })?;
             f.write_str(name)?;
         }
-        f.write_str(if persistent { " -p" } else { "" })
+        f.write_str(if persistent { " -p" } else { "" })?;
+        f.write_str(if one_packet { " --ops" } else { "" })
     }
 }
 
