@@ -298,7 +298,6 @@ fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
     hold_what_was_rendered(open(namespace)?, 20)
 }
 
-/// IPVS has one set of timeouts for the virtual servers of all programs.
 /// Failure story T375: a switch to mode ipvs on a node whose firewall drops what it does not know took all Services
 /// of the node from their clients, and nothing said why.
 fn names_the_firewall(namespace: &Namespace) -> Result<()> {
@@ -332,6 +331,7 @@ fn names_the_firewall(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
+/// IPVS has one set of timeouts for the virtual servers of all programs.
 fn names_affected_virtual_servers(namespace: &Namespace) -> Result<()> {
     let with = |ipvs_timeouts| {
         let config = Config {
