@@ -1,11 +1,15 @@
 //! Assigns packet marks to virtual servers.
 
+mod bounds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dataplane::{PersistentMap, Target};
 use netlink::nf_tables::{Bytes, ElementData};
 
+use self::bounds::Bound;
+pub(crate) use self::bounds::Leaving;
 use crate::layout::{MARKED_MASK, MARKS, SetName};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
@@ -16,26 +20,18 @@ const NUMBERS: u32 = !MARKED_MASK - 1;
 /// another number at the same time.
 const MOST_OWNERS: usize = NUMBERS as usize / 2;
 
-/// The numbers of marks and their owners. A number is reused only after all others: by then, the
-/// packets and connections of its previous owner are gone.
+/// The numbers of marks and their owners. A number is reused only after all others, by when the
+/// packets of its previous owner are gone, and not before the virtual server of that owner is.
 #[derive(Debug, Clone)]
 pub(crate) struct Allocation {
     owners: PersistentMap<Owner, u32>,
-    /// The number of owners in each namespace.
-    by_namespace: PersistentMap<Arc<str>, usize>,
-    /// How many owners there may be.
-    most: usize,
+    /// How many owners there are and may be.
+    servers: Bound,
+    leaving: Leaving,
     /// The number that was assigned last.
     last: u32,
-}
-
-/// What an owner had before it asks for a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Another number, which it may not keep.
-    Renewed,
-    /// None.
-    New,
+    /// Whether any number was released, or a virtual server is gone, since the last one was refused.
+    has_more_room: bool,
 }
 
 /// The owners of marks as read from the kernel, or as they are remembered.
@@ -44,12 +40,18 @@ pub(crate) struct Found(BTreeMap<Bytes, u32>);
 // === impl Allocation ===
 
 impl Allocation {
-    /// An allocation without owners. Its numbers continue after those assigned for `rules` or found
-    /// in it.
+    /// An allocation without owners, for a kernel that holds `rules`. Its numbers continue after those
+    /// assigned for `rules` or found in it. Until owners keep their virtual servers, all of these leave.
     pub(crate) fn behind(rules: &Rules) -> Allocation {
         let numbers = rules.servers.iter().map(|(number, _)| *number);
+        let mut leaving = rules.allocation.leaving.clone();
+        for (number, server) in rules.servers.iter() {
+            let owner = server.owner.as_ref();
+            leaving.add(*number, owner.map(|owner| &owner.service.namespace));
+        }
         Allocation {
-            most: rules.allocation.most,
+            servers: Bound::new(rules.allocation.servers.most),
+            leaving,
             ..Allocation::after(match rules.allocation.last {
                 0 => numbers.max().unwrap_or(0),
                 last => last,
@@ -65,43 +67,46 @@ impl Allocation {
         }
     }
 
+    /// Sets which virtual servers leave now.
+    pub(crate) fn set_leaving(&mut self, leaving: Leaving) {
+        self.has_more_room |= leaving.is_less_than(&self.leaving);
+        self.leaving = leaving;
+    }
+
     /// The number of `owner`.
     pub(crate) fn get(&self, owner: &Owner) -> Option<u32> {
         self.owners.get(owner).copied()
     }
 
-    /// Gives `owner` the number that it had before.
+    /// Gives `owner` the number that it had before, unless it has one.
     pub(crate) fn keep(&mut self, owner: &Owner, number: u32) {
-        if self.owners.insert(owner.clone(), number).is_none() {
+        if self.owners.get(owner).is_none() {
+            self.owners.insert(owner.clone(), number);
             let namespace = &owner.port.service.namespace;
-            let count = self.count(namespace) + 1;
-            self.by_namespace.insert(Arc::clone(namespace), count);
+            self.servers.serving.add(Some(namespace), 1);
+            self.leaving.remove(number);
         }
     }
 
-    /// Releases and returns the number of `owner`.
-    pub(crate) fn release(&mut self, owner: &Owner) -> Option<u32> {
+    /// Releases and returns the number of `owner`. Its virtual server leaves if the kernel `has` it.
+    pub(crate) fn release(&mut self, owner: &Owner, has: impl Fn(u32) -> bool) -> Option<u32> {
         let number = self.owners.remove(owner)?;
         let namespace = &owner.port.service.namespace;
-        match self.count(namespace).saturating_sub(1) {
-            0 => drop(self.by_namespace.remove(namespace)),
-            count => drop(self.by_namespace.insert(Arc::clone(namespace), count)),
+        self.servers.serving.subtract(Some(namespace), 1);
+        if has(number) {
+            self.leaving.add(number, Some(namespace));
         }
+        self.has_more_room = true;
         Some(number)
     }
 
-    /// Returns the number of `owner`: the one it has, else a new one that `is_free`. Returns `None`
-    /// if no number is left for it.
-    pub(crate) fn number(
-        &mut self,
-        owner: &Owner,
-        claim: Claim,
-        is_free: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    /// Returns the number of `owner`: the one it has, else a new one that `is_free` and that no virtual
+    /// server has that leaves. Returns `None` if no number is left for it.
+    pub(crate) fn number(&mut self, owner: &Owner, is_free: impl Fn(u32) -> bool) -> Option<u32> {
         if let Some(number) = self.get(owner) {
             return Some(number);
         }
-        if claim == Claim::New && !self.admits(&owner.port.service.namespace) {
+        if !self.admits(&owner.port.service.namespace) {
             return None;
         }
         let number = self.next(is_free)?;
@@ -109,20 +114,42 @@ impl Allocation {
         Some(number)
     }
 
-    /// Whether a number is left for another owner in `namespace`: a namespace has no more of them
-    /// than it leaves for others, so that no namespace takes them all.
-    pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
-        self.count(namespace) < self.most.saturating_sub(self.owners.len())
+    /// Gives `owner` another number that `is_free`, and returns the previous one, whose virtual server
+    /// leaves if the kernel `has` it. Returns `None` if there is no room for both, or no number is left.
+    pub(crate) fn renew(
+        &mut self,
+        owner: &Owner,
+        has: impl Fn(u32) -> bool,
+        is_free: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let before = self.get(owner)?;
+        let namespace = &owner.port.service.namespace;
+        let leaving = self.leaving.servers();
+        if has(before) && !self.servers.admits_beside(namespace, 1, leaving) {
+            return None;
+        }
+        let number = self.next(is_free)?;
+        self.owners.insert(owner.clone(), number);
+        if has(before) {
+            self.leaving.add(before, Some(namespace));
+        }
+        Some(before)
     }
 
-    fn count(&self, namespace: &Arc<str>) -> usize {
-        self.by_namespace.get(namespace).copied().unwrap_or(0)
+    /// Whether there is room for another owner in `namespace`.
+    pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
+        self.servers.admits(namespace, 1, self.leaving.servers())
+    }
+
+    /// Whether whoever was refused a number may ask again. Answers once.
+    pub(crate) fn take_more_room(&mut self) -> bool {
+        std::mem::take(&mut self.has_more_room)
     }
 
     fn next(&mut self, is_free: impl Fn(u32) -> bool) -> Option<u32> {
         let number = (0..NUMBERS)
             .map(|step| (self.last + step) % NUMBERS + 1)
-            .find(|number| is_free(*number))?;
+            .find(|number| !self.leaving.contains(*number) && is_free(*number))?;
         self.last = number;
         Some(number)
     }
@@ -132,9 +159,10 @@ impl Default for Allocation {
     fn default() -> Allocation {
         Allocation {
             owners: PersistentMap::default(),
-            by_namespace: PersistentMap::default(),
-            most: MOST_OWNERS,
+            servers: Bound::new(MOST_OWNERS),
+            leaving: Leaving::default(),
             last: 0,
+            has_more_room: false,
         }
     }
 }

@@ -37,7 +37,7 @@ use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 use self::settings::Settings;
-use crate::allocation::{Allocation, number_of};
+use crate::allocation::{Allocation, Leaving, number_of};
 use crate::diff::{Change, Step, diff};
 use crate::idle::{IdleTimeouts, affected_by_timeouts};
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
@@ -59,6 +59,8 @@ pub struct Ipvs {
     holding: Holding,
     /// The last number among the virtual servers that were read last, including those that end.
     last_observed: u32,
+    /// The virtual servers that end with the mode, as they were read last.
+    ending: Leaving,
     /// The owners of marks as of the last read and the commits since, until the mode ends. After a
     /// commit that failed, the table is read.
     owners: Elements,
@@ -141,6 +143,7 @@ impl Ipvs {
             connection: None,
             holding: Holding::Something,
             last_observed: 0,
+            ending: Leaving::default(),
             owners: Elements::new(),
             schedulers: Schedulers::default(),
             support: Support::Unknown,
@@ -157,6 +160,13 @@ impl Ipvs {
 
     fn connection(&self) -> Result<Arc<Mutex<Connection>>, Detached> {
         self.connection.as_ref().map(Arc::clone).ok_or(Detached)
+    }
+
+    /// The virtual servers that stay in the kernel for their connections alone.
+    fn leaving(&self) -> Leaving {
+        let mut leaving = self.draining.leaving().clone();
+        leaving.extend(&self.ending);
+        leaving
     }
 
     fn unobserved(
@@ -212,16 +222,22 @@ impl Backend for Ipvs {
             // Without a kernel to ask, as `explain` renders.
             None => from.rules.missing_schedulers.clone(),
         };
-        // If the mode begins or returns, its virtual servers get other marks than those that end.
-        let returning = (from.rules == Rules::default()).then(|| Rendered {
-            dataplane: from.dataplane.clone(),
-            rules: Rules {
+        let mut rules = match from.rules == Rules::default() {
+            // If the mode begins or returns, its virtual servers get other marks than those that end.
+            true => Rules {
                 allocation: Allocation::after(self.last_observed),
                 ..Rules::default()
             },
-        });
-        let from = returning.as_ref().unwrap_or(from);
-        render(self.family, desired, from, &missing)
+            false => from.rules.clone(),
+        };
+        rules.allocation.set_leaving(self.leaving());
+        let dataplane = from.dataplane.clone();
+        render(
+            self.family,
+            desired,
+            &Rendered { dataplane, rules },
+            &missing,
+        )
     }
 
     fn diff(&self, observed: &Rules, desired: &Rules) -> Change {
@@ -248,6 +264,7 @@ impl Backend for Ipvs {
         let is_ending = is_ending || self.holding == Holding::Ending;
         if is_ending && !table.exists {
             self.last_observed = last;
+            self.ending = Leaving::of(servers.into_keys());
             self.holding = Holding::Ending;
             self.owners = Elements::new();
             return Ok(Rules::default());
@@ -260,6 +277,8 @@ impl Backend for Ipvs {
         }
         drop(connection);
         self.last_observed = last;
+        // Those that remain of an earlier time of the mode are draining, or are read as its own.
+        self.ending = Leaving::default();
         self.delivery = Some(delivery);
         self.full_read = Some(LongRead::since(began));
         self.figures = Arc::new(figures);
@@ -360,6 +379,7 @@ impl Backend for Ipvs {
         let returns = self.holding == Holding::Ending && change.begins();
         if returns {
             self.drain_all(&mut connection, change.drain_limit())?;
+            self.ending = Leaving::default();
         }
         let owners = change.owners().clone();
         if change.ends() {

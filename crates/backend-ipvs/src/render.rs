@@ -1,5 +1,7 @@
 //! Renders the rules for a node from its dataplane.
 
+mod marks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Claim, Found, lost, misleading, outdated};
+use crate::allocation::{Allocation, Found};
 use crate::chains;
 use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
@@ -185,72 +187,41 @@ impl<'a> Draft<'a> {
         if let Some(found) = &mut self.found {
             found.adopt(self.near, plans.iter().map(|(_, plan)| plan));
         }
-        let known = |owner: &Owner| match &self.found {
-            Some(found) => found.get(owner),
-            None => self.near.allocation.get(owner),
-        };
-        let new_plans = plans.iter().map(|(_, plan)| plan);
-        let mut replaced = misleading(self.near, known, new_plans.clone());
-        replaced.extend(lost(self.near, known, new_plans.clone()));
-        replaced.extend(outdated(self.near, known, new_plans));
-        for (service, new) in &plans {
-            self.release(before, service, new, &replaced);
-        }
-        self.place_plans(before, &plans, &replaced);
+        self.place_plans(before, &plans);
         // Services without a mark may find some now. One at a time: a mark that is left is for one
         // of them, and the others need not be planned again.
+        if !self.rules.allocation.take_more_room() {
+            return;
+        }
         let unmarked = self.rules.unmarked.clone();
         for (service, _) in unmarked.iter() {
             if self.rules.allocation.admits(&service.namespace) && !services.contains(service) {
                 let new = ServicePlan::of(desired, service, family, &missing);
-                self.release(before, service, &new, &replaced);
-                self.place_plans(before, &[(service, new)], &replaced);
+                self.place_plans(before, &[(service, new)]);
             }
         }
     }
 
-    /// Gives what `plans` need their marks, virtual servers and elements.
-    fn place_plans(
-        &mut self,
-        before: &Dataplane,
-        plans: &[(&ServiceKey, ServicePlan)],
-        replaced: &BTreeSet<u32>,
-    ) {
-        // The marks that are known count before any is given out.
-        let mut renewed: BTreeSet<&Owner> = BTreeSet::new();
-        for owner in plans.iter().flat_map(|(_, plan)| plan.needs.keys()) {
-            let known = match &mut self.found {
-                Some(found) => found.take(owner),
-                None => self.near.allocation.get(owner),
-            };
-            match known {
-                Some(number) if replaced.contains(&number) => drop(renewed.insert(owner)),
-                Some(number) => self.rules.allocation.keep(owner, number),
-                None => {}
-            }
+    /// Gives what `plans` need their marks, virtual servers and elements, and removes what their
+    /// Services no longer need.
+    fn place_plans(&mut self, before: &Dataplane, plans: &[(&ServiceKey, ServicePlan)]) {
+        for (service, new) in plans {
+            self.release(before, service, new);
         }
+        let replaced = self.keep_marks(plans);
         for (service, new) in plans {
             let mut numbers = BTreeMap::new();
             for (owner, need) in &new.needs {
-                let (servers, near) = (&self.rules.servers, &self.near.servers);
-                let reserved = &self.reserved;
-                let is_free = |number: u32| {
-                    let is_held = |map: &PersistentMap<u32, _>| map.get(&number).is_some();
-                    !is_held(servers) && !is_held(near) && !reserved.contains(&number)
-                };
-                let claim = match renewed.contains(owner) {
-                    true => Claim::Renewed,
-                    false => Claim::New,
-                };
-                let allocation = &mut self.rules.allocation;
-                let Some(number) = allocation.number(owner, claim, is_free) else {
+                let Some(number) = self.number(owner) else {
                     continue;
                 };
                 numbers.insert(owner, number);
                 let before = self.near.servers.get(&number);
                 let server = Server {
                     server: need.server.clone(),
-                    destinations: match need.is_replaced_by_change(owner) {
+                    destinations: match need.is_replaced_by_change(owner)
+                        && !replaced.contains(&number)
+                    {
                         true => need.destinations(None),
                         false => need.destinations(before.map(|server| &**server)),
                     },
@@ -281,13 +252,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Removes what `service` no longer needs, and what its virtual servers have by their affinity.
-    fn release(
-        &mut self,
-        before: &Dataplane,
-        service: &ServiceKey,
-        new: &ServicePlan,
-        replaced: &BTreeSet<u32>,
-    ) {
+    fn release(&mut self, before: &Dataplane, service: &ServiceKey, new: &ServicePlan) {
         let missing = &self.rules.missing_schedulers;
         let old = ServicePlan::of(before, service, self.family, missing);
         for (owner, need) in &old.needs {
@@ -295,7 +260,7 @@ impl<'a> Draft<'a> {
                 continue;
             };
             self.set_affinity(number, owner, need, Place::Leaves);
-            if replaced.contains(&number) || !new.needs.contains_key(owner) {
+            if !new.needs.contains_key(owner) {
                 self.forget(owner);
             }
         }
@@ -303,10 +268,16 @@ impl<'a> Draft<'a> {
 
     /// Removes the mark and the virtual server of `owner`.
     fn forget(&mut self, owner: &Owner) {
-        if let Some(number) = self.rules.allocation.release(owner) {
-            self.rules.servers.remove(&number);
-            self.put(SetName::Owners, mark_key(number), None);
+        let near = &self.near.servers;
+        let has = |number: u32| near.get(&number).is_some();
+        if let Some(number) = self.rules.allocation.release(owner, has) {
+            self.remove_server(number);
         }
+    }
+
+    fn remove_server(&mut self, number: u32) {
+        self.rules.servers.remove(&number);
+        self.put(SetName::Owners, mark_key(number), None);
     }
 
     /// Adds or removes the affinity elements of a virtual server.

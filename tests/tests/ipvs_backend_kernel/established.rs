@@ -7,10 +7,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use backend::{Backend, Drift, Remains};
+use backend::{Backend, Drift, Remains, Rendered};
 use backend_ipvs::{MARKS, Rules};
 use dataplane::{Family, Protocol};
-use netlink::ipvs::{IpvsSocket, Seconds, Timeouts};
+use netlink::ipvs::{
+    IpvsSocket, Operation, SchedulerName, Seconds, Timeouts, VirtualServer, VirtualServerFlags,
+    VirtualServerKey,
+};
 use socket2::SockRef;
 use tests::deadline::wait_for;
 use tests::network::Way;
@@ -18,6 +21,8 @@ use tests::network::Way;
 use crate::stage::{Affinity, PATIENCE, SERVING, Stage, cluster_ip, is_by, node_port, server};
 use crate::untaken::ways;
 
+/// How many marks there are for virtual servers.
+const MOST_MARKS: u32 = 1_048_574;
 /// How long IPVS remembers a flow of UDP here: far longer than it takes to look.
 const UDP_REMEMBERED: u32 = 15;
 /// Longer than that, and than the ten seconds for which it remembers a connection that was reset
@@ -86,6 +91,59 @@ pub(super) fn whose_table_goes() -> Result<()> {
             .map_err(|error| anyhow!("{family}: {error:#}"))?;
         one.ask()
             .with_context(|| format!("{family}: after the flush"))?;
+    }
+    Ok(())
+}
+
+/// Failure story T369: the mode ends and returns while connections remain, and its marks have come round:
+/// no Service gets the mark of a virtual server that has some.
+pub(super) fn of_a_mode_that_returns() -> Result<()> {
+    let mut stage = Stage::build()?;
+    let mut socket = stage.node()?.enter(|| IpvsSocket::open(MARKS))??;
+    // The one before the last: the first Service port gets the last mark, and the second one the first.
+    let mark = MARKS.mark(MOST_MARKS - 1).context("it is one of them")?;
+    for family in Family::ALL {
+        let key = VirtualServerKey { family, mark };
+        let server = VirtualServer {
+            scheduler: SchedulerName::new("rr").context("it is a name")?,
+            flags: VirtualServerFlags::default(),
+        };
+        socket.commit(&[Operation::AddVirtualServer { key, server }])?;
+    }
+    for (backend, held) in &mut stage.backends {
+        held.rules = backend.observe()?;
+    }
+    stage.serve(&SERVING, Affinity::None)?;
+    let mut open = Family::ALL.map(|family| (family, stage.connect(cluster_ip(family))));
+    for (backend, held) in &mut stage.backends {
+        backend.commit_withdrawal()?;
+        *held = Rendered::default();
+    }
+    let before = socket.observe_virtual_servers()?.own;
+    let before: BTreeSet<u32> = before.into_keys().map(|key| key.mark.value()).collect();
+    for number in [1, MOST_MARKS] {
+        let mark = MARKS.mark(number).context("it is one of them")?;
+        ensure!(before.contains(&mark.value()), "{before:?}");
+    }
+    stage.serve(&SERVING, Affinity::None)?;
+    for (backend, held) in &stage.backends {
+        let frontends = held.dataplane.frontends().iter();
+        let marks = frontends.flat_map(|(frontend, _)| held.rules.marks(frontend));
+        let marks: BTreeSet<u32> = marks.collect();
+        ensure!(!marks.is_empty());
+        let family = backend.family();
+        ensure!(
+            marks.is_disjoint(&before),
+            "{family}: {marks:?}, {before:?}"
+        );
+    }
+    for (family, one) in &mut open {
+        let one = one
+            .as_mut()
+            .map_err(|error| anyhow!("{family}: {error:#}"))?;
+        one.ask()
+            .with_context(|| format!("{family}: after the return"))?;
+        stage.connect(cluster_ip(*family))?.ask()?;
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     trials.push(in_namespace(without).with_ignored_flag(!is_missing));
     let servers = servers.map(in_namespace).into_iter();
     trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
-    let packets: [(&str, PacketTest); 7] = [
+    let packets: [(&str, PacketTest); 8] = [
         (
             "t297_packets_that_ipvs_does_not_take_reach_no_process_of_the_node",
             untaken::reach_no_process,
@@ -134,6 +134,10 @@ fn main() -> Result<()> {
         (
             "t342_an_endpoint_at_a_loopback_address_serves_the_node_alone",
             loopback::serves_the_node_alone,
+        ),
+        (
+            "t369_a_mode_that_returns_gives_out_no_mark_that_connections_have",
+            established::of_a_mode_that_returns,
         ),
         (
             "t343_connections_are_counted_until_they_have_ended_and_timed_out",

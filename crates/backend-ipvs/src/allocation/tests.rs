@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use dataplane::{
-    Dataplane, Family, FrontendKey, Protocol, Scheduler, ServiceKey, ServicePortName, compile,
+    Dataplane, Family, FrontendKey, Mechanism, Protocol, Scheduler, ServiceKey, ServicePortName,
+    compile,
 };
 use netlink::ipvs::Operation;
 use nftables_model::{Contents, Elements};
@@ -13,9 +14,20 @@ use testkit::{cases, histories, mk_config, mk_endpoints, mk_node, mk_service, po
 use super::*;
 use crate::diff::Step;
 use crate::kernel::Ipvs;
+use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::Scope;
-use crate::render::mark_key;
+use crate::render::{mark_key, render};
 use crate::rules::Server;
+
+impl Allocation {
+    /// An allocation in which so many virtual servers may serve.
+    pub(crate) fn bounded(most: usize, last: u32) -> Allocation {
+        Allocation {
+            servers: Bound::new(most),
+            ..Allocation::after(last)
+        }
+    }
+}
 
 const BACKEND: fn() -> Ipvs = || Ipvs::detached(Family::Ipv4);
 
@@ -33,12 +45,8 @@ fn owner(namespace: &str, number: usize) -> Owner {
 
 /// An empty kernel in which so few virtual servers may exist.
 fn at_most(most: usize) -> Rendered<Rules> {
-    let allocation = Allocation {
-        most,
-        ..Allocation::default()
-    };
     let rules = Rules {
-        allocation,
+        allocation: Allocation::bounded(most, 0),
         // Nothing at all would be the begin of the mode, with the usual room.
         delivery: netlink::route::Presence::Whole,
         ..Rules::default()
@@ -52,12 +60,18 @@ fn at_most(most: usize) -> Rendered<Rules> {
 /// A dataplane with one port for each of these Services. The last byte of each cluster IP is the
 /// number given.
 fn services(names: &[(&str, u8)], scheduler: Scheduler) -> Dataplane {
-    let (node, config) = (mk_node(1).build(), mk_config().build());
+    services_at("10.0.2.5:80", names, scheduler)
+}
+
+/// The same with this endpoint.
+fn services_at(endpoint: &str, names: &[(&str, u8)], scheduler: Scheduler) -> Dataplane {
+    let config = mk_config().mechanism(Mechanism::Ipvs).build();
+    let node = mk_node(1).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (name, number) in names {
         let service = mk_service(name).cluster_ip(&format!("10.96.0.{number}"));
         let service = service.port("http", 80).scheduler(scheduler).build();
-        let endpoints = mk_endpoints().tcp("http").ready("10.0.2.5:80", "node-2");
+        let endpoints = mk_endpoints().tcp("http").ready(endpoint, "node-2");
         dataplane.set(compile(&service, &endpoints.build(), &node, &config).into());
     }
     dataplane
@@ -91,23 +105,20 @@ fn next(desired: Dataplane, from: &Rendered<Rules>) -> Rendered<Rules> {
 /// search through a million marks.
 #[test]
 fn t310_where_no_mark_is_left_none_is_searched_for() {
-    let mut allocation = Allocation {
-        most: 3,
-        ..Allocation::default()
-    };
+    let mut allocation = Allocation::bounded(3, 0);
     let searched = Cell::new(0);
-    let mut ask = |owner: &Owner, claim| {
+    let mut ask = |owner: &Owner| {
         let is_free = |_| {
             searched.set(searched.get() + 1);
             true
         };
-        allocation.number(owner, claim, is_free)
+        allocation.number(owner, is_free)
     };
-    let tenant = [0, 1, 2].map(|number| ask(&owner("tenant", number), Claim::New));
+    let tenant = [0, 1, 2].map(|number| ask(&owner("tenant", number)));
     assert_eq!(tenant, [Some(1), Some(2), None], "as many as it leaves");
-    assert_eq!(ask(&owner("shop", 0), Claim::New), Some(3));
+    assert_eq!(ask(&owner("shop", 0)), Some(3));
     assert_eq!(searched.take(), 3);
-    assert_eq!(ask(&owner("late", 0), Claim::New), None);
+    assert_eq!(ask(&owner("late", 0)), None);
     assert_eq!(searched.take(), 0);
     assert_eq!(MOST_OWNERS, 524_287, "as documented");
 }
@@ -148,12 +159,89 @@ fn t310_a_restart_lets_nobody_have_more_marks_than_before() {
         dataplane: Dataplane::default(),
         rules: held.rules.clone(),
     };
-    read.rules.allocation = Allocation {
-        most: 3,
-        ..Allocation::after(2)
-    };
+    read.rules.allocation = Allocation::bounded(3, 2);
     let restarted = next(services(&ALL, Scheduler::RoundRobin), &read);
     assert_eq!(unserved(&restarted.rules), ["tenant/a"]);
+}
+
+/// Failure story T369: a tenant that made and deleted Services went through all marks, and the
+/// connections of virtual servers that were leaving ended when theirs were given out again.
+#[test]
+fn t369_the_mark_of_a_virtual_server_that_leaves_is_given_to_nobody() {
+    let mut allocation = Allocation::default();
+    allocation.set_leaving(Leaving::of([1, 2, NUMBERS]));
+    allocation.last = NUMBERS - 1;
+    let mut ask = |number| allocation.number(&owner("shop", number), |_| true);
+    assert_eq!([ask(0), ask(1)], [Some(3), Some(4)]);
+}
+
+/// Failure story T369: what leaves is bounded by itself. A rollout that replaced all ports of a namespace
+/// found no room while the connections of the previous ones lasted.
+#[test]
+fn t369_a_namespace_near_its_bound_that_replaces_all_its_ports_has_all_new_ones_served() {
+    const FIRST: [(&str, u8); 4] = [("shop/a", 1), ("shop/b", 2), ("shop/c", 3), ("shop/d", 4)];
+    const SECOND: [(&str, u8); 4] = [("shop/e", 5), ("shop/f", 6), ("shop/g", 7), ("shop/h", 8)];
+    const THIRD: [(&str, u8); 1] = [("shop/i", 9)];
+    // As long as it lasts, no connection ends.
+    let next = |names: &[(&str, u8)], from: &Rendered<Rules>| {
+        let dataplane = services(names, Scheduler::RoundRobin);
+        let missing = MissingSchedulers::default();
+        let rules = render(Family::Ipv4, &dataplane, from, &missing);
+        Rendered { dataplane, rules }
+    };
+    let first = next(&FIRST, &at_most(8));
+    assert_eq!(unserved(&first.rules), [""; 0], "all that it may have");
+
+    let at_once = next(&SECOND, &first);
+    assert_eq!(unserved(&at_once.rules), [""; 0]);
+    let mut one_by_one = first;
+    for replaced in 1..=4 {
+        let names = [&SECOND[..replaced], &FIRST[replaced..]].concat();
+        one_by_one = next(&names, &one_by_one);
+        assert_eq!(unserved(&one_by_one.rules), [""; 0]);
+    }
+    for mut second in [at_once, one_by_one] {
+        assert!((5..=8).all(|number| is_served(&second.rules, number)));
+        let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
+        assert_eq!(unserved(&third.rules), ["shop/i"], "as much again leaves");
+        second.rules.allocation.set_leaving(Leaving::of([1]));
+        let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
+        assert_eq!(unserved(&third.rules), [""; 0]);
+    }
+}
+
+/// Failure story T369: where endpoints of a hash change, another virtual server takes the place, and the
+/// previous one leaves with its connections. A tenant whose endpoints changed again and again had as many
+/// as there are marks.
+#[test]
+fn t369_a_hash_changes_where_it_is_once_too_many_virtual_servers_leave() {
+    const ALL: [(&str, u8); 1] = [("tenant/web", 1)];
+    let with = |endpoint: &str, from: &Rendered<Rules>| {
+        let dataplane = services_at(endpoint, &ALL, Scheduler::Maglev);
+        let missing = MissingSchedulers::default();
+        let rules = render(Family::Ipv4, &dataplane, from, &missing);
+        Rendered { dataplane, rules }
+    };
+    let mut held = with("10.0.2.5:80", &at_most(2));
+    let mut marks = BTreeSet::new();
+    for last in 6..20 {
+        held = with(&format!("10.0.2.{last}:80"), &held);
+        marks.extend(held.rules.marks(&frontend(1)));
+        let targets = held.rules.targets(&frontend(1)).into_iter();
+        let targets: Vec<_> = targets.map(|target| target.address.to_string()).collect();
+        assert_eq!(targets, [format!("10.0.2.{last}")]);
+    }
+    assert_eq!(
+        marks.len(),
+        1,
+        "the second of the two that a namespace may have here"
+    );
+    held.rules.allocation.set_leaving(Leaving::default());
+    let after = with("10.0.2.5:80", &held).rules;
+    assert!(
+        after.marks(&frontend(1)).is_disjoint(&marks),
+        "there is room again"
+    );
 }
 
 /// A kernel that held `rules` when another program removed all tables, as an agent reads it that

@@ -20,7 +20,7 @@ use netlink::ipvs::{Destinations, Operation, VirtualServerKey, Weight};
 
 use super::recovery::{of_reading_servers, of_servers};
 use super::{Connection, Ipvs};
-use crate::allocation::number_of;
+use crate::allocation::{Leaving, number_of};
 use crate::diff::{Departure, Extent};
 use crate::layout::MARKS;
 use crate::rules::{Server, destination};
@@ -32,7 +32,11 @@ pub(super) const REMOVED_AT_ONCE: usize = 1_000;
 
 /// The draining destinations of one family.
 #[derive(Debug, Default)]
-pub(super) struct Draining(BTreeMap<VirtualServerKey, DrainingServer>);
+pub(super) struct Draining {
+    servers: BTreeMap<VirtualServerKey, DrainingServer>,
+    /// Those of [`Extent::Whole`]. Each rendering asks for them.
+    leaving: Leaving,
+}
 
 /// The draining destinations of one virtual server.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ impl Draining {
                 .map(|(address, limit)| (address, limit.and_then(|limit| now.checked_add(limit))))
                 .collect();
             // It also leaves where a virtual server of the Service was replaced before.
-            let siblings = self.0.values_mut();
+            let siblings = self.servers.values_mut();
             for sibling in siblings.filter(|sibling| owner.is_some() && sibling.owner == owner) {
                 for (address, deadline) in &deadlines {
                     if let Some(held) = sibling.destinations.get_mut(address) {
@@ -64,12 +68,17 @@ impl Draining {
                     }
                 }
             }
-            let server = self.0.entry(key).or_insert_with(|| DrainingServer {
+            let server = self.servers.entry(key).or_insert_with(|| DrainingServer {
                 destinations: BTreeMap::new(),
                 owner,
                 extent: departure.extent,
             });
             server.extent = server.extent.max(departure.extent);
+            if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
+                let owner = server.owner.as_ref();
+                self.leaving
+                    .add(number, owner.map(|owner| &owner.service.namespace));
+            }
             for (address, deadline) in deadlines {
                 server.destinations.entry(address).or_insert(deadline);
                 operations.push(Operation::SetDestination {
@@ -84,7 +93,7 @@ impl Draining {
 
     /// Whether the deadline of any has passed.
     pub(super) fn has_overdue(&self, now: Instant) -> bool {
-        let servers = self.0.values();
+        let servers = self.servers.values();
         let mut deadlines = servers.flat_map(|server| server.destinations.values().flatten());
         deadlines.any(|deadline| *deadline <= now)
     }
@@ -105,14 +114,14 @@ impl Draining {
                     destination,
                 }),
                 Operation::AddVirtualServer { key, .. } => {
-                    // Marks are reused after all others, so this is rare.
-                    if self.0.remove(&key).is_some() {
+                    // No rendering gives out such a mark. The kernel would refuse a second one.
+                    if self.remove(key) {
                         taken.push(Operation::RemoveVirtualServer { key });
                     }
                     taken.push(operation);
                 }
                 Operation::RemoveVirtualServer { key } => {
-                    self.0.remove(&key);
+                    self.remove(key);
                     taken.push(operation);
                 }
                 Operation::RemoveDestination { key, address } => {
@@ -127,18 +136,28 @@ impl Draining {
         taken
     }
 
+    /// Forgets a virtual server. Returns whether it was draining.
+    fn remove(&mut self, key: VirtualServerKey) -> bool {
+        if let Some(number) = number_of(key.mark.value()) {
+            self.leaving.remove(number);
+        }
+        self.servers.remove(&key).is_some()
+    }
+
     /// Whether `address` was draining; it is not any more.
     fn forget(&mut self, key: VirtualServerKey, address: SocketAddr) -> bool {
-        let server = self.0.get_mut(&key);
+        let server = self.servers.get_mut(&key);
         server.is_some_and(|server| server.destinations.remove(&address).is_some())
     }
 
     /// Removes from `servers` what is draining. Forgets what another program has removed, or has
     /// given another weight: that is drift.
     pub(super) fn hide(&mut self, family: Family, servers: &mut BTreeMap<u32, Arc<Server>>) {
-        self.0.retain(|key, draining| {
+        let mut gone = Vec::new();
+        self.servers.retain(|key, draining| {
             let number = number_of(key.mark.value());
             let Some(server) = number.and_then(|number| servers.get_mut(&number)) else {
+                gone.extend(number);
                 return key.family != family;
             };
             let held = Arc::make_mut(server);
@@ -154,14 +173,24 @@ impl Draining {
             if let Some(number) = number.filter(|_| is_hidden) {
                 servers.remove(&number);
             }
-            is_hidden || !draining.destinations.is_empty()
+            let stays = is_hidden || !draining.destinations.is_empty();
+            gone.extend(number.filter(|_| !stays));
+            stays
         });
+        for number in gone {
+            self.leaving.remove(number);
+        }
+    }
+
+    /// The virtual servers of [`Extent::Whole`].
+    pub(super) fn leaving(&self) -> &Leaving {
+        &self.leaving
     }
 
     /// The Service port of a virtual server that has draining destinations, if it is known.
     pub(super) fn owner(&self, family: Family, number: u32) -> Option<ServicePortName> {
         let mark = MARKS.mark(number)?;
-        self.0
+        self.servers
             .get(&VirtualServerKey { family, mark })?
             .owner
             .clone()
@@ -169,15 +198,19 @@ impl Draining {
 
     /// The virtual servers that have draining destinations.
     pub(super) fn keys(&self) -> Vec<VirtualServerKey> {
-        self.0.keys().copied().collect()
+        self.servers.keys().copied().collect()
     }
 
     /// Forgets the destinations that `found` shows without connections, and those whose deadline
     /// has passed: [`REMOVED_AT_ONCE`] of them. Returns the operations that remove them.
-    fn end(&mut self, found: &[(VirtualServerKey, Destinations)], now: Instant) -> Vec<Operation> {
+    pub(super) fn end(
+        &mut self,
+        found: &[(VirtualServerKey, Destinations)],
+        now: Instant,
+    ) -> Vec<Operation> {
         let (mut operations, mut removed) = (Vec::new(), 0);
         for (key, listed) in found {
-            let Some(draining) = self.0.get_mut(key) else {
+            let Some(draining) = self.servers.get_mut(key) else {
                 continue;
             };
             draining.destinations.retain(|address, deadline| {
@@ -206,7 +239,7 @@ impl Draining {
             if draining.extent == Extent::Whole {
                 operations.push(Operation::RemoveVirtualServer { key: *key });
             }
-            self.0.remove(key);
+            self.remove(*key);
         }
         operations
     }

@@ -18,7 +18,7 @@ use nftables_model::{name, recovery_of_reading};
 use super::draining::{Draining, REMOVED_AT_ONCE};
 use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use super::{Connection, Holding, Ipvs};
-use crate::allocation::number_of;
+use crate::allocation::{Leaving, number_of};
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
 
@@ -93,7 +93,9 @@ impl Ipvs {
                 let found = found.map_err(unread)?;
                 let numbers = found.iter();
                 let numbers = numbers.filter_map(|(key, _)| number_of(key.mark.value()));
-                self.last_observed = numbers.max().unwrap_or(0);
+                self.last_observed = numbers.clone().max().unwrap_or(0);
+                // The end may fail from here on, and the mode return before it succeeds.
+                self.ending = Leaving::of(numbers);
                 let remains = remains(&found);
                 if remains == Remains::Nothing {
                     let first = first_removals(&found);
@@ -131,8 +133,11 @@ impl Ipvs {
     /// Removes it unconditionally. Writes nothing if nothing exists.
     pub(super) fn commit_end(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
         let stays = lasting(self.commit_without(connection, ENDING_TABLE))?;
-        self.draining = Draining::default();
         let removed = self.commit_without_servers(connection);
+        if removed.is_ok() {
+            self.draining = Draining::default();
+            self.ending = Leaving::default();
+        }
         stays.map_or(removed, Err)
     }
 

@@ -1,3 +1,5 @@
+mod tenants;
+
 use dataplane::compile;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
@@ -21,6 +23,10 @@ fn a_mode_that_returns_numbers_its_virtual_servers_after_those_that_end() {
     assert_eq!(numbers(&backend, &nothing), [1]);
     backend.last_observed = 7;
     assert_eq!(numbers(&backend, &nothing), [8]);
+    // Failure story T369, where the numbers have come round.
+    backend.ending = Leaving::of([8, 9]);
+    assert_eq!(numbers(&backend, &nothing), [10]);
+    backend.ending = Leaving::default();
     let before = Rendered {
         rules: backend.render(&desired, &nothing),
         dataplane: desired.clone(),

@@ -78,6 +78,37 @@ fn print(operations: &[Operation]) -> Vec<String> {
     operations.iter().map(Operation::to_string).collect()
 }
 
+/// Failure story T369.
+#[test]
+fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    draining.begin(vec![departure(&[at(1)], Extent::Part)], now);
+    assert_eq!(draining.leaving(), &Leaving::default(), "it serves");
+    let mut expected = Leaving::default();
+    expected.add(NUMBER, Some(&"shop".into()));
+    let leaves = |draining: &mut Draining| {
+        draining.begin(vec![departure(&[at(2)], Extent::Whole)], now);
+        assert_eq!(draining.leaving(), &expected);
+    };
+    leaves(&mut draining);
+    draining.end(&found(&[(at(1), 0, 0), (at(2), 0, 1)]), now);
+    assert_eq!(draining.leaving(), &expected);
+    draining.end(&found(&[(at(2), 0, 0)]), now);
+    assert_eq!(draining.leaving(), &Leaving::default());
+    leaves(&mut draining);
+    assert_eq!(hide(&mut draining, &[(at(2), 0)]), None);
+    assert_eq!(draining.leaving(), &expected);
+    draining.hide(Family::Ipv4, &mut BTreeMap::new());
+    assert_eq!(
+        draining.leaving(),
+        &Leaving::default(),
+        "removed by another program"
+    );
+    leaves(&mut draining);
+    draining.resume(vec![Operation::RemoveVirtualServer { key: key() }]);
+    assert_eq!(draining.leaving(), &Leaving::default());
+}
+
 #[test]
 fn a_destination_is_removed_when_its_last_connection_has_ended() {
     let (mut draining, now) = (Draining::default(), Instant::now());

@@ -1,0 +1,137 @@
+//! How much of what virtual servers take a namespace may have: of those that serve, and of those that
+//! have no owner any more and stay until their connections end.
+
+use std::sync::Arc;
+
+use dataplane::PersistentMap;
+
+/// How much of something each namespace has, and all together. Copies share what they have in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    by_namespace: PersistentMap<Arc<str>, usize>,
+    /// With what is of no known namespace.
+    all: usize,
+}
+
+/// What those that serve have of something, and how much of it they may have.
+#[derive(Debug, Clone)]
+pub(super) struct Bound {
+    pub(super) serving: Shares,
+    pub(super) most: usize,
+}
+
+/// Virtual servers without an owner that the kernel has. Their numbers are not free: another owner
+/// would end their connections. Each change of it, and each copy, costs the same however many there
+/// are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    /// Each with the namespace of its Service, if it is known.
+    numbers: PersistentMap<u32, Option<Arc<str>>>,
+    servers: Shares,
+}
+
+// === impl Shares ===
+
+impl Shares {
+    fn of(&self, namespace: &Arc<str>) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or(0)
+    }
+
+    pub(super) fn add(&mut self, namespace: Option<&Arc<str>>, count: usize) {
+        self.all += count;
+        if let Some(namespace) = namespace.filter(|_| count > 0) {
+            let sum = self.of(namespace) + count;
+            self.by_namespace.insert(Arc::clone(namespace), sum);
+        }
+    }
+
+    pub(super) fn subtract(&mut self, namespace: Option<&Arc<str>>, count: usize) {
+        self.all = self.all.saturating_sub(count);
+        let Some(namespace) = namespace else {
+            return;
+        };
+        match self.of(namespace).saturating_sub(count) {
+            0 => drop(self.by_namespace.remove(namespace)),
+            sum => drop(self.by_namespace.insert(Arc::clone(namespace), sum)),
+        }
+    }
+}
+
+// === impl Bound ===
+
+impl Bound {
+    pub(super) fn new(most: usize) -> Bound {
+        Bound {
+            serving: Shares::default(),
+            most,
+        }
+    }
+
+    /// Whether `namespace` may have so much more that serves: it has no more than it leaves for others,
+    /// so that no namespace takes all.
+    pub(super) fn admits(&self, namespace: &Arc<str>, more: usize, leaving: &Shares) -> bool {
+        let left = self.most.saturating_sub(self.serving.all);
+        let is_admitted = self.serving.of(namespace) + more <= left;
+        more == 0 || is_admitted && self.admits_beside(namespace, more, leaving)
+    }
+
+    /// Whether `namespace` may have so much more beside what serves and what leaves: of twice as much as
+    /// may serve, it has no more than it leaves for others. So all that it has may be replaced at once.
+    pub(super) fn admits_beside(
+        &self,
+        namespace: &Arc<str>,
+        more: usize,
+        leaving: &Shares,
+    ) -> bool {
+        let left = (2 * self.most).saturating_sub(self.serving.all + leaving.all);
+        more == 0 || self.serving.of(namespace) + leaving.of(namespace) + more <= left
+    }
+}
+
+// === impl Leaving ===
+
+impl Leaving {
+    /// These numbers, of unknown namespaces.
+    pub(crate) fn of(numbers: impl IntoIterator<Item = u32>) -> Leaving {
+        let mut leaving = Leaving::default();
+        for number in numbers {
+            leaving.add(number, None);
+        }
+        leaving
+    }
+
+    pub(super) fn servers(&self) -> &Shares {
+        &self.servers
+    }
+
+    pub(super) fn contains(&self, number: u32) -> bool {
+        self.numbers.get(&number).is_some()
+    }
+
+    /// Whether any of `before` is gone. What came meanwhile was in `before`, too.
+    pub(super) fn is_less_than(&self, before: &Leaving) -> bool {
+        self.numbers.len() < before.numbers.len()
+    }
+
+    /// Adds a virtual server, unless it is there.
+    pub(crate) fn add(&mut self, number: u32, namespace: Option<&Arc<str>>) {
+        if !self.contains(number) {
+            self.servers.add(namespace, 1);
+            self.numbers.insert(number, namespace.cloned());
+        }
+    }
+
+    /// Removes a virtual server, if it is there.
+    pub(crate) fn remove(&mut self, number: u32) {
+        if let Some(namespace) = self.numbers.remove(&number) {
+            self.servers.subtract(namespace.as_ref(), 1);
+        }
+    }
+
+    /// Adds all of `others`.
+    pub(crate) fn extend(&mut self, others: &Leaving) {
+        for (number, namespace) in others.numbers.iter() {
+            self.add(*number, namespace.as_ref());
+        }
+    }
+}
