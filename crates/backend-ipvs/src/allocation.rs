@@ -13,6 +13,7 @@ pub(crate) use self::bounds::Leaving;
 use crate::layout::{MARKED_MASK, MARKS, SetName};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
+use crate::scheduler_tables::{self, Pages, table_of};
 
 /// How many numbers there are. Number 0 has no virtual server.
 const NUMBERS: u32 = !MARKED_MASK - 1;
@@ -24,14 +25,24 @@ const MOST_OWNERS: usize = NUMBERS as usize / 2;
 /// packets of its previous owner are gone, and not before the virtual server of that owner is.
 #[derive(Debug, Clone)]
 pub(crate) struct Allocation {
-    owners: PersistentMap<Owner, u32>,
+    owners: PersistentMap<Owner, Held>,
     /// How many owners there are and may be.
     servers: Bound,
+    /// The tables of their schedulers, in [`Pages`].
+    tables: Bound,
     leaving: Leaving,
     /// The number that was assigned last.
     last: u32,
-    /// Whether any number was released, or a virtual server is gone, since the last one was refused.
+    /// Whether any number or table was released, or a virtual server is gone, since the last one was
+    /// refused.
     has_more_room: bool,
+}
+
+/// What an owner has.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    number: u32,
+    table: Pages,
 }
 
 /// The owners of marks as read from the kernel, or as they are remembered.
@@ -47,10 +58,12 @@ impl Allocation {
         let mut leaving = rules.allocation.leaving.clone();
         for (number, server) in rules.servers.iter() {
             let owner = server.owner.as_ref();
-            leaving.add(*number, owner.map(|owner| &owner.service.namespace));
+            let namespace = owner.map(|owner| &owner.service.namespace);
+            leaving.add(*number, table_of(&server.server.scheduler), namespace);
         }
         Allocation {
             servers: Bound::new(rules.allocation.servers.most),
+            tables: Bound::new(rules.allocation.tables.most),
             leaving,
             ..Allocation::after(match rules.allocation.last {
                 0 => numbers.max().unwrap_or(0),
@@ -75,26 +88,33 @@ impl Allocation {
 
     /// The number of `owner`.
     pub(crate) fn get(&self, owner: &Owner) -> Option<u32> {
-        self.owners.get(owner).copied()
+        self.owners.get(owner).map(|held| held.number)
     }
 
-    /// Gives `owner` the number that it had before, unless it has one.
-    pub(crate) fn keep(&mut self, owner: &Owner, number: u32) {
+    /// Gives `owner` the number that it had before, with such a table, unless it has one.
+    pub(crate) fn keep(&mut self, owner: &Owner, number: u32, table: Pages) {
         if self.owners.get(owner).is_none() {
-            self.owners.insert(owner.clone(), number);
-            let namespace = &owner.port.service.namespace;
-            self.servers.serving.add(Some(namespace), 1);
+            self.owners.insert(owner.clone(), Held { number, table });
+            let namespace = Some(&owner.port.service.namespace);
+            self.servers.serving.add(namespace, 1);
+            self.tables.serving.add(namespace, table.0);
             self.leaving.remove(number);
         }
     }
 
-    /// Releases and returns the number of `owner`. Its virtual server leaves if the kernel `has` it.
-    pub(crate) fn release(&mut self, owner: &Owner, has: impl Fn(u32) -> bool) -> Option<u32> {
-        let number = self.owners.remove(owner)?;
-        let namespace = &owner.port.service.namespace;
-        self.servers.serving.subtract(Some(namespace), 1);
-        if has(number) {
-            self.leaving.add(number, Some(namespace));
+    /// Releases and returns the number of `owner`. Its virtual server leaves, with its table of
+    /// `tables`, if the kernel has it.
+    pub(crate) fn release(
+        &mut self,
+        owner: &Owner,
+        tables: impl Fn(u32) -> Option<Pages>,
+    ) -> Option<u32> {
+        let Held { number, table } = self.owners.remove(owner)?;
+        let namespace = Some(&owner.port.service.namespace);
+        self.servers.serving.subtract(namespace, 1);
+        self.tables.serving.subtract(namespace, table.0);
+        if let Some(table) = tables(number) {
+            self.leaving.add(number, table, namespace);
         }
         self.has_more_room = true;
         Some(number)
@@ -110,35 +130,72 @@ impl Allocation {
             return None;
         }
         let number = self.next(is_free)?;
-        self.keep(owner, number);
+        self.keep(owner, number, Pages::default());
         Some(number)
     }
 
     /// Gives `owner` another number that `is_free`, and returns the previous one, whose virtual server
-    /// leaves if the kernel `has` it. Returns `None` if there is no room for both, or no number is left.
+    /// leaves, with its table of `tables`, if the kernel has it. Returns `None` if there is no room for
+    /// both, or no number is left.
     pub(crate) fn renew(
         &mut self,
         owner: &Owner,
-        has: impl Fn(u32) -> bool,
+        tables: impl Fn(u32) -> Option<Pages>,
         is_free: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let before = self.get(owner)?;
+        let before = *self.owners.get(owner)?;
         let namespace = &owner.port.service.namespace;
-        let leaving = self.leaving.servers();
-        if has(before) && !self.servers.admits_beside(namespace, 1, leaving) {
+        let leaves = tables(before.number);
+        if let Some(table) = leaves
+            && !self.admits_beside(namespace, table)
+        {
             return None;
         }
         let number = self.next(is_free)?;
-        self.owners.insert(owner.clone(), number);
-        if has(before) {
-            self.leaving.add(before, Some(namespace));
+        self.owners.insert(owner.clone(), Held { number, ..before });
+        if let Some(table) = leaves {
+            self.leaving.add(before.number, table, Some(namespace));
         }
-        Some(before)
+        Some(before.number)
+    }
+
+    /// Gives the virtual server of `owner` such a table.
+    pub(crate) fn set_table(&mut self, owner: &Owner, table: Pages) {
+        let Some(held) = self.owners.get(owner).copied() else {
+            return;
+        };
+        if held.table != table {
+            let namespace = Some(&owner.port.service.namespace);
+            self.tables.serving.subtract(namespace, held.table.0);
+            self.tables.serving.add(namespace, table.0);
+            self.has_more_room |= table < held.table;
+            self.owners.insert(owner.clone(), Held { table, ..held });
+        }
+    }
+
+    /// How much more the virtual server of `owner` takes with such a table.
+    pub(crate) fn growth(&self, owner: &Owner, table: Pages) -> Pages {
+        let held = self.owners.get(owner).map_or(0, |held| held.table.0);
+        Pages(table.0.saturating_sub(held))
     }
 
     /// Whether there is room for another owner in `namespace`.
     pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
         self.servers.admits(namespace, 1, self.leaving.servers())
+    }
+
+    /// Whether there is room for tables in `namespace` to grow by so much.
+    pub(crate) fn admits_table(&self, namespace: &Arc<str>, growth: Pages) -> bool {
+        let leaving = self.leaving.tables();
+        self.tables.admits(namespace, growth.0, leaving)
+    }
+
+    /// Whether there is room for another virtual server in `namespace` beside one that leaves with such
+    /// a table.
+    fn admits_beside(&self, namespace: &Arc<str>, table: Pages) -> bool {
+        let (servers, tables) = (self.leaving.servers(), self.leaving.tables());
+        self.servers.admits_beside(namespace, 1, servers)
+            && self.tables.admits_beside(namespace, table.0, tables)
     }
 
     /// Whether whoever was refused a number may ask again. Answers once.
@@ -160,6 +217,7 @@ impl Default for Allocation {
         Allocation {
             owners: PersistentMap::default(),
             servers: Bound::new(MOST_OWNERS),
+            tables: Bound::new(scheduler_tables::MOST.0),
             leaving: Leaving::default(),
             last: 0,
             has_more_room: false,

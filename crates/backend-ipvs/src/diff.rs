@@ -28,6 +28,7 @@ use crate::chains::REFUSE_UNTAKEN;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 use crate::rules::{Rules, Server};
+use crate::scheduler_tables::{Pages, table_of};
 use crate::table_diff;
 
 /// Steps in order.
@@ -66,6 +67,8 @@ pub struct Departure {
     /// Each with how long its connections may last; `None` for as long as they do.
     pub(crate) destinations: Vec<(SocketAddr, Option<Duration>)>,
     pub(crate) extent: Extent,
+    /// The table of its scheduler.
+    pub(crate) table: Pages,
 }
 
 /// Whether a virtual server leaves with its destinations.
@@ -91,7 +94,9 @@ enum Place {
 /// Operations on virtual servers.
 #[derive(Default)]
 struct Servers {
-    /// Additions of virtual servers and changes to existing ones. They can come first: a new
+    /// Changes to schedulers that need smaller tables. They come before all that needs larger ones.
+    shrinking: Vec<Operation>,
+    /// Additions of virtual servers and other changes to existing ones. They can come first: a new
     /// frontend then finds no destination that is about to be removed.
     first: Vec<Operation>,
     /// Destinations that leave virtual servers which stay.
@@ -134,7 +139,7 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
     let steps = timeouts.into_iter().chain(delivery(Place::First));
     Change {
         steps: steps
-            .chain(operations(servers.first))
+            .chain(operations([servers.shrinking, servers.first].concat()))
             .chain(departures(servers.departures))
             .chain(table.into_iter().map(Step::Table))
             .chain(delivery(Place::BehindTable))
@@ -217,6 +222,7 @@ impl Servers {
                             owner: before.owner.clone(),
                             destinations: addresses.map(|at| (*at, limit(at))).collect(),
                             extent: Extent::Whole,
+                            table: table_of(&before.server.scheduler),
                         });
                     }
                 }
@@ -228,9 +234,12 @@ impl Servers {
                     .first
                     .push(Operation::AddVirtualServer { key, server }),
                 Some(before) if before.server != after.server => {
-                    servers
-                        .first
-                        .push(Operation::SetVirtualServer { key, server });
+                    let [from, to] = [before, after].map(|held| table_of(&held.server.scheduler));
+                    let operations = match to < from {
+                        true => &mut servers.shrinking,
+                        false => &mut servers.first,
+                    };
+                    operations.push(Operation::SetVirtualServer { key, server });
                 }
                 Some(_) => {}
             }
@@ -269,6 +278,7 @@ impl Servers {
                     owner: after.owner.clone(),
                     destinations: gone.map(|at| (at, desired.drain_limit)).collect(),
                     extent: Extent::Part,
+                    table: table_of(&after.server.scheduler),
                 });
                 continue;
             }

@@ -43,6 +43,7 @@ use crate::idle::{IdleTimeouts, affected_by_timeouts};
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
 use crate::rules::{Figures, Rules, Server};
+use crate::scheduler_tables::{self, table_of};
 use crate::table_diff::halves;
 
 /// The most elements that one sync writes of a change, in addition to as many destinations.
@@ -264,7 +265,9 @@ impl Backend for Ipvs {
         let is_ending = is_ending || self.holding == Holding::Ending;
         if is_ending && !table.exists {
             self.last_observed = last;
-            self.ending = Leaving::of(servers.into_keys());
+            let servers = servers.into_iter();
+            let tables = servers.map(|(number, held)| (number, table_of(&held.server.scheduler)));
+            self.ending = Leaving::of(tables);
             self.holding = Holding::Ending;
             self.owners = Elements::new();
             return Ok(Rules::default());
@@ -505,7 +508,9 @@ impl Backend for Ipvs {
                       namespace takes no more than it leaves for others"
                         .into(),
             };
-        unmarked.map(unsupported_field).collect()
+        let unmarked = unmarked.map(unsupported_field);
+        let without_table = scheduler_tables::without_table(&rules.without_table);
+        unmarked.chain(without_table).collect()
     }
 }
 

@@ -44,6 +44,7 @@ mod plan;
 mod render;
 mod replay;
 mod rules;
+mod scheduler_tables;
 mod simulate;
 mod table_diff;
 

@@ -23,14 +23,20 @@ impl MissingSchedulers {
     /// The scheduler of a virtual server whose Service asks for `asked`: the nearest that is not
     /// known to be missing.
     pub(crate) fn used(&self, asked: Scheduler) -> Scheduler {
+        self.used_of(asked, |_| true)
+    }
+
+    /// The same, of those that `are_usable`.
+    pub(crate) fn used_of(
+        &self,
+        asked: Scheduler,
+        are_usable: impl Fn(Scheduler) -> bool,
+    ) -> Scheduler {
         // The compiler has replaced schedulers that IPVS lacks, unless it compiled for another
         // mechanism.
         let asked = asked.nearest_in(Mechanism::Ipvs);
-        if !self.contains(asked) {
-            return asked;
-        }
-        let mut nearest = nearest(asked).iter().copied();
-        let found = nearest.find(|scheduler| !self.contains(*scheduler));
+        let mut all = [asked].into_iter().chain(nearest(asked).iter().copied());
+        let found = all.find(|scheduler| !self.contains(*scheduler) && are_usable(*scheduler));
         found.unwrap_or(Scheduler::RoundRobin)
     }
 }

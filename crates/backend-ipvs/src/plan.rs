@@ -41,6 +41,8 @@ pub(crate) enum Scope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VirtualServerSpec {
     pub(crate) server: VirtualServer,
+    /// The scheduler that the Service asks for.
+    pub(crate) asked: Scheduler,
     /// The endpoints for new connections.
     pub(crate) chosen: Arc<[Target]>,
     /// The endpoints that may keep existing connections.
@@ -216,6 +218,7 @@ impl ServicePlan {
     ) -> Owner {
         let need = VirtualServerSpec {
             server: server.clone(),
+            asked: frontend.scheduler,
             chosen: Arc::clone(targets),
             serving: Arc::clone(&frontend.serving),
             remembered: match frontend.affinity {
@@ -243,7 +246,7 @@ impl ServicePlan {
 
 /// The scheduler and its flags. If a hash selects a draining endpoint, it falls back to another
 /// one.
-fn virtual_server(scheduler: Scheduler) -> VirtualServer {
+pub(crate) fn virtual_server(scheduler: Scheduler) -> VirtualServer {
     VirtualServer {
         scheduler: scheduler_name(scheduler),
         flags: match scheduler.basis() {

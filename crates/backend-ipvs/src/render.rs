@@ -26,6 +26,7 @@ use crate::layout::{MARKS, SetName, fields_of};
 use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
 use crate::rules::{Rules, Server, lead};
+use crate::scheduler_tables::WithoutTable;
 
 /// Whether something is added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,12 +184,12 @@ impl<'a> Draft<'a> {
     ) {
         let (family, missing) = (self.family, self.rules.missing_schedulers.clone());
         let plan = |service| (service, ServicePlan::of(desired, service, family, &missing));
-        let plans: Vec<_> = services.iter().map(plan).collect();
+        let mut plans: Vec<_> = services.iter().map(plan).collect();
         if let Some(found) = &mut self.found {
             found.adopt(self.near, plans.iter().map(|(_, plan)| plan));
         }
-        self.place_plans(before, &plans);
-        // Services without a mark may find some now. One at a time: a mark that is left is for one
+        self.place_plans(before, &mut plans);
+        // Services without a mark or table may find some now. One at a time: what is left is for one
         // of them, and the others need not be planned again.
         if !self.rules.allocation.take_more_room() {
             return;
@@ -197,25 +198,39 @@ impl<'a> Draft<'a> {
         for (service, _) in unmarked.iter() {
             if self.rules.allocation.admits(&service.namespace) && !services.contains(service) {
                 let new = ServicePlan::of(desired, service, family, &missing);
-                self.place_plans(before, &[(service, new)]);
+                self.place_plans(before, &mut [(service, new)]);
+            }
+        }
+        let without_table = self.rules.without_table.clone();
+        for (service, waiting) in without_table.iter() {
+            let allocation = &self.rules.allocation;
+            let is_admitted =
+                allocation.admits_table(&service.namespace, waiting.replacement.growth);
+            if is_admitted && !services.contains(service) {
+                let new = ServicePlan::of(desired, service, family, &missing);
+                self.place_plans(before, &mut [(service, new)]);
             }
         }
     }
 
     /// Gives what `plans` need their marks, virtual servers and elements, and removes what their
     /// Services no longer need.
-    fn place_plans(&mut self, before: &Dataplane, plans: &[(&ServiceKey, ServicePlan)]) {
-        for (service, new) in plans {
+    fn place_plans(&mut self, before: &Dataplane, plans: &mut [(&ServiceKey, ServicePlan)]) {
+        for (service, new) in plans.iter() {
             self.release(before, service, new);
         }
         let replaced = self.keep_marks(plans);
         for (service, new) in plans {
             let mut numbers = BTreeMap::new();
-            for (owner, need) in &new.needs {
+            let mut replacements = BTreeMap::new();
+            for (owner, need) in &mut new.needs {
                 let Some(number) = self.number(owner) else {
                     continue;
                 };
                 numbers.insert(owner, number);
+                if let Some(replacement) = self.fit(owner, need) {
+                    replacements.insert(owner, replacement);
+                }
                 let before = self.near.servers.get(&number);
                 let server = Server {
                     server: need.server.clone(),
@@ -233,13 +248,26 @@ impl<'a> Draft<'a> {
                 let hash = ElementData::Value(owner.hash());
                 self.put(SetName::Owners, key, Some(hash));
             }
-            let is_short = |plan: &&FrontendPlan| {
-                let mut owners = plan.leads.iter().map(|(_, owner)| owner);
-                owners.any(|owner| !numbers.contains_key(owner))
+            let first = |is_so: &dyn Fn(&Owner) -> bool| {
+                let leads = |plan: &&FrontendPlan| plan.leads.iter().any(|(_, owner)| is_so(owner));
+                new.frontends.iter().find(leads).map(|plan| plan.key)
             };
-            match new.frontends.iter().find(is_short) {
-                Some(first) => self.rules.unmarked.ensure((*service).clone(), first.key),
+            match first(&|owner| !numbers.contains_key(owner)) {
+                Some(frontend) => self.rules.unmarked.ensure((*service).clone(), frontend),
                 None => drop(self.rules.unmarked.remove(service)),
+            }
+            // The one that waits for least may get it first.
+            let least = replacements.values().min_by_key(|one| one.growth);
+            let frontend = first(&|owner| replacements.contains_key(owner));
+            match frontend.zip(least.copied()) {
+                Some((frontend, replacement)) => {
+                    let held = WithoutTable {
+                        frontend,
+                        replacement,
+                    };
+                    self.rules.without_table.ensure((*service).clone(), held);
+                }
+                None => drop(self.rules.without_table.remove(service)),
             }
             for plan in &new.frontends {
                 let before = before.frontends().get(&plan.key);
@@ -268,9 +296,8 @@ impl<'a> Draft<'a> {
 
     /// Removes the mark and the virtual server of `owner`.
     fn forget(&mut self, owner: &Owner) {
-        let near = &self.near.servers;
-        let has = |number: u32| near.get(&number).is_some();
-        if let Some(number) = self.rules.allocation.release(owner, has) {
+        let tables = |number| self.near.table_of(number);
+        if let Some(number) = self.rules.allocation.release(owner, tables) {
             self.remove_server(number);
         }
     }

@@ -24,6 +24,7 @@ use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 use crate::missing_schedulers::MissingSchedulers;
+use crate::scheduler_tables::{Pages, WithoutTable, table_of};
 
 /// How many virtual servers of other programs a message names.
 const FOREIGN_NAMED: usize = 8;
@@ -42,6 +43,9 @@ pub struct Rules {
     /// The Services for which no mark was left, each with its first frontend without one. Not stored
     /// in the kernel.
     pub(crate) unmarked: PersistentMap<ServiceKey, FrontendKey>,
+    /// The Services with other schedulers than those that they ask for, for want of room for the tables.
+    /// Not stored in the kernel.
+    pub(crate) without_table: PersistentMap<ServiceKey, WithoutTable>,
     /// The number of virtual servers in each affinity group. Derived from them; determines the
     /// table.
     pub(crate) affinity_groups: Arc<BTreeMap<AffinityGroup, usize>>,
@@ -113,6 +117,12 @@ impl Rules {
         numbers
             .filter_map(|number| Some(MARKS.mark(number)?.value()))
             .collect()
+    }
+
+    /// The table of a virtual server's scheduler, if the virtual server exists.
+    pub(crate) fn table_of(&self, number: u32) -> Option<Pages> {
+        let server = self.servers.get(&number)?;
+        Some(table_of(&server.server.scheduler))
     }
 
     /// The numbers of the virtual servers that a frontend leads to.
@@ -209,6 +219,7 @@ impl PartialEq for Rules {
             delivery,
             allocation: _,
             unmarked: _,
+            without_table: _,
             affinity_groups: _,
             idle,
             drain_limit: _,

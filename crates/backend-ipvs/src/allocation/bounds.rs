@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use dataplane::PersistentMap;
 
+use crate::scheduler_tables::Pages;
+
 /// How much of something each namespace has, and all together. Copies share what they have in common.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
@@ -25,9 +27,18 @@ pub(super) struct Bound {
 /// are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaving {
-    /// Each with the namespace of its Service, if it is known.
-    numbers: PersistentMap<u32, Option<Arc<str>>>,
+    numbers: PersistentMap<u32, Left>,
     servers: Shares,
+    /// In [`Pages`].
+    tables: Shares,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Left {
+    /// The namespace of its Service, if it is known.
+    namespace: Option<Arc<str>>,
+    table: Pages,
 }
 
 // === impl Shares ===
@@ -92,16 +103,20 @@ impl Bound {
 
 impl Leaving {
     /// These numbers, of unknown namespaces.
-    pub(crate) fn of(numbers: impl IntoIterator<Item = u32>) -> Leaving {
+    pub(crate) fn of(numbers: impl IntoIterator<Item = (u32, Pages)>) -> Leaving {
         let mut leaving = Leaving::default();
-        for number in numbers {
-            leaving.add(number, None);
+        for (number, table) in numbers {
+            leaving.add(number, table, None);
         }
         leaving
     }
 
     pub(super) fn servers(&self) -> &Shares {
         &self.servers
+    }
+
+    pub(super) fn tables(&self) -> &Shares {
+        &self.tables
     }
 
     pub(super) fn contains(&self, number: u32) -> bool {
@@ -113,25 +128,28 @@ impl Leaving {
         self.numbers.len() < before.numbers.len()
     }
 
-    /// Adds a virtual server, unless it is there.
-    pub(crate) fn add(&mut self, number: u32, namespace: Option<&Arc<str>>) {
+    /// Adds a virtual server with such a table, unless it is there.
+    pub(crate) fn add(&mut self, number: u32, table: Pages, namespace: Option<&Arc<str>>) {
         if !self.contains(number) {
             self.servers.add(namespace, 1);
-            self.numbers.insert(number, namespace.cloned());
+            self.tables.add(namespace, table.0);
+            let namespace = namespace.cloned();
+            self.numbers.insert(number, Left { namespace, table });
         }
     }
 
     /// Removes a virtual server, if it is there.
     pub(crate) fn remove(&mut self, number: u32) {
-        if let Some(namespace) = self.numbers.remove(&number) {
+        if let Some(Left { namespace, table }) = self.numbers.remove(&number) {
             self.servers.subtract(namespace.as_ref(), 1);
+            self.tables.subtract(namespace.as_ref(), table.0);
         }
     }
 
     /// Adds all of `others`.
     pub(crate) fn extend(&mut self, others: &Leaving) {
-        for (number, namespace) in others.numbers.iter() {
-            self.add(*number, namespace.as_ref());
+        for (number, left) in others.numbers.iter() {
+            self.add(*number, left.table, left.namespace.as_ref());
         }
     }
 }

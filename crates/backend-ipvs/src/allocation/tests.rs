@@ -20,10 +20,11 @@ use crate::render::{mark_key, render};
 use crate::rules::Server;
 
 impl Allocation {
-    /// An allocation in which so many virtual servers may serve.
-    pub(crate) fn bounded(most: usize, last: u32) -> Allocation {
+    /// An allocation in which so many virtual servers may serve, with so many pages of tables.
+    pub(crate) fn bounded([most, pages]: [usize; 2], last: u32) -> Allocation {
         Allocation {
             servers: Bound::new(most),
+            tables: Bound::new(pages),
             ..Allocation::after(last)
         }
     }
@@ -45,8 +46,13 @@ fn owner(namespace: &str, number: usize) -> Owner {
 
 /// An empty kernel in which so few virtual servers may exist.
 fn at_most(most: usize) -> Rendered<Rules> {
+    with_room([most, 1_000])
+}
+
+/// The same, with so many pages for their tables.
+fn with_room(room: [usize; 2]) -> Rendered<Rules> {
     let rules = Rules {
-        allocation: Allocation::bounded(most, 0),
+        allocation: Allocation::bounded(room, 0),
         // Nothing at all would be the begin of the mode, with the usual room.
         delivery: netlink::route::Presence::Whole,
         ..Rules::default()
@@ -85,6 +91,10 @@ fn frontend(number: u8) -> FrontendKey {
     }
 }
 
+fn leaving<const N: usize>(numbers: [u32; N]) -> Leaving {
+    Leaving::of(numbers.map(|number| (number, Pages::default())))
+}
+
 fn is_served(rules: &Rules, number: u8) -> bool {
     !rules.targets(&frontend(number)).is_empty()
 }
@@ -105,7 +115,7 @@ fn next(desired: Dataplane, from: &Rendered<Rules>) -> Rendered<Rules> {
 /// search through a million marks.
 #[test]
 fn t310_where_no_mark_is_left_none_is_searched_for() {
-    let mut allocation = Allocation::bounded(3, 0);
+    let mut allocation = Allocation::bounded([3, 0], 0);
     let searched = Cell::new(0);
     let mut ask = |owner: &Owner| {
         let is_free = |_| {
@@ -159,7 +169,7 @@ fn t310_a_restart_lets_nobody_have_more_marks_than_before() {
         dataplane: Dataplane::default(),
         rules: held.rules.clone(),
     };
-    read.rules.allocation = Allocation::bounded(3, 2);
+    read.rules.allocation = Allocation::bounded([3, 0], 2);
     let restarted = next(services(&ALL, Scheduler::RoundRobin), &read);
     assert_eq!(unserved(&restarted.rules), ["tenant/a"]);
 }
@@ -169,7 +179,7 @@ fn t310_a_restart_lets_nobody_have_more_marks_than_before() {
 #[test]
 fn t369_the_mark_of_a_virtual_server_that_leaves_is_given_to_nobody() {
     let mut allocation = Allocation::default();
-    allocation.set_leaving(Leaving::of([1, 2, NUMBERS]));
+    allocation.set_leaving(leaving([1, 2, NUMBERS]));
     allocation.last = NUMBERS - 1;
     let mut ask = |number| allocation.number(&owner("shop", number), |_| true);
     assert_eq!([ask(0), ask(1)], [Some(3), Some(4)]);
@@ -204,7 +214,7 @@ fn t369_a_namespace_near_its_bound_that_replaces_all_its_ports_has_all_new_ones_
         assert!((5..=8).all(|number| is_served(&second.rules, number)));
         let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
         assert_eq!(unserved(&third.rules), ["shop/i"], "as much again leaves");
-        second.rules.allocation.set_leaving(Leaving::of([1]));
+        second.rules.allocation.set_leaving(leaving([1]));
         let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
         assert_eq!(unserved(&third.rules), [""; 0]);
     }
@@ -242,6 +252,93 @@ fn t369_a_hash_changes_where_it_is_once_too_many_virtual_servers_leave() {
         after.marks(&frontend(1)).is_disjoint(&marks),
         "there is room again"
     );
+}
+
+/// The schedulers of the virtual servers of these frontends.
+fn schedulers<const N: usize>(rules: &Rules, frontends: [u8; N]) -> Vec<String> {
+    let numbers = frontends
+        .iter()
+        .flat_map(|last| rules.numbers(&frontend(*last)));
+    let servers = numbers.filter_map(|number| rules.servers.get(&number));
+    servers
+        .map(|held| held.server.scheduler.to_string())
+        .collect()
+}
+
+/// Failure story T370: a tenant's virtual servers took gigabytes of the kernel's memory, for the tables of
+/// their schedulers did not count.
+#[test]
+fn t370_a_port_without_room_for_its_table_is_served_by_the_nearest_scheduler_and_named() {
+    const ALL: [(&str, u8); 3] = [("tenant/a", 1), ("tenant/b", 2), ("tenant/c", 3)];
+    let read = |rules: &Rules, pages: usize| {
+        let mut rules = rules.clone();
+        rules.allocation = Allocation::bounded([100, pages], rules.allocation.last);
+        Rendered {
+            dataplane: Dataplane::default(),
+            rules,
+        }
+    };
+    for (pages, others) in [(9, "rr"), (20, "sh")] {
+        let before = next(services(&ALL, Scheduler::Maglev), &with_room([100, pages]));
+        let rules = &before.rules;
+        assert_eq!(schedulers(rules, [1, 2, 3]), ["mh", others, others]);
+        assert!((1..=3).all(|number| is_served(rules, number)));
+        assert_eq!(unserved(rules), ["tenant/b", "tenant/c"]);
+        let message = &BACKEND().without_room(rules)[0].message;
+        let start = format!("{others} in the place of scheduler mh on this port");
+        assert!(message.starts_with(&start), "{message}");
+
+        // An agent that starts finds the same.
+        let restarted = next(services(&ALL, Scheduler::Maglev), &read(rules, pages)).rules;
+        assert_eq!(schedulers(&restarted, [1, 2, 3]), ["mh", others, others]);
+        assert_eq!(unserved(&restarted), ["tenant/b", "tenant/c"]);
+
+        // One that leaves makes room, at the latest when its connections have ended.
+        let left = services(&ALL[1..], Scheduler::Maglev);
+        let leaves = next(left.clone(), &before);
+        let rules = next(left, &leaves).rules;
+        assert_eq!(schedulers(&rules, [2, 3]), ["mh", others]);
+        assert_eq!(unserved(&rules), ["tenant/c"]);
+    }
+}
+
+/// Failure story T370: a Service that is served may ask for a scheduler with a table.
+#[test]
+fn t370_a_scheduler_without_room_for_its_table_replaces_none() {
+    const ALL: [(&str, u8); 3] = [("tenant/a", 1), ("tenant/b", 2), ("tenant/c", 3)];
+    let pages = [100, 9];
+    let turns = next(services(&ALL, Scheduler::RoundRobin), &with_room(pages));
+    assert_eq!(unserved(&turns.rules), [""; 0]);
+    let maglev = next(services(&ALL, Scheduler::Maglev), &turns);
+    assert_eq!(schedulers(&maglev.rules, [1, 2, 3]), ["mh", "rr", "rr"]);
+    assert_eq!(
+        maglev.rules.marks(&frontend(2)),
+        turns.rules.marks(&frontend(2))
+    );
+    let locality = next(services(&ALL, Scheduler::LocalityLeastConnection), &maglev);
+    let expected = ["lblc", "wlc", "wlc"];
+    assert_eq!(schedulers(&locality.rules, [1, 2, 3]), expected);
+    let turns = next(services(&ALL, Scheduler::RoundRobin), &locality);
+    assert_eq!(unserved(&turns.rules), [""; 0]);
+}
+
+/// Failure story T370: the bounds are no obstacle for a large cluster that uses one scheduler.
+#[test]
+fn t370_ten_thousand_ports_of_maglev_have_their_tables_also_after_all_are_replaced() {
+    let mut allocation = Allocation::default();
+    let table = Pages(8);
+    for number in 0..10_000 {
+        let owner = owner("shop", number);
+        assert!(allocation.number(&owner, |_| true).is_some());
+        assert!(allocation.admits_table(&"shop".into(), table), "{number}");
+        allocation.set_table(&owner, table);
+    }
+    for number in 0..10_000 {
+        let before = allocation.renew(&owner("shop", number), |_| Some(table), |_| true);
+        assert!(before.is_some(), "{number}");
+    }
+    assert!(!allocation.admits_table(&"shop".into(), Pages(16_384)));
+    assert!(allocation.admits_table(&"other".into(), Pages(41_920)));
 }
 
 /// A kernel that held `rules` when another program removed all tables, as an agent reads it that

@@ -24,6 +24,7 @@ use crate::allocation::{Leaving, number_of};
 use crate::diff::{Departure, Extent};
 use crate::layout::MARKS;
 use crate::rules::{Server, destination};
+use crate::scheduler_tables::table_of;
 
 /// How many destinations a check or change removes; the rest follows at the next check. The kernel
 /// keeps removed destinations in a list for a minute or two, and compares each new one with all of
@@ -76,8 +77,8 @@ impl Draining {
             server.extent = server.extent.max(departure.extent);
             if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
                 let owner = server.owner.as_ref();
-                self.leaving
-                    .add(number, owner.map(|owner| &owner.service.namespace));
+                let namespace = owner.map(|owner| &owner.service.namespace);
+                self.leaving.add(number, departure.table, namespace);
             }
             for (address, deadline) in deadlines {
                 server.destinations.entry(address).or_insert(deadline);
@@ -279,6 +280,7 @@ impl Ipvs {
                 owner: None,
                 destinations: server.destinations.keys().map(|at| (*at, limit)).collect(),
                 extent: Extent::Whole,
+                table: table_of(&server.server.scheduler),
             })
         });
         let departures: Vec<_> = departures.collect();

@@ -5,12 +5,13 @@
 //! IPVS. Virtual servers and the routing rule stay as long. None of them counts as rules of the
 //! mode, since they serve no Service. They are removed when IPVS has no connection left.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use backend::{CommitError, Effect, ObserveError, Recovery, Remains};
 use dataplane::Family;
-use netlink::ipvs::{Destinations, Operation as ServerOperation, VirtualServerKey};
+use netlink::ipvs::{Destinations, Operation as ServerOperation, VirtualServer, VirtualServerKey};
 use netlink::nf_tables::{Operation, Transaction};
 use netlink::route::Presence;
 use nftables_model::{name, recovery_of_reading};
@@ -21,6 +22,7 @@ use super::{Connection, Holding, Ipvs};
 use crate::allocation::{Leaving, number_of};
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
+use crate::scheduler_tables::table_of;
 
 /// How virtual servers are removed that have no connection left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(super) enum Pace {
     /// [`REMOVED_AT_ONCE`] destinations with each check, so that the mode can return meanwhile.
     Spread,
 }
+
+type EndingServers = BTreeMap<VirtualServerKey, VirtualServer>;
 
 impl Ipvs {
     /// Reads whether the table for connections that outlive the mode exists.
@@ -90,10 +94,13 @@ impl Ipvs {
             }
             Holding::Ending => {
                 let found = connection.observe_ending_servers(self.family);
-                let found = found.map_err(unread)?;
-                let numbers = found.iter();
-                let numbers = numbers.filter_map(|(key, _)| number_of(key.mark.value()));
-                self.last_observed = numbers.clone().max().unwrap_or(0);
+                let (own, found) = found.map_err(unread)?;
+                let numbers = own.iter().filter_map(|(key, server)| {
+                    let number = number_of(key.mark.value())?;
+                    Some((number, table_of(&server.scheduler)))
+                });
+                let last = numbers.clone().map(|(number, _)| number).max();
+                self.last_observed = last.unwrap_or(0);
                 // The end may fail from here on, and the mode return before it succeeds.
                 self.ending = Leaving::of(numbers);
                 let remains = remains(&found);
@@ -202,14 +209,15 @@ impl Ipvs {
 }
 
 impl Connection {
-    /// Reads Signpost's virtual servers of one family with their destinations.
+    /// Reads Signpost's virtual servers of one family, and their destinations.
     fn observe_ending_servers(
         &mut self,
         family: Family,
-    ) -> Result<Vec<(VirtualServerKey, Destinations)>, netlink::QueryError> {
-        let own = self.servers.observe(family)?.own;
-        let keys = own.into_keys().filter(|key| key.family == family);
-        self.servers.socket().observe_destinations_of(keys)
+    ) -> Result<(EndingServers, Vec<(VirtualServerKey, Destinations)>), netlink::QueryError> {
+        let mut own = self.servers.observe(family)?.own;
+        own.retain(|key, _| key.family == family);
+        let keys: Vec<_> = own.keys().copied().collect();
+        Ok((own, self.servers.socket().observe_destinations_of(keys)?))
     }
 }
 

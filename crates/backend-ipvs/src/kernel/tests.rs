@@ -4,6 +4,7 @@ use dataplane::compile;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use super::*;
+use crate::scheduler_tables::Pages;
 
 /// Connections of the virtual servers that end would otherwise reach another Service.
 #[test]
@@ -24,7 +25,7 @@ fn a_mode_that_returns_numbers_its_virtual_servers_after_those_that_end() {
     backend.last_observed = 7;
     assert_eq!(numbers(&backend, &nothing), [8]);
     // Failure story T369, where the numbers have come round.
-    backend.ending = Leaving::of([8, 9]);
+    backend.ending = Leaving::of([8, 9].map(|number| (number, Pages(8))));
     assert_eq!(numbers(&backend, &nothing), [10]);
     backend.ending = Leaving::default();
     let before = Rendered {

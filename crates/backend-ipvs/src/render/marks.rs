@@ -1,37 +1,42 @@
-//! Which marks owners keep, and which they get.
+//! Which marks owners keep, which they get, and for whose schedulers there is room.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::{PersistentMap, ServiceKey};
+use dataplane::{PersistentMap, Scheduler, ServiceKey};
 
 use super::Draft;
 use crate::allocation::{lost, misleading, outdated};
-use crate::plan::{Owner, ServicePlan};
+use crate::plan::{Owner, ServicePlan, VirtualServerSpec, scheduler_name, virtual_server};
 use crate::rules::{Rules, Server};
+use crate::scheduler_tables::{Replacement, table_of};
 
 impl Draft<'_> {
-    /// Lets owners keep the marks that are known, so that these count before any is given out. Where
-    /// another virtual server is to take the place of one, gives them another mark as long as there is
-    /// room for both. Returns the numbers of all of these: those that still have an owner change where
-    /// they are.
-    pub(super) fn keep_marks(&mut self, plans: &[(&ServiceKey, ServicePlan)]) -> BTreeSet<u32> {
-        let owners = || plans.iter().flat_map(|(_, plan)| plan.needs.keys());
-        for owner in owners() {
+    /// Lets owners keep the marks that are known, with the tables that their virtual servers have, so
+    /// that these count before any is given out, and decides on their schedulers. Where another virtual
+    /// server is to take the place of one, gives them another mark as long as there is room for both.
+    /// Returns the numbers of all of these: those that still have an owner change where they are.
+    pub(super) fn keep_marks(&mut self, plans: &mut [(&ServiceKey, ServicePlan)]) -> BTreeSet<u32> {
+        for owner in plans.iter().flat_map(|(_, plan)| plan.needs.keys()) {
             let known = match &mut self.found {
                 Some(found) => found.take(owner),
                 None => self.near.allocation.get(owner),
             };
             if let Some(number) = known {
-                self.rules.allocation.keep(owner, number);
+                let table = self.near.table_of(number).unwrap_or_default();
+                self.rules.allocation.keep(owner, number, table);
             }
+        }
+        let needs = plans.iter_mut().flat_map(|(_, plan)| &mut plan.needs);
+        for (owner, need) in needs {
+            self.fit(owner, need);
         }
         let known = |owner: &Owner| self.rules.allocation.get(owner);
         let plans = plans.iter().map(|(_, plan)| plan);
         let mut replaced = misleading(self.near, known, plans.clone());
         replaced.extend(lost(self.near, known, plans.clone()));
-        replaced.extend(outdated(self.near, known, plans));
-        for owner in owners() {
+        replaced.extend(outdated(self.near, known, plans.clone()));
+        for owner in plans.flat_map(|plan| plan.needs.keys()) {
             let number = self.rules.allocation.get(owner);
             if number.is_some_and(|number| replaced.contains(&number)) {
                 self.renew(owner);
@@ -42,9 +47,9 @@ impl Draft<'_> {
 
     fn renew(&mut self, owner: &Owner) {
         let near = self.near;
-        let has = |number: u32| near.servers.get(&number).is_some();
+        let tables = |number| near.table_of(number);
         let is_free = is_free(&self.rules.servers, near, &self.reserved);
-        if let Some(before) = self.rules.allocation.renew(owner, has, is_free) {
+        if let Some(before) = self.rules.allocation.renew(owner, tables, is_free) {
             self.remove_server(before);
         }
     }
@@ -53,6 +58,33 @@ impl Draft<'_> {
     pub(super) fn number(&mut self, owner: &Owner) -> Option<u32> {
         let is_free = is_free(&self.rules.servers, self.near, &self.reserved);
         self.rules.allocation.number(owner, is_free)
+    }
+
+    /// Gives what `owner` needs the scheduler that it asks for, or the nearest one for whose table there
+    /// is room, and returns the latter. Changes nothing of an owner without a number.
+    pub(super) fn fit(
+        &mut self,
+        owner: &Owner,
+        need: &mut VirtualServerSpec,
+    ) -> Option<Replacement> {
+        let allocation = &mut self.rules.allocation;
+        allocation.get(owner)?;
+        let missing = &self.rules.missing_schedulers;
+        let table = |scheduler: Scheduler| table_of(&scheduler_name(scheduler));
+        let namespace = &owner.port.service.namespace;
+        let has_room = |scheduler| {
+            let growth = allocation.growth(owner, table(scheduler));
+            allocation.admits_table(namespace, growth)
+        };
+        let asked = missing.used(need.asked);
+        let used = missing.used_of(need.asked, has_room);
+        allocation.set_table(owner, table(used));
+        need.server = virtual_server(used);
+        (used != asked).then(|| Replacement {
+            asked,
+            used,
+            growth: allocation.growth(owner, table(asked)),
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use dataplane::{Protocol, ServiceKey};
 
 use super::*;
 use crate::layout::MARKS;
+use crate::scheduler_tables::Pages;
 
 const NUMBER: u32 = 7;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,6 +26,7 @@ fn departure(destinations: &[SocketAddr], extent: Extent) -> Departure {
         owner: Some(owner()),
         destinations: destinations.iter().map(|at| (*at, Some(LIMIT))).collect(),
         extent,
+        table: Pages(2),
     }
 }
 
@@ -85,7 +87,7 @@ fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
     draining.begin(vec![departure(&[at(1)], Extent::Part)], now);
     assert_eq!(draining.leaving(), &Leaving::default(), "it serves");
     let mut expected = Leaving::default();
-    expected.add(NUMBER, Some(&"shop".into()));
+    expected.add(NUMBER, Pages(2), Some(&"shop".into()));
     let leaves = |draining: &mut Draining| {
         draining.begin(vec![departure(&[at(2)], Extent::Whole)], now);
         assert_eq!(draining.leaving(), &expected);

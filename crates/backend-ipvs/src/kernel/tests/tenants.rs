@@ -8,9 +8,12 @@ use proptest::sample::Index;
 use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service, port};
 
 use super::super::*;
+use crate::scheduler_tables::table_of;
 
 /// How many virtual servers may serve.
 const MOST: usize = 12;
+/// How many pages the tables of those may take: eight each for the Services that are honest.
+const MOST_PAGES: usize = 64;
 /// The Services of the namespace that asks for nothing unusual, each of one port.
 const HONEST: [(&str, u8); 2] = [("shop/web", 1), ("shop/cart", 2)];
 
@@ -67,7 +70,7 @@ impl Node {
                 table: self.held.rules.table.clone(),
                 servers: servers.into_iter().collect(),
                 delivery: Presence::Whole,
-                allocation: Allocation::bounded(MOST, last),
+                allocation: Allocation::bounded([MOST, MOST_PAGES], last),
                 ..Rules::default()
             },
         };
@@ -123,38 +126,45 @@ impl Node {
 
     fn apply(&mut self, operations: Vec<Operation>) {
         for operation in operations {
-            let key = operation.key();
-            let held = self.servers.get_mut(&key);
-            match operation {
-                Operation::AddVirtualServer { server, .. } => {
-                    assert!(held.is_none(), "{key} is another's, or leaves");
-                    let server = Server {
-                        server,
-                        destinations: BTreeMap::new(),
-                        owner: None,
-                    };
-                    self.servers.insert(key, server);
-                }
-                Operation::RemoveVirtualServer { .. } => drop(self.servers.remove(&key)),
-                Operation::SetVirtualServer { server, .. } => {
-                    held.expect("it exists").server = server;
-                }
-                Operation::AddDestination {
-                    address,
-                    destination,
-                    ..
-                }
-                | Operation::SetDestination {
-                    address,
-                    destination,
-                    ..
-                } => {
-                    let destinations = &mut held.expect("it exists").destinations;
-                    destinations.insert(address, destination);
-                }
-                Operation::RemoveDestination { address, .. } => {
-                    held.expect("it exists").destinations.remove(&address);
-                }
+            self.carry_out(operation);
+            let tables = self.servers.values();
+            let tables = tables.map(|held| table_of(&held.server.scheduler).0);
+            assert!(tables.sum::<usize>() <= 2 * MOST_PAGES, "too many tables");
+        }
+    }
+
+    fn carry_out(&mut self, operation: Operation) {
+        let key = operation.key();
+        let held = self.servers.get_mut(&key);
+        match operation {
+            Operation::AddVirtualServer { server, .. } => {
+                assert!(held.is_none(), "{key} is another's, or leaves");
+                let server = Server {
+                    server,
+                    destinations: BTreeMap::new(),
+                    owner: None,
+                };
+                self.servers.insert(key, server);
+            }
+            Operation::RemoveVirtualServer { .. } => drop(self.servers.remove(&key)),
+            Operation::SetVirtualServer { server, .. } => {
+                held.expect("it exists").server = server;
+            }
+            Operation::AddDestination {
+                address,
+                destination,
+                ..
+            }
+            | Operation::SetDestination {
+                address,
+                destination,
+                ..
+            } => {
+                let destinations = &mut held.expect("it exists").destinations;
+                destinations.insert(address, destination);
+            }
+            Operation::RemoveDestination { address, .. } => {
+                held.expect("it exists").destinations.remove(&address);
             }
         }
     }
@@ -211,10 +221,10 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(256)))]
 
-    /// Failure story T369: whatever a tenant does, no Service gets the mark of a virtual server that
-    /// leaves, no more virtual servers exist than there are numbers, and others notice nothing.
+    /// Failure stories T369 and T370: whatever a tenant does, no Service gets the mark of a virtual server
+    /// that leaves, neither virtual servers nor their tables exceed the bounds, and others notice nothing.
     #[test]
-    fn t369_whatever_a_tenant_does_others_keep_their_marks(
+    fn t369_t370_whatever_a_tenant_does_others_keep_their_marks_and_schedulers(
         events in proptest::collection::vec(event(), 1..60), comes: Index,
     ) {
         let mut node = Node::new();
@@ -257,6 +267,9 @@ proptest! {
             }
             node.sync();
             prop_assert!(node.servers.len() <= 2 * MOST);
+            let serving = node.held.rules.servers.iter();
+            let serving = serving.map(|(_, held)| table_of(&held.server.scheduler).0);
+            prop_assert!(serving.sum::<usize>() <= MOST_PAGES);
             let Some(endpoint) = node.honest else { continue };
             for (name, (marks, served)) in node.noticed() {
                 prop_assert_eq!(served, [format!("mh to 10.0.2.{endpoint}")], "{}", name);
