@@ -5,7 +5,7 @@ mod bounds;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataplane::{PersistentMap, Target};
+use dataplane::{PersistentMap, Protocol, Target};
 use netlink::nf_tables::{Bytes, ElementData};
 
 use self::bounds::Bound;
@@ -255,7 +255,8 @@ impl Found {
     /// Gives owners without a number the virtual servers in `rules` that have no owner, have just the
     /// endpoints that an owner needs, and choose as it does. An agent that starts after another
     /// program has removed the table knows no more about them. Their connections go on, and the
-    /// endpoints are the right ones, whichever Service had them.
+    /// endpoints are the right ones, whichever Service had them. Owners of UDP come last: a destination
+    /// of theirs is removed at once, which would end connections of TCP.
     pub(crate) fn adopt<'a>(
         &mut self,
         rules: &Rules,
@@ -274,7 +275,9 @@ impl Found {
         if by_endpoints.is_empty() {
             return;
         }
-        for (owner, need) in plans.flat_map(|plan| &plan.needs) {
+        let mut needs: Vec<_> = plans.flat_map(|plan| &plan.needs).collect();
+        needs.sort_by_key(|(owner, _)| owner.port.protocol == Protocol::Udp);
+        for (owner, need) in needs {
             if self.get(owner).is_some() {
                 continue;
             }

@@ -430,6 +430,29 @@ proptest! {
     }
 }
 
+/// Failure story T366: no program knows the protocol of a virtual server whose table was removed.
+#[test]
+fn t366_connections_of_tcp_are_not_adopted_by_a_port_of_udp() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let with = |names: &[(&str, u8)]| {
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        for (name, number) in names {
+            let service = mk_service(name).cluster_ip(&format!("10.96.0.{number}"));
+            let (service, endpoints) = match *name {
+                "shop/a-udp" => (service.udp("x", 80), mk_endpoints().udp("x")),
+                _ => (service.port("x", 80), mk_endpoints().tcp("x")),
+            };
+            let endpoints = endpoints.ready("10.0.2.5:80", "node-2").build();
+            dataplane.set(compile(&service.build(), &endpoints, &node, &config).into());
+        }
+        dataplane
+    };
+    let before = next(with(&[("shop/web", 1)]), &Rendered::default());
+    let read = flushed(&before.rules, Elements::new());
+    let after = next(with(&[("shop/a-udp", 2), ("shop/web", 1)]), &read).rules;
+    assert_eq!(after.marks(&frontend(1)), before.rules.marks(&frontend(1)));
+}
+
 /// Failure story T366: the agent that finds the kernel after a flush is another one, and remembers nothing.
 #[test]
 fn t366_an_agent_that_remembers_nothing_adopts_virtual_servers_with_the_right_endpoints() {
