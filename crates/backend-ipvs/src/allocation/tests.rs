@@ -322,6 +322,31 @@ fn t370_a_scheduler_without_room_for_its_table_replaces_none() {
     assert_eq!(unserved(&turns.rules), [""; 0]);
 }
 
+/// Failure story T370: two Services exchange their schedulers.
+#[test]
+fn t370_a_smaller_table_is_written_before_a_larger_one() {
+    let with = |first, second| {
+        let mut all = services(&[("tenant/a", 1)], first);
+        let other = services(&[("tenant/b", 2)], second);
+        for (_, service) in other.services().iter() {
+            all.set(Arc::clone(service));
+        }
+        all
+    };
+    let [turns, locality] = [Scheduler::RoundRobin, Scheduler::LocalityLeastConnection];
+    let before = next(with(turns, locality), &Rendered::default());
+    let after = next(with(locality, turns), &before);
+    let change = BACKEND().diff(&before.rules, &after.rules);
+    let [Step::Servers(operations)] = change.steps() else {
+        panic!("{change}");
+    };
+    let set = operations.iter().map(|operation| match operation {
+        Operation::SetVirtualServer { server, .. } => server.scheduler.to_string(),
+        other => panic!("{other}"),
+    });
+    assert_eq!(set.collect::<Vec<_>>(), ["rr", "lblc"]);
+}
+
 /// Failure story T370: the bounds are no obstacle for a large cluster that uses one scheduler.
 #[test]
 fn t370_ten_thousand_ports_of_maglev_have_their_tables_also_after_all_are_replaced() {

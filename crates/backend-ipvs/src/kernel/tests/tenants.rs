@@ -12,8 +12,8 @@ use crate::scheduler_tables::table_of;
 
 /// How many virtual servers may serve.
 const MOST: usize = 12;
-/// How many pages the tables of those may take: eight each for the Services that are honest.
-const MOST_PAGES: usize = 64;
+/// How many pages the tables of those may take: the honest Services need 16.
+const MOST_PAGES: usize = 56;
 /// The Services of the namespace that asks for nothing unusual, each of one port.
 const HONEST: [(&str, u8); 2] = [("shop/web", 1), ("shop/cart", 2)];
 
