@@ -121,15 +121,25 @@ impl Catalog {
         self.services.values().map(|service| &service.key)
     }
 
-    /// Returns a Service with its endpoints, merged on demand; `None` if it is not to be
-    /// programmed. The cost is proportional to its own slices.
-    pub fn service(&self, key: &ServiceKey) -> Option<View> {
-        let service = self.services.get(&object_key(key))?;
+    /// Returns a Service that is to be programmed.
+    pub fn definition(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
+        self.services.get(&object_key(key))
+    }
+
+    /// Returns the endpoints of a Service, merged on demand; `None` if it is not to be programmed. The
+    /// cost is proportional to its own slices.
+    pub fn endpoints(&self, key: &ServiceKey) -> Option<Endpoints> {
+        let service = self.definition(key)?;
         let mut endpoints = merge(self.slices_of(key), Extent::Everything, &service.ports);
         endpoints.left_out.slices = self.slice_names(key).len().saturating_sub(MOST_SLICES);
+        Some(endpoints)
+    }
+
+    /// Returns a Service with its endpoints.
+    pub fn service(&self, key: &ServiceKey) -> Option<View> {
         Some(View {
-            service: Arc::clone(service),
-            endpoints,
+            service: Arc::clone(self.definition(key)?),
+            endpoints: self.endpoints(key)?,
         })
     }
 
@@ -298,6 +308,8 @@ impl Catalog {
         let mut names = self.slice_names(service).iter();
         if let (Some(before), Some(after)) = (before, after)
             && before.ports == after.ports
+            && !before.may_be_too_large()
+            && !after.may_be_too_large()
             && names.all(|name| *name == key.name)
         {
             return differ_at_a_port(before, after, &addresses);

@@ -226,6 +226,11 @@ fn endpoints_of(slice: Option<&Slice>) -> BTreeSet<&SliceEndpoint> {
 // === impl Slice ===
 
 impl Slice {
+    /// Whether some of its ports may be left out as too many.
+    pub(crate) fn may_be_too_large(&self) -> bool {
+        self.ports.len() * self.endpoints.len() > MOST_ENDPOINTS
+    }
+
     pub(crate) fn at(&self, addresses: &BTreeSet<IpAddr>) -> impl Iterator<Item = &SliceEndpoint> {
         addresses.iter().flat_map(|address| {
             let start = self.endpoints.partition_point(|e| e.address < *address);

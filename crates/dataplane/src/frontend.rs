@@ -131,8 +131,26 @@ pub struct LocalEndpoints {
 // === impl ServiceRules ===
 
 impl ServiceRules {
-    /// Returns the rules of a Service of which nothing is served. Its cluster IPs remain its own.
+    /// Returns the rules of a Service of which nothing is served. Its cluster IPs and the addresses of its
+    /// load balancer remain its own: there, its first port refuses connections.
     pub fn refused(mut self, field: &str, message: String) -> ServiceRules {
+        self.frontends
+            .retain(|(_, frontend)| frontend.kind == FrontendKind::LoadBalancerIp);
+        let address = |key: &FrontendKey| match key {
+            FrontendKey::Address { address, .. } => Some(*address),
+            FrontendKey::NodePort { .. } => None,
+        };
+        self.frontends.dedup_by_key(|(key, _)| address(key));
+        for (_, frontend) in &mut self.frontends {
+            *frontend = Arc::new(Frontend {
+                cluster: Arc::default(),
+                local: Arc::default(),
+                serving: Arc::default(),
+                has_endpoints: false,
+                source_ranges: Arc::default(),
+                ..Frontend::clone(frontend)
+            });
+        }
         let key = &self.service;
         self.rejections.push(Rejection {
             object: ObjectName {
@@ -145,7 +163,6 @@ impl ServiceRules {
         });
         self.rejections.sort();
         ServiceRules {
-            frontends: Vec::new(),
             hairpins: Vec::new(),
             health_check: None,
             ..self

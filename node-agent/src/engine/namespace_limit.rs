@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use dataplane::{MOST_ELEMENTS, ServiceKey};
 
-/// The most elements that the Services of one namespace may take, in both families together: 400 MB
-/// of the agent's memory where they take all of it.
+/// The most elements that the Services of one namespace may take, in both families together.
 pub(super) const MOST_ELEMENTS_OF_A_NAMESPACE: usize = 8 * MOST_ELEMENTS;
 
 /// What the Services of each namespace ask for, and which of them are not served.
@@ -22,12 +21,22 @@ pub(super) struct NamespaceLimit {
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// The elements of each Service, of those that are not served, too.
-    elements: BTreeMap<Arc<str>, usize>,
+    /// The elements of each Service that has any. `None` for one that was not compiled, since
+    /// Services before it do not fit.
+    elements: BTreeMap<Arc<str>, Option<usize>>,
     /// The sum over the Services that are served.
     served: usize,
     /// The first Service that is not served; none after it is.
     first_refused: Option<Arc<str>>,
+}
+
+/// What the change of one Service means for others of its namespace.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    /// Those that are no longer served.
+    pub(super) evicted: Vec<ServiceKey>,
+    /// Those that are to be compiled: they are served again, or it is their turn to be counted.
+    pub(super) candidates: Vec<ServiceKey>,
 }
 
 // === impl NamespaceLimit ===
@@ -40,37 +49,51 @@ impl NamespaceLimit {
         }
     }
 
-    /// Records that a Service asks for this many elements, 0 for one that is removed. Returns the
-    /// other Services of its namespace that are served no longer, or are served again.
-    pub(super) fn record(&mut self, service: &ServiceKey, elements: usize) -> Vec<ServiceKey> {
+    /// Records that a Service asks for this many elements: 0 for one that is removed, `None` for one
+    /// that [cannot fit](NamespaceLimit::cannot_fit) and was not compiled.
+    pub(super) fn record(&mut self, service: &ServiceKey, elements: Option<usize>) -> Moved {
         let name = &service.name;
         let namespace = Arc::clone(&service.namespace);
         let known = self.namespaces.entry(namespace).or_default();
         let before = match elements {
-            0 => known.elements.remove(name),
+            Some(0) => known.elements.remove(name),
             _ => known.elements.insert(Arc::clone(name), elements),
         };
         if known.serves(name) {
-            known.served = known.served - before.unwrap_or_default() + elements;
+            let before = before.flatten().unwrap_or_default();
+            known.served = known.served - before + elements.unwrap_or_default();
         }
-        let mut moved = known.fit_into(self.most);
+        let evicted = known.evict(self.most);
+        let candidates = known.admit(self.most);
         if known.elements.is_empty() {
             self.namespaces.remove(&service.namespace);
         }
-        moved.retain(|other| other != name);
-        let moved = moved.into_iter();
-        moved
-            .map(|name| ServiceKey {
-                namespace: Arc::clone(&service.namespace),
+        let [evicted, candidates] = [evicted, candidates].map(|names| {
+            let others = names.into_iter().filter(|other| other != name);
+            let namespace = &service.namespace;
+            let keys = others.map(|name| ServiceKey {
+                namespace: Arc::clone(namespace),
                 name,
-            })
-            .collect()
+            });
+            keys.collect()
+        });
+        Moved {
+            evicted,
+            candidates,
+        }
     }
 
-    /// Whether a Service is served.
+    /// Whether a Service is served, if it has elements.
     pub(super) fn serves(&self, service: &ServiceKey) -> bool {
         let known = self.namespaces.get(&service.namespace);
         known.is_none_or(|known| known.serves(&service.name))
+    }
+
+    /// Whether a Service is not served however few elements it has.
+    pub(super) fn cannot_fit(&self, service: &ServiceKey) -> bool {
+        let known = self.namespaces.get(&service.namespace);
+        let first = known.and_then(|known| known.first_refused.as_ref());
+        first.is_some_and(|first| service.name > *first)
     }
 }
 
@@ -82,12 +105,11 @@ impl Namespace {
         first.is_none_or(|first| name < first)
     }
 
-    /// Moves the first Service that is not served to where it belongs; returns those it passes. The
-    /// cost is that of those.
-    fn fit_into(&mut self, most: usize) -> Vec<Arc<str>> {
-        let mut moved = Vec::new();
+    /// Stops to serve the last Services until the others fit; returns them.
+    fn evict(&mut self, most: usize) -> Vec<Arc<str>> {
+        let mut evicted = Vec::new();
         while self.served > most {
-            let end = match self.first_refused.take() {
+            let end = match self.first_refused.clone() {
                 Some(first) => Bound::Excluded(first),
                 None => Bound::Unbounded,
             };
@@ -95,23 +117,36 @@ impl Namespace {
             let Some((last, elements)) = served.next_back() else {
                 break;
             };
-            self.served -= elements;
-            moved.push(Arc::clone(last));
+            self.served -= elements.unwrap_or_default();
             self.first_refused = Some(Arc::clone(last));
+            evicted.push(Arc::clone(last));
         }
+        evicted
+    }
+
+    /// Serves the first Services that are not served as long as they fit. Returns them, and the
+    /// first whose elements are not known.
+    fn admit(&mut self, most: usize) -> Vec<Arc<str>> {
+        let mut admitted = Vec::new();
         while let Some(first) = &self.first_refused {
-            // It may have been removed.
-            let elements = self.elements.get(first).copied().unwrap_or_default();
-            if self.served + elements > most {
-                break;
+            match self.elements.get(first) {
+                Some(Some(elements)) if self.served + elements > most => break,
+                Some(Some(elements)) => {
+                    self.served += elements;
+                    admitted.push(Arc::clone(first));
+                }
+                Some(None) => {
+                    admitted.push(Arc::clone(first));
+                    break;
+                }
+                // It has been removed.
+                None => {}
             }
-            self.served += elements;
-            moved.push(Arc::clone(first));
             let after = (Bound::Excluded(Arc::clone(first)), Bound::Unbounded);
             let next = self.elements.range::<Arc<str>, _>(after).next();
             self.first_refused = next.map(|(name, _)| Arc::clone(name));
         }
-        moved
+        admitted
     }
 }
 

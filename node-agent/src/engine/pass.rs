@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use catalog::Trigger;
-use dataplane::{Precedence, ServiceKey, ServiceRules, compile};
+use dataplane::{Endpoints, Precedence, Service, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
 
-use super::namespace_limit::MOST_ELEMENTS_OF_A_NAMESPACE;
+use super::namespace_limit::{MOST_ELEMENTS_OF_A_NAMESPACE, Moved};
 use super::queue::Pending;
-use super::{Engine, Outdated};
+use super::{CompiledWith, Engine, Outdated};
 
 /// How long a pass compiles Services before it hands them over: as long as a part of a large change
 /// takes in mode nftables. The Service that is being compiled then is finished.
@@ -120,29 +120,22 @@ impl Engine {
 
     /// Compiles one Service again at `now`, or removes it. Returns whether that changed anything.
     fn compile_service(&mut self, key: &ServiceKey, now: Instant) -> bool {
-        let Some(with) = &self.compiled else {
+        let Some(with) = self.compiled.clone() else {
             return false;
         };
-        let before = self.dataplane.services().get(key).cloned();
-        let view = self.catalog.service(key);
-        let after = view.map(|view| {
-            let service = &view.service;
-            let rules = compile(service, &view.endpoints, &with.node, &with.config);
-            let elements = match service.precedence {
-                // Nothing else on the node starts without it.
-                Precedence::First => 0,
-                Precedence::Ordinary => rules.elements(&with.config),
-            };
-            (rules, elements)
-        });
-        let after = match after {
-            Some((rules, elements)) => Some(self.within_limit(rules, elements, now)),
+        let after = match self.catalog.definition(key).cloned() {
+            Some(service) => Some(Arc::new(self.compile_within_limit(&service, &with, now))),
             None => {
-                self.record_elements(key, 0, now);
+                self.record_elements(key, Some(0), now);
                 None
             }
         };
-        let after = after.map(Arc::new);
+        self.put(key, after)
+    }
+
+    /// Replaces or removes the rules of a Service. Returns whether that changed anything.
+    fn put(&mut self, key: &ServiceKey, after: Option<Arc<ServiceRules>>) -> bool {
+        let before = self.dataplane.services().get(key).cloned();
         let changed = match &after {
             Some(rules) => self.dataplane.set(Arc::clone(rules)),
             None => self.dataplane.remove(key),
@@ -153,36 +146,73 @@ impl Engine {
         changed
     }
 
-    /// Returns what is served of a Service that takes `elements`: nothing if its namespace takes too
-    /// much.
-    fn within_limit(&mut self, rules: ServiceRules, elements: usize, now: Instant) -> ServiceRules {
-        let key = rules.service.clone();
-        self.record_elements(&key, elements, now);
-        match elements == 0 || self.namespace_limit.serves(&key) {
+    /// Compiles a Service; nothing of it is served if its namespace takes too much.
+    fn compile_within_limit(
+        &mut self,
+        service: &Service,
+        with: &CompiledWith,
+        now: Instant,
+    ) -> ServiceRules {
+        let key = &service.key;
+        if service.precedence == Precedence::Ordinary && self.namespace_limit.cannot_fit(key) {
+            self.record_elements(key, None, now);
+            return refused(service, with);
+        }
+        let endpoints = self.catalog.endpoints(key).unwrap_or_default();
+        let rules = compile(service, &endpoints, &with.node, &with.config);
+        let elements = match service.precedence {
+            // Nothing else on the node starts without it.
+            Precedence::First => 0,
+            Precedence::Ordinary => rules.elements(&with.config),
+        };
+        self.record_elements(key, Some(elements), now);
+        match elements == 0 || self.namespace_limit.serves(key) {
             true => rules,
-            false => rules.refused(
-                "spec",
-                format!(
-                    "not served: the Services of namespace {} whose names come up to this one's \
-                     take more than {MOST_ELEMENTS_OF_A_NAMESPACE} elements, for their addresses \
-                     and node ports with their ports, endpoints and source ranges",
-                    key.namespace
-                ),
-            ),
+            false => refused(service, with),
         }
     }
 
-    /// Records what a Service asks for. Services that are served no longer, or again, wait for a pass.
-    fn record_elements(&mut self, key: &ServiceKey, elements: usize, now: Instant) {
+    /// Records what a Service asks for. Others that are no longer served are so at once; those that may
+    /// be served wait for a pass.
+    fn record_elements(&mut self, key: &ServiceKey, elements: Option<usize>, now: Instant) {
+        let Moved {
+            evicted,
+            candidates,
+        } = self.namespace_limit.record(key, elements);
+        for other in evicted {
+            let service = self.catalog.definition(&other).cloned();
+            let rules = service.zip(self.compiled.as_ref());
+            let rules = rules.map(|(service, with)| Arc::new(refused(&service, with)));
+            self.put(&other, rules);
+        }
         let pending = Pending {
             since: now,
             trigger: Trigger::Untimed,
         };
-        for moved in self.namespace_limit.record(key, elements) {
-            let work = self.work(&moved);
-            self.queue.push(moved, pending, work);
+        for other in candidates {
+            let work = self.work(&other);
+            self.queue.push(other, pending, work);
         }
     }
+}
+
+/// The rules of a Service beyond the limit of its namespace. They do not depend on its endpoints, nor
+/// on more than one of its ports.
+fn refused(service: &Service, with: &CompiledWith) -> ServiceRules {
+    let first_port = Service {
+        ports: service.ports.first().cloned().into_iter().collect(),
+        ..service.clone()
+    };
+    let rules = compile(&first_port, &Endpoints::default(), &with.node, &with.config);
+    rules.refused(
+        "spec",
+        format!(
+            "not served: the Services of namespace {} whose names come up to this one's take more \
+             than {MOST_ELEMENTS_OF_A_NAMESPACE} elements, for their addresses and node ports with \
+             their ports, endpoints and source ranges",
+            service.key.namespace
+        ),
+    )
 }
 
 // === impl Pass ===

@@ -40,19 +40,20 @@ pub(super) fn elements(frontend: &Frontend) -> usize {
 }
 
 impl ServiceRules {
-    /// The approximate number of set elements, or of rules in chains, that the Service takes, without
-    /// what its author has no part in: Maglev's tables where the configuration chooses that
-    /// scheduler. In mode ipvs the kernel makes them, and they are no elements.
+    /// The approximate number of set elements, or of rules in chains, that the Service takes, and of
+    /// endpoints that this node keeps for it. Without what its author has no part in: Maglev's
+    /// tables where the configuration chooses that scheduler. In mode ipvs the kernel makes them,
+    /// and they are no elements.
     pub fn elements(&self, config: &Config) -> usize {
         let mechanism = config.mechanism;
         let configured = config.scheduler.nearest_in(mechanism);
-        let of = |frontend: &Frontend| match frontend.scheduler {
-            chosen if chosen != configured && mechanism != Mechanism::Ipvs => elements(frontend),
-            _ => {
-                let lists = [&frontend.cluster, &frontend.local];
-                let targets = lists.into_iter().map(|list| list.len());
-                1 + targets.sum::<usize>() + frontend.source_ranges.len()
-            }
+        let of = |frontend: &Frontend| {
+            let slots = |list: &[Target]| match frontend.scheduler {
+                chosen if chosen == configured || mechanism == Mechanism::Ipvs => list.len(),
+                chosen => chosen.slots(list.len()),
+            };
+            let chosen = slots(&frontend.cluster) + slots(&frontend.local);
+            1 + chosen.max(frontend.serving.len()) + frontend.source_ranges.len()
         };
         let frontends = self.frontends.iter();
         frontends.map(|(_, frontend)| of(frontend)).sum()

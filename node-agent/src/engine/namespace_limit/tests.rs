@@ -9,22 +9,40 @@ fn shop(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
-fn moved(limit: &mut NamespaceLimit, name: &str, elements: usize) -> Vec<String> {
-    let moved = limit.record(&shop(name), elements).into_iter();
-    moved.map(|key| key.name.to_string()).collect()
+fn moved(limit: &mut NamespaceLimit, name: &str, elements: usize) -> [Vec<String>; 2] {
+    let Moved {
+        evicted,
+        candidates,
+    } = limit.record(&shop(name), Some(elements));
+    let names = |keys: Vec<ServiceKey>| keys.iter().map(|key| key.name.to_string()).collect();
+    [evicted, candidates].map(names)
 }
 
 #[test]
 fn the_first_by_name_are_served_whatever_came_first() {
     let mut limit = NamespaceLimit::new(MOST);
-    assert_eq!(moved(&mut limit, "c", 5), [""; 0]);
-    assert_eq!(moved(&mut limit, "b", 5), [""; 0]);
-    assert_eq!(moved(&mut limit, "a", 5), ["c"]);
-    // It would fit in the place of "c", and comes after it.
-    assert_eq!(moved(&mut limit, "d", 0), [""; 0]);
+    let nobody: [Vec<String>; 2] = [vec![], vec![]];
+    assert_eq!(moved(&mut limit, "c", 5), nobody);
+    assert_eq!(moved(&mut limit, "b", 5), nobody);
+    assert_eq!(moved(&mut limit, "a", 5), [vec!["c".to_owned()], vec![]]);
+    // It may be as small as it likes.
+    assert!(limit.cannot_fit(&shop("d")) && !limit.cannot_fit(&shop("c")));
     assert!(limit.serves(&shop("b")) && !limit.serves(&shop("c")) && !limit.serves(&shop("d")));
-    assert_eq!(moved(&mut limit, "a", 0), ["c"]);
+    assert_eq!(moved(&mut limit, "a", 0), [vec![], vec!["c".to_owned()]]);
     assert!(limit.serves(&shop("d")));
+}
+
+#[test]
+fn one_that_was_not_compiled_is_counted_when_its_turn_comes() {
+    let mut limit = NamespaceLimit::new(MOST);
+    moved(&mut limit, "a", MOST);
+    moved(&mut limit, "b", 1);
+    assert_eq!(limit.record(&shop("c"), None), Moved::default());
+    let names = vec!["b".to_owned(), "c".to_owned()];
+    assert_eq!(moved(&mut limit, "a", 1), [vec![], names]);
+    assert!(limit.serves(&shop("b")) && !limit.serves(&shop("c")));
+    moved(&mut limit, "c", 1);
+    assert!(limit.serves(&shop("c")));
 }
 
 #[test]
@@ -32,38 +50,47 @@ fn one_namespace_takes_nothing_from_another() {
     let mut limit = NamespaceLimit::new(MOST);
     moved(&mut limit, "a", MOST + 1);
     let other = ServiceKey::new("garage", "z");
-    assert_eq!(limit.record(&other, MOST), []);
+    assert_eq!(limit.record(&other, Some(MOST)), Moved::default());
     assert!(limit.serves(&other) && !limit.serves(&shop("a")));
 }
 
 proptest! {
     /// Whatever the order of changes, what is served is the longest list of the first Services that
-    /// fits, and each Service whose answer changes is returned by the change that causes it.
+    /// fits, once those whose turn it is are counted. Each Service whose answer changes is returned.
     #[test]
     fn what_is_served_follows_from_what_there_is(
         changes in vec((0..8_u8, 0..=MOST + 1), 0..40),
     ) {
         let mut limit = NamespaceLimit::new(MOST);
-        let mut elements: BTreeMap<u8, usize> = BTreeMap::new();
-        let mut answers: BTreeMap<u8, bool> = BTreeMap::new();
+        let mut elements: BTreeMap<ServiceKey, usize> = BTreeMap::new();
+        let mut served: BTreeMap<ServiceKey, bool> = BTreeMap::new();
         for (number, change) in changes {
-            let moved = limit.record(&shop(&number.to_string()), change);
-            elements.insert(number, change);
-            let mut sum = 0;
-            for (other, of_other) in elements.iter().filter(|(_, elements)| **elements > 0) {
-                sum += of_other;
-                let key = shop(&other.to_string());
-                prop_assert_eq!(limit.serves(&key), sum <= MOST);
-                let before = answers.insert(*other, sum <= MOST);
-                let changed = before.is_some_and(|before| before != (sum <= MOST));
-                prop_assert_eq!(moved.contains(&key), changed && *other != number);
+            let changed = shop(&number.to_string());
+            match change {
+                0 => drop(elements.remove(&changed)),
+                _ => drop(elements.insert(changed.clone(), change)),
             }
-            if change == 0 {
-                answers.remove(&number);
+            let mut waiting = vec![changed];
+            while let Some(key) = waiting.pop() {
+                let known = match limit.cannot_fit(&key) && elements.contains_key(&key) {
+                    true => None,
+                    false => Some(elements.get(&key).copied().unwrap_or_default()),
+                };
+                let Moved { evicted, candidates } = limit.record(&key, known);
+                served.extend(evicted.into_iter().map(|key| (key, false)));
+                waiting.extend(candidates);
+                let answer = elements.contains_key(&key) && limit.serves(&key);
+                served.insert(key, answer);
+            }
+            let mut sum = 0;
+            for (key, of_key) in &elements {
+                sum += of_key;
+                prop_assert_eq!(limit.serves(key), sum <= MOST);
+                prop_assert_eq!(served.get(key), Some(&(sum <= MOST)));
             }
         }
         for number in 0..8_u8 {
-            limit.record(&shop(&number.to_string()), 0);
+            limit.record(&shop(&number.to_string()), Some(0));
         }
         prop_assert!(limit.namespaces.is_empty());
     }

@@ -72,3 +72,62 @@ fn t372_dns_is_served_whatever_its_namespace_takes() {
     story.passes();
     assert_eq!(story.served(), ["kube-dns"]);
 }
+
+/// Nobody's order of creation makes an agent hold more: what no longer fits goes first.
+#[test]
+fn t372_services_that_come_in_the_order_of_the_last_name_are_never_served_all() {
+    let mut story = Story::by_defaults();
+    story.passes();
+    story.engine.namespace_limit = NamespaceLimit::new(5);
+    for (number, name) in ["f", "e", "d", "c", "b", "a"].into_iter().enumerate() {
+        story.service(name, &format!("10.96.0.{}", number + 1));
+    }
+    while story.engine.waiting.is_some() || story.engine.left() > 0 {
+        // Each pass compiles one Service.
+        let clock = std::cell::Cell::new(story.now);
+        story.engine.compile(|| {
+            clock.set(clock.get() + Duration::from_secs(1));
+            clock.get()
+        });
+        assert!(story.served().len() <= 2, "{:?}", story.served());
+    }
+    assert_eq!(story.served(), ["a", "b"]);
+}
+
+/// Otherwise the clients of its load balancer would reach another tenant.
+#[test]
+fn t372_a_load_balancers_address_stays_that_of_a_service_beyond_the_limit() {
+    let mut story = Story::by_defaults();
+    // Two frontends fit, and not two with an endpoint each.
+    story.engine.namespace_limit = NamespaceLimit::new(3);
+    let address = "198.51.100.7";
+    story.deliver(Event::Apply(decode::<object::Service>(json!({
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "type": "LoadBalancer", "ports": [{"name": "http", "port": 80}],
+            "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"],
+        },
+        "status": {"loadBalancer": {"ingress": [{"ip": address}]}},
+    }))));
+    story.deliver(Event::Apply(decode::<object::Service>(json!({
+        "metadata": {"namespace": "other", "name": "web"},
+        "spec": {
+            "clusterIP": "10.96.0.8", "clusterIPs": ["10.96.0.8"], "ipFamilies": ["IPv4"],
+            "externalIPs": [address], "ports": [{"name": "http", "port": 80}],
+        },
+    }))));
+    story.endpoint("web", "10.1.0.1");
+    story.passes();
+    let rules = &story.engine.dataplane;
+    let frontend = rules.frontend_at(
+        address.parse().expect("an address"),
+        Protocol::Tcp,
+        dataplane::Port::new(80).expect("not 0"),
+    );
+    let frontend = frontend.expect("it refuses connections");
+    assert_eq!(&*frontend.service_port.service.namespace, "shop");
+    assert!(frontend.cluster.is_empty() && !frontend.has_endpoints);
+    let said = story.engine.view().rejections;
+    let mut named = said.iter().map(ToString::to_string);
+    assert!(named.any(|line| line.starts_with("Service other/web") && line.contains(address)));
+}
