@@ -109,7 +109,8 @@ enum Holding {
 
 /// Opens the network namespace of this thread. Returns one backend for each family. Loads no
 /// module. Settings are written below `sysctls`, which is `/proc/sys` or where that is mounted. For
-/// their sake, changes must be committed by threads in the same network namespace.
+/// their sake and for the list in `/proc`, changes must be committed, and drift observed, by threads in
+/// the same network namespace.
 pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
     open_with_socket(sysctls, Socket::open()?)
 }

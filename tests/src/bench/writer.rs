@@ -174,6 +174,7 @@ impl Writer {
         slices: &[EndpointSlice],
     ) -> Result<Vec<Written>> {
         self.run(async {
+            // Neither is needed after the other has ended: the endpoints change until the last replacement.
             select! {
                 written = replace_steadily(self.api(), replacements, every) => written,
                 failed = flip(self.api(), slices) => match failed {

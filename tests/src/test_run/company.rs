@@ -8,7 +8,8 @@ pub enum Company {
     Any,
     /// The same, except for programs that start another cluster.
     NoOtherCluster,
-    /// Any program: it computes for less than a third of its time.
+    /// Any program; of those beside one that is [`Company::Alone`], only one. It computes for less than
+    /// a third of its time.
     Everybody,
     /// No other program, except for one of [`Company::Everybody`] and those of
     /// [`Company::Background`].
@@ -17,8 +18,8 @@ pub enum Company {
     Background,
 }
 
-/// The niceness of programs of [`Company::Background`]: beside each of the others, they get a tenth of
-/// a processor.
+/// The niceness of programs of [`Company::Background`]: of a processor that another one of this session
+/// wants, they get a tenth. Pods are in control groups of their own, which niceness does not concern.
 pub(super) const NICENESS: &str = "10";
 
 /// Programs that start clusters, with a containerd and a kubelet for each node. Only one runs at a

@@ -93,7 +93,7 @@ fn run(program: &Program) -> Result<Outcome> {
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?)
         .spawn()
-        .with_context(|| program.executable.display().to_string())?;
+        .with_context(|| format!("{command:?}"))?;
     // Wait without reaping, so that `/proc` still has the process afterwards.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(error) = waitid(WaitId::Pid(Pid::from_child(&child)), options) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Drift, Recovery, Rendered};
-use backend_ipvs::{ENDING_TABLE, MARKS, Rules, TABLE};
+use backend_ipvs::{ENDING_TABLE, Ipvs, MARKS, Rules, TABLE};
 use dataplane::{Dataplane, Family, compile};
 use netlink::ipvs::{IpvsSocket, Operation};
 use netlink::nf_tables::family_name;
@@ -22,8 +22,9 @@ use crate::{DELIVERY, open};
 /// So many that a full read is not due again at once.
 const MANY_PORTS: u16 = 1_000;
 const FEW_PORTS: u16 = 3;
-/// How long a look that takes a fiftieth of a processor may be away.
-const PATIENCE: Duration = Duration::from_secs(25);
+/// The longest time between two full reads, and a little more.
+const PATIENCE: Duration = Duration::from_secs(35);
+const ATTEMPTS: usize = 5;
 
 /// Failure story T301: of 10,000 Services everything is read every half a minute, and a virtual
 /// server that another program removed was missed no sooner.
@@ -51,28 +52,48 @@ pub(super) fn is_missed(namespace: &Namespace) -> Result<()> {
 /// Failure story T376: the same with a destination, which the list of virtual servers does not show.
 pub(super) fn is_missed_with_a_destination(namespace: &Namespace) -> Result<()> {
     let dataplane = dataplane(MANY_PORTS);
-    let mut socket = namespace.enter(|| IpvsSocket::open(MARKS))??;
-    for (backend, family) in open(namespace)?.iter_mut().zip(Family::ALL) {
+    for family in Family::ALL {
+        // Both families of a backend share the time of the last look.
+        let mut backends = open(namespace)?;
+        let of_family = backends.iter_mut().find(|one| one.family() == family);
+        let backend = of_family.context("there is one for each family")?;
         program(backend, &dataplane, &Rendered::default())?;
-        backend.observe()?;
-        // The list is that of the thread's network namespace.
-        let mut look = || namespace.enter(|| backend.observe_drift());
-        let drift = look()??;
-        ensure!(drift == Drift::NoneInPart, "what there is: {drift:?}");
-        let mut own = socket.observe_virtual_servers()?.own.into_keys();
-        let key = own.find(|key| key.family == family);
-        let key = key.context("there are virtual servers")?;
-        let destinations = socket.observe_destinations(key)?;
-        let address = *destinations.keys().next().context("it has a destination")?;
-        socket.commit(&[Operation::RemoveDestination { key, address }])?;
-        wait_for("the destination is missed", PATIENCE, || {
-            Ok((look()?? == Drift::Possible).then_some(()))
-        })?;
-        // A full read that is due would remain so.
-        let drift = look()??;
-        ensure!(drift == Drift::NoneInPart, "it was a full read: {drift:?}");
+        let mut attempts = 0..ATTEMPTS;
+        let found = attempts.find_map(|_| match misses_a_destination(namespace, backend) {
+            Ok(false) => None,
+            other => Some(other),
+        });
+        ensure!(
+            found.transpose()?.is_some(),
+            "{family}: only full reads found it"
+        );
+        let _ = backend.commit_removal()?;
     }
     Ok(())
+}
+
+/// Whether a destination that goes is missed by a look at the list. A full read that is due comes first
+/// where something else kept the first look from the processor.
+fn misses_a_destination(namespace: &Namespace, backend: &mut Ipvs) -> Result<bool> {
+    backend.observe()?;
+    let family = backend.family();
+    // The list is that of the thread's network namespace.
+    let mut look = || namespace.enter(|| backend.observe_drift());
+    let drift = look()??;
+    ensure!(drift == Drift::NoneInPart, "what there is: {drift:?}");
+    let mut socket = namespace.enter(|| IpvsSocket::open(MARKS))??;
+    let own = socket.observe_virtual_servers()?.own.into_keys();
+    let own = own.filter(|key| key.family == family);
+    let behind = socket.observe_destinations_of(own)?.into_iter();
+    // An earlier attempt has removed one.
+    let mut destinations = behind.filter_map(|(key, all)| Some((key, *all.keys().next()?)));
+    let (key, address) = destinations.next().context("there are destinations")?;
+    socket.commit(&[Operation::RemoveDestination { key, address }])?;
+    wait_for("the destination is missed", PATIENCE, || {
+        Ok((look()?? == Drift::Possible).then_some(()))
+    })?;
+    // A full read that is due remains so.
+    Ok(look()?? == Drift::NoneInPart)
 }
 
 /// Failure story T341: where another process owns a table, it stays, and all the rest goes all the same.

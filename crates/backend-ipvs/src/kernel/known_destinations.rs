@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
-use std::io::{self, BufRead, BufReader};
-use std::time::Instant;
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::time::{Duration, Instant};
 
 use dataplane::Family;
 use netlink::ipvs::VirtualServerKey;
@@ -19,6 +19,10 @@ use crate::allocation::number_of;
 
 /// The list of the network namespace of this thread.
 const PATH: &str = "/proc/thread-self/net/ip_vs";
+
+/// How long it may take to read it: commits wait meanwhile. For each page of the list the kernel walks
+/// over all virtual servers before it, so that ten times as many take up to a hundred times as long.
+const LONGEST_LIST: Duration = Duration::from_millis(500);
 
 /// A sum of hashes of the destinations of each virtual server, by mark.
 type Sums = HashMap<u32, u64>;
@@ -45,27 +49,41 @@ impl KnownDestinations {
         self.of(key.family).sums.remove(&key.mark.value());
     }
 
+    /// Forgets what was found of a family whose virtual servers are now read with all destinations.
+    pub(super) fn forget_changes(&mut self, family: Family) {
+        self.of(family).changed = false;
+    }
+
     /// Reads the list if that is due. Returns whether another program has changed destinations of
     /// this family, once for each change.
     pub(super) fn observe_changed(&mut self, family: Family) -> bool {
         if is_due(self.last_read) {
             let began = Instant::now();
             // Without the list, as where /proc does not have it, full reads find the same later.
-            if let Ok(found) = File::open(PATH).and_then(|file| read(BufReader::new(file))) {
-                self.compare(found);
+            if let Ok(found) = read_list() {
+                self.compare(found, read_list);
             }
             self.last_read = Some(LongRead::since(began));
         }
         std::mem::take(&mut self.of(family).changed)
     }
 
-    fn compare(&mut self, found: [Sums; 2]) {
+    /// Compares a list with the one before, and where they differ with another one: the kernel finds
+    /// its place in a list by counting, so that one that changes while it is read may have a virtual
+    /// server twice or not at all.
+    fn compare(&mut self, found: [Sums; 2], read_again: impl FnOnce() -> io::Result<[Sums; 2]>) {
+        let differs = |known: &OfFamily, found: &Sums| {
+            let mut known = known.sums.iter();
+            known.any(|(mark, sum)| found.get(mark).copied().unwrap_or_default() != *sum)
+        };
+        let all = self.families.iter().zip(&found);
+        let found = match all.into_iter().any(|(known, found)| differs(known, found)) {
+            true => read_again().unwrap_or(found),
+            false => found,
+        };
         for (known, found) in self.families.iter_mut().zip(found) {
             // The list of virtual servers shows those that are gone, unless they have no destinations.
-            known.changed |= known.sums.iter().any(|(mark, sum)| {
-                let found = found.get(mark).copied().unwrap_or_default();
-                found != *sum
-            });
+            known.changed |= differs(known, &found);
             known.sums = found;
         }
     }
@@ -77,6 +95,10 @@ impl KnownDestinations {
             Family::Ipv6 => ipv6,
         }
     }
+}
+
+fn read_list() -> io::Result<[Sums; 2]> {
+    read(BufReader::new(File::open(PATH)?))
 }
 
 /// Reads the destinations behind Signpost's marks, as `ip_vs_info_seq_show` prints them:
@@ -91,8 +113,13 @@ impl KnownDestinations {
 fn read(list: impl BufRead) -> io::Result<[Sums; 2]> {
     let mut sums = [Sums::new(), Sums::new()];
     let mut own = None;
-    for line in list.lines() {
+    let began = Instant::now();
+    for (number, line) in list.lines().enumerate() {
         let line = line?;
+        // Reading the clock may cost more than a line.
+        if number % 256 == 0 && began.elapsed() > LONGEST_LIST {
+            return Err(ErrorKind::TimedOut.into());
+        }
         let mut words = line.split_ascii_whitespace();
         match words.next() {
             Some("->") => {
@@ -113,6 +140,10 @@ fn read(list: impl BufRead) -> io::Result<[Sums; 2]> {
                     .next()
                     .and_then(|mark| u32::from_str_radix(mark, 16).ok());
                 own = mark.filter(|mark| number_of(*mark).is_some());
+                // The line does not say of which family it is. One without destinations is known, too.
+                for sums in &mut sums {
+                    own.map(|mark| *sums.entry(mark).or_default());
+                }
             }
             _ => own = None,
         }
@@ -148,16 +179,21 @@ mod tests {
 
     #[test]
     fn t376_destinations_count_and_their_connections_and_those_of_others_do_not() {
-        let alone = sums(&list(&[FIRST]));
-        assert_eq!(alone[0].len(), 1);
-        assert!(alone[1].is_empty());
-        assert_eq!(alone, sums(&list(&[BUSY])));
-        assert_ne!(alone, sums(&list(&[LEAVING])));
-        assert_ne!(alone, sums(&list(&[FIRST, LEAVING])));
-        assert_eq!(sums(&list(&[])), [Sums::new(), Sums::new()]);
+        let [alone, none] = sums(&list(&[FIRST]));
+        assert_eq!((alone.len(), none.len()), (1, 1));
+        assert_eq!([alone.clone(), none.clone()], sums(&list(&[BUSY])));
+        assert_ne!(alone, sums(&list(&[LEAVING]))[0]);
+        assert_ne!(alone, sums(&list(&[FIRST, LEAVING]))[0]);
+        assert_eq!(sums(&list(&[])), [none.clone(), none.clone()]);
         let both = sums(&list(&[OF_IPV6, FIRST]));
-        assert_eq!(both[0], alone[0]);
-        assert_eq!(both[1].len(), 1);
+        assert_eq!(both[0], alone);
+        assert_ne!(both[1], none);
+    }
+
+    /// Whether a list has others than the one before, if it reads the same again.
+    fn is_another(known: &mut KnownDestinations, text: &str) -> bool {
+        known.compare(sums(text), || Ok(sums(text)));
+        std::mem::take(&mut known.of(Family::Ipv4).changed)
     }
 
     #[test]
@@ -165,15 +201,23 @@ mod tests {
         let mut known = KnownDestinations::default();
         let mark = crate::layout::MARKS.mark(1).expect("a mark");
         let family = Family::Ipv4;
-        let changed = |known: &mut KnownDestinations, text: &str| {
-            known.compare(sums(text));
-            std::mem::take(&mut known.of(family).changed)
-        };
-        assert!(!changed(&mut known, &list(&[FIRST])));
+        assert!(!is_another(&mut known, &list(&[FIRST])));
         known.forget(&VirtualServerKey { family, mark });
-        assert!(!changed(&mut known, &list(&[LEAVING])));
-        assert!(!changed(&mut known, &list(&[LEAVING])));
-        assert!(changed(&mut known, &list(&[FIRST])));
-        assert!(changed(&mut known, &list(&[])));
+        assert!(!is_another(&mut known, &list(&[LEAVING])));
+        assert!(!is_another(&mut known, &list(&[LEAVING])));
+        assert!(is_another(&mut known, &list(&[FIRST])));
+        assert!(is_another(&mut known, &list(&[])));
+        assert!(is_another(&mut known, &list(&[FIRST])));
+    }
+
+    #[test]
+    fn t376_a_list_that_changed_while_it_was_read_is_read_again() {
+        let mut known = KnownDestinations::default();
+        assert!(!is_another(&mut known, &list(&[FIRST])));
+        known.compare(sums(&list(&[FIRST, FIRST])), || Ok(sums(&list(&[FIRST]))));
+        assert!(!known.of(Family::Ipv4).changed);
+        known.compare(sums(&list(&[LEAVING])), || Ok(sums(&list(&[LEAVING]))));
+        known.forget_changes(Family::Ipv4);
+        assert!(!is_another(&mut known, &list(&[LEAVING])));
     }
 }

@@ -58,6 +58,7 @@ impl ServerSocket {
     /// family still has to see what other programs have changed of its own.
     pub(super) fn observe(&mut self, family: Family) -> Result<VirtualServers, QueryError> {
         let found = self.socket.observe_virtual_servers()?;
+        self.destinations.forget_changes(family);
         self.known.insert(family, of(family, &found.own));
         Ok(found)
     }
