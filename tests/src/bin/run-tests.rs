@@ -1,8 +1,8 @@
 //! Builds and runs every test of this workspace, test programs side by side: `make test`.
 //!
 //! `run-tests NAME…` runs only the test targets with these names, and no documentation tests.
-//! `SIGNPOST_TESTS_AT_ONCE` sets how many programs run concurrently; the default is three for two
-//! processors, because they wait for 40 % of their time.
+//! `SIGNPOST_TESTS_AT_ONCE` sets how many programs run concurrently; the default is the number of
+//! processors.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -40,7 +40,7 @@ fn at_once() -> Result<usize> {
         Ok(number) => number.parse().context("SIGNPOST_TESTS_AT_ONCE"),
         Err(_) => {
             let processors = available_parallelism().context("failed to count processors")?;
-            Ok(processors.get() * 3 / 2)
+            Ok(processors.get())
         }
     }
 }

@@ -11,24 +11,13 @@ pub enum Company {
     /// Any program; of those beside one that is [`Company::Alone`], only one. It computes for less than
     /// a third of its time.
     Everybody,
-    /// No other program, except for one of [`Company::Everybody`] and those of
-    /// [`Company::Background`].
+    /// No other program, except for one of [`Company::Everybody`].
     Alone,
-    /// Any program: it has the processor time that others leave, see [`NICENESS`].
-    Background,
 }
-
-/// The niceness of programs of [`Company::Background`]: of a processor that another one of this session
-/// wants, they get a tenth. Pods are in control groups of their own, which niceness does not concern.
-pub(super) const NICENESS: &str = "10";
 
 /// Programs that start clusters, with a containerd and a kubelet for each node. Only one runs at a
 /// time, because each takes gigabytes, and all processors while it starts.
 const CLUSTERS: [&str; 2] = ["kubernetes_smoke", "enclosure"];
-
-/// Programs that run in the background. The kernels on which these tests run take as much processor
-/// time as a quarter of all others, and their tests wait long enough for them.
-const BACKGROUND: [&str; 1] = ["kernel_rig"];
 
 /// Programs that compute for less than a third of their time, by the table that `make test` prints.
 const QUIET: [&str; 4] = [
@@ -38,8 +27,8 @@ const QUIET: [&str; 4] = [
     "conntrack_kernel",
 ];
 
-/// Programs that must run alone, or beside those that mostly wait or run in the background, each with
-/// the reason. They start first, so that such programs are left for their time.
+/// Programs that must run alone, or beside one that mostly waits, each with the reason. They start
+/// first, so that such programs are left for their time.
 const ALONE: [(&str, &str); 3] = [
     (
         "real_cluster",
@@ -58,7 +47,8 @@ const ALONE: [(&str, &str); 3] = [
 
 /// The slowest other programs in the order of their start, so that none of them ends long after all
 /// others. Programs with clusters wait for each other.
-const LONGEST: [&str; 15] = [
+const LONGEST: [&str; 16] = [
+    "kernel_rig",
     "kubernetes_smoke",
     "enclosure",
     "differential_kube_proxy",
@@ -82,8 +72,6 @@ pub fn company_of(name: &str) -> Company {
         Company::Alone
     } else if CLUSTERS.contains(&name) {
         Company::NoOtherCluster
-    } else if BACKGROUND.contains(&name) {
-        Company::Background
     } else if QUIET.contains(&name) {
         Company::Everybody
     } else {
@@ -94,29 +82,23 @@ pub fn company_of(name: &str) -> Company {
 /// Returns the start order of this program: smaller numbers start first.
 pub fn order(name: &str) -> usize {
     let alone = ALONE.iter().map(|(name, _)| name);
-    let mut first = BACKGROUND.iter().chain(alone).chain(&LONGEST);
+    let mut first = alone.chain(&LONGEST);
     first
         .position(|slow| *slow == name)
-        .unwrap_or(BACKGROUND.len() + ALONE.len() + LONGEST.len())
+        .unwrap_or(ALONE.len() + LONGEST.len())
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{ALONE, BACKGROUND, CLUSTERS, LONGEST, QUIET};
+    use super::{ALONE, CLUSTERS, LONGEST, QUIET};
 
     #[test]
     fn every_name_is_that_of_a_test_target() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         let alone = ALONE.iter().map(|(name, _)| name);
-        for name in CLUSTERS
-            .iter()
-            .chain(&QUIET)
-            .chain(&LONGEST)
-            .chain(alone)
-            .chain(&BACKGROUND)
-        {
+        for name in CLUSTERS.iter().chain(&QUIET).chain(&LONGEST).chain(alone) {
             let file = folder.join(format!("{name}.rs"));
             let module = folder.join(name).join("main.rs");
             assert!(file.exists() || module.exists(), "there is no {name}");

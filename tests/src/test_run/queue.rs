@@ -34,15 +34,15 @@ impl Queue {
             return None;
         }
         let running = self.running.iter();
-        let running = running.map(|other| (self.company_of)(&other.name));
-        let running: Vec<Company> = running.filter(|c| *c != Company::Background).collect();
+        let running: Vec<Company> = running
+            .map(|other| (self.company_of)(&other.name))
+            .collect();
         let runs = |company| running.contains(&company);
         let may_start = |program: &Program| match (self.company_of)(&program.name) {
             Company::Any => !runs(Company::Alone),
             Company::NoOtherCluster => !runs(Company::Alone) && !runs(Company::NoOtherCluster),
             Company::Everybody => !runs(Company::Alone) || running.len() == 1,
             Company::Alone => running.is_empty() || running == [Company::Everybody],
-            Company::Background => true,
         };
         let next = self.waiting.iter().position(may_start)?;
         let program = self.waiting.remove(next);
@@ -124,19 +124,18 @@ mod tests {
     }
 
     #[test]
-    fn one_that_mostly_waits_and_one_in_the_background_run_beside_one_that_is_to_be_alone() {
-        let names_of_all = ["behind", "alone", "a", "quiet", "quiet"];
-        let mut queue = Queue::new(names_of_all.map(program).into(), 4);
+    fn one_that_mostly_waits_runs_beside_one_that_is_to_be_alone() {
+        let names_of_all = ["alone", "a", "quiet", "quiet"];
+        let mut queue = Queue::new(names_of_all.map(program).into(), 3);
         queue.company_of = |name| match name {
             "alone" => Company::Alone,
-            "behind" => Company::Background,
             "quiet" => Company::Everybody,
             _ => Company::Any,
         };
         let first = start_all(&mut queue);
-        assert_eq!(names(&first), ["behind", "alone", "quiet"]);
+        assert_eq!(names(&first), ["alone", "quiet"]);
         queue.waiting.push(program("alone"));
-        queue.finish(&first[1]);
+        queue.finish(&first[0]);
         assert_eq!(names(&start_all(&mut queue)), ["a", "quiet"]);
         let mut queue = Queue {
             waiting: ["alone", "a"].map(program).into(),

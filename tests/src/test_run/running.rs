@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::company::NICENESS;
-use super::{Company, Program, Queue, company_of};
+use super::{Program, Queue};
 use crate::bench::process_tree::ProcessTree;
 
 /// The result of a program.
@@ -77,15 +76,7 @@ fn run(program: &Program) -> Result<Outcome> {
     });
     let mut output = tempfile::tempfile().context("failed to make a file for its output")?;
     let start = Instant::now();
-    let mut command = match company_of(&program.name) {
-        Company::Background => {
-            let mut nice = Command::new("nice");
-            nice.args(["-n", NICENESS]).arg(&program.executable);
-            nice
-        }
-        _ => Command::new(&program.executable),
-    };
-    let mut child = command
+    let mut child = Command::new(&program.executable)
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .envs(environment)
@@ -93,7 +84,7 @@ fn run(program: &Program) -> Result<Outcome> {
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?)
         .spawn()
-        .with_context(|| format!("{command:?}"))?;
+        .with_context(|| program.executable.display().to_string())?;
     // Wait without reaping, so that `/proc` still has the process afterwards.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(error) = waitid(WaitId::Pid(Pid::from_child(&child)), options) {
