@@ -15,7 +15,7 @@ const NAMED: usize = 8;
 pub(crate) struct Pages(pub(crate) usize);
 
 /// The tables of all virtual servers of a family that serve: 640 MiB. That is room for the `mh` of 20,480, and so for
-/// 10,000 Service ports in one namespace, which may have half.
+/// 10,000 Service ports of policy Cluster in one namespace, which may have half.
 pub(crate) const MOST: Pages = Pages(163_840);
 
 /// The table of one virtual server with this scheduler, of the size that kernels are built with by

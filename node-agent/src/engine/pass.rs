@@ -123,14 +123,14 @@ impl Engine {
         let Some(with) = self.compiled.clone() else {
             return false;
         };
-        let after = match self.catalog.definition(key).cloned() {
-            Some(service) => Some(Arc::new(self.compile_within_limit(&service, &with, now))),
-            None => {
-                self.record_elements(key, Some(0), now);
-                None
+        let (after, others_changed) = match self.catalog.definition(key).cloned() {
+            Some(service) => {
+                let (rules, others_changed) = self.compile_within_limit(&service, &with, now);
+                (Some(Arc::new(rules)), others_changed)
             }
+            None => (None, self.record_elements(key, Some(0), now)),
         };
-        self.put(key, after)
+        self.put(key, after) || others_changed
     }
 
     /// Replaces or removes the rules of a Service. Returns whether that changed anything.
@@ -146,17 +146,18 @@ impl Engine {
         changed
     }
 
-    /// Compiles a Service; nothing of it is served if its namespace takes too much.
+    /// Compiles a Service; nothing of it is served if its namespace takes too much. Also returns whether
+    /// others are no longer served.
     fn compile_within_limit(
         &mut self,
         service: &Service,
         with: &CompiledWith,
         now: Instant,
-    ) -> ServiceRules {
+    ) -> (ServiceRules, bool) {
         let key = &service.key;
         if service.precedence == Precedence::Ordinary && self.namespace_limit.cannot_fit(key) {
-            self.record_elements(key, None, now);
-            return refused(service, with);
+            let others_changed = self.record_elements(key, None, now);
+            return (refused(service, with), others_changed);
         }
         let endpoints = self.catalog.endpoints(key).unwrap_or_default();
         let rules = compile(service, &endpoints, &with.node, &with.config);
@@ -165,25 +166,27 @@ impl Engine {
             Precedence::First => 0,
             Precedence::Ordinary => rules.elements(&with.config),
         };
-        self.record_elements(key, Some(elements), now);
-        match elements == 0 || self.namespace_limit.serves(key) {
+        let others_changed = self.record_elements(key, Some(elements), now);
+        let rules = match elements == 0 || self.namespace_limit.serves(key) {
             true => rules,
             false => refused(service, with),
-        }
+        };
+        (rules, others_changed)
     }
 
     /// Records what a Service asks for. Others that are no longer served are so at once; those that may
-    /// be served wait for a pass.
-    fn record_elements(&mut self, key: &ServiceKey, elements: Option<usize>, now: Instant) {
+    /// be served wait for a pass. Returns whether that changed anything.
+    fn record_elements(&mut self, key: &ServiceKey, elements: Option<usize>, now: Instant) -> bool {
         let Moved {
             evicted,
             candidates,
         } = self.namespace_limit.record(key, elements);
+        let mut changed = false;
         for other in evicted {
             let service = self.catalog.definition(&other).cloned();
             let rules = service.zip(self.compiled.as_ref());
             let rules = rules.map(|(service, with)| Arc::new(refused(&service, with)));
-            self.put(&other, rules);
+            changed |= self.put(&other, rules);
         }
         let pending = Pending {
             since: now,
@@ -193,6 +196,7 @@ impl Engine {
             let work = self.work(&other);
             self.queue.push(other, pending, work);
         }
+        changed
     }
 }
 

@@ -87,7 +87,8 @@ impl Bound {
     }
 
     /// Whether `namespace` may have so much more beside what serves and what leaves: of twice as much as
-    /// may serve, it has no more than it leaves for others. So all that it has may be replaced at once.
+    /// may serve, it has no more than it leaves for others. So all that it has may be replaced at once, unless others
+    /// have taken more since.
     pub(super) fn admits_beside(
         &self,
         namespace: &Arc<str>,

@@ -20,7 +20,7 @@ use crate::allocation::number_of;
 /// The list of the network namespace of this thread.
 const PATH: &str = "/proc/thread-self/net/ip_vs";
 
-/// How long it may take to read it: commits wait meanwhile. For each page of the list the kernel walks
+/// How long it may take to read it, twice if need be: commits wait meanwhile. For each page of the list the kernel walks
 /// over all virtual servers before it, so that ten times as many take up to a hundred times as long.
 const LONGEST_LIST: Duration = Duration::from_millis(500);
 
@@ -60,8 +60,8 @@ impl KnownDestinations {
         if is_due(self.last_read) {
             let began = Instant::now();
             // Without the list, as where /proc does not have it, full reads find the same later.
-            if let Ok(found) = read_list() {
-                self.compare(found, read_list);
+            if let Ok(found) = read_list(began) {
+                self.compare(found, || read_list(began));
             }
             self.last_read = Some(LongRead::since(began));
         }
@@ -76,10 +76,20 @@ impl KnownDestinations {
             let mut known = known.sums.iter();
             known.any(|(mark, sum)| found.get(mark).copied().unwrap_or_default() != *sum)
         };
-        let all = self.families.iter().zip(&found);
-        let found = match all.into_iter().any(|(known, found)| differs(known, found)) {
-            true => read_again().unwrap_or(found),
-            false => found,
+        let mut all = self.families.iter().zip(&found);
+        let found = match all.any(|(known, found)| differs(known, found)) {
+            true => read_again(),
+            false => Ok(found),
+        };
+        let Ok(found) = found else {
+            // Nobody knows which of the two is right. The next list is learned.
+            for known in &mut self.families {
+                *known = OfFamily {
+                    changed: true,
+                    ..OfFamily::default()
+                };
+            }
+            return;
         };
         for (known, found) in self.families.iter_mut().zip(found) {
             // The list of virtual servers shows those that are gone, unless they have no destinations.
@@ -97,8 +107,8 @@ impl KnownDestinations {
     }
 }
 
-fn read_list() -> io::Result<[Sums; 2]> {
-    read(BufReader::new(File::open(PATH)?))
+fn read_list(began: Instant) -> io::Result<[Sums; 2]> {
+    read(BufReader::new(File::open(PATH)?), began)
 }
 
 /// Reads the destinations behind Signpost's marks, as `ip_vs_info_seq_show` prints them:
@@ -110,10 +120,9 @@ fn read_list() -> io::Result<[Sums; 2]> {
 /// ```
 ///
 /// The numbers of connections at the end are no part of the sums.
-fn read(list: impl BufRead) -> io::Result<[Sums; 2]> {
+fn read(list: impl BufRead, began: Instant) -> io::Result<[Sums; 2]> {
     let mut sums = [Sums::new(), Sums::new()];
     let mut own = None;
-    let began = Instant::now();
     for (number, line) in list.lines().enumerate() {
         let line = line?;
         // Reading the clock may cost more than a line.
@@ -168,7 +177,7 @@ mod tests {
     }
 
     fn sums(text: &str) -> [Sums; 2] {
-        read(text.as_bytes()).expect("text is read")
+        read(text.as_bytes(), Instant::now()).expect("text is read")
     }
 
     const FIRST: &str = "  -> 0A000105:1F90      Masq    1      0          0\n";

@@ -1,5 +1,6 @@
 //! The limit on kernel resources of one Service, and the messages about what exceeds it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::maglev::{hash, seed_of};
@@ -47,13 +48,22 @@ impl ServiceRules {
     pub fn elements(&self, config: &Config) -> usize {
         let mechanism = config.mechanism;
         let configured = config.scheduler.nearest_in(mechanism);
-        let of = |frontend: &Frontend| {
+        let mut kept = HashSet::new();
+        let mut of = |frontend: &Frontend| {
             let slots = |list: &[Target]| match frontend.scheduler {
                 chosen if chosen == configured || mechanism == Mechanism::Ipvs => list.len(),
                 chosen => chosen.slots(list.len()),
             };
-            let chosen = slots(&frontend.cluster) + slots(&frontend.local);
-            1 + chosen.max(frontend.serving.len()) + frontend.source_ranges.len()
+            let chosen = [&frontend.cluster, &frontend.local];
+            // All addresses of a port share the list of those that answer, which often is a chosen one.
+            let serving = &frontend.serving;
+            let is_another = !chosen.into_iter().any(|list| Arc::ptr_eq(list, serving));
+            let answering = match is_another && kept.insert(Arc::as_ptr(serving)) {
+                true => serving.len(),
+                false => 0,
+            };
+            let chosen = chosen.into_iter().map(|list| slots(list));
+            1 + chosen.sum::<usize>() + answering + frontend.source_ranges.len()
         };
         let frontends = self.frontends.iter();
         frontends.map(|(_, frontend)| of(frontend)).sum()

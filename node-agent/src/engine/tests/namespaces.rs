@@ -9,6 +9,15 @@ impl Story {
         }
     }
 
+    /// A pass that compiles one Service.
+    fn one_service(&mut self) -> Option<Desired> {
+        let clock = std::cell::Cell::new(self.now);
+        self.engine.compile(|| {
+            clock.set(clock.get() + Duration::from_secs(1));
+            clock.get()
+        })
+    }
+
     /// The Services of which something is served, by name.
     fn served(&self) -> Vec<String> {
         let services = self.engine.dataplane.services().sorted().into_iter();
@@ -83,12 +92,7 @@ fn t372_services_that_come_in_the_order_of_the_last_name_are_never_served_all() 
         story.service(name, &format!("10.96.0.{}", number + 1));
     }
     while story.engine.waiting.is_some() || story.engine.left() > 0 {
-        // Each pass compiles one Service.
-        let clock = std::cell::Cell::new(story.now);
-        story.engine.compile(|| {
-            clock.set(clock.get() + Duration::from_secs(1));
-            clock.get()
-        });
+        story.one_service();
         assert!(story.served().len() <= 2, "{:?}", story.served());
     }
     assert_eq!(story.served(), ["a", "b"]);
@@ -130,4 +134,36 @@ fn t372_a_load_balancers_address_stays_that_of_a_service_beyond_the_limit() {
     let said = story.engine.view().rejections;
     let mut named = said.iter().map(ToString::to_string);
     assert!(named.any(|line| line.starts_with("Service other/web") && line.contains(address)));
+}
+
+/// A Service that was admitted, and grew beyond the limit before it was compiled, changes nothing itself.
+#[test]
+fn t372_services_that_are_evicted_are_handed_over_though_nothing_else_changes() {
+    let mut story = Story::by_defaults();
+    story.passes();
+    story.engine.namespace_limit = NamespaceLimit::new(4);
+    story.service("a", "10.96.0.1");
+    story.endpoint("a", "10.1.0.1");
+    story.service("b", "10.96.0.2");
+    story.service("c", "10.96.0.3");
+    story.passes();
+    assert_eq!(story.served(), ["a"]);
+
+    // "c" waits before "b" is admitted, and each pass compiles one Service.
+    let gone = ObjectKey::namespaced("shop", "a");
+    story.deliver(Event::<object::Service>::Delete(gone));
+    story.service("c", "10.96.0.4");
+    story.one_service();
+    story.one_service();
+    assert_eq!(story.served(), ["c"]);
+    let endpoint = |address: &str| json!({"addresses": [address], "conditions": {"ready": true}});
+    story.deliver(Event::Apply(decode::<object::EndpointSlice>(json!({
+        "metadata": {
+            "namespace": "shop", "name": "b-x", "labels": {"kubernetes.io/service-name": "b"},
+        },
+        "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+        "endpoints": [endpoint("10.1.0.2"), endpoint("10.1.0.3")],
+    }))));
+    assert!(story.one_service().is_some(), "nothing is handed over");
+    assert_eq!(story.served(), [""; 0]);
 }
