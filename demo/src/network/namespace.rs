@@ -7,11 +7,16 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::NAMES;
+use crate::deadline::wait_for;
+
+/// How long the kernel may take to pass packets through new links.
+const LINKS: Duration = Duration::from_secs(10);
 
 /// The name of a namespace; holding it does not keep the namespace alive.
 #[derive(Debug, Clone)]
@@ -73,6 +78,20 @@ impl Namespace {
     /// Runs lines of `ip` commands inside in one process, stopping at the first failure.
     pub fn configure(&self, lines: &str) -> Result<()> {
         run_ip(&["-n", &self.name, "-batch", "-"], lines)
+    }
+
+    /// Waits until every link that is up passes packets. The end of a veth pair that was set up
+    /// first drops what is sent until the kernel's worker has seen the other end: up to 0.1 s on a busy
+    /// machine, and a lost ARP packet then costs the first connection a second.
+    pub fn wait_for_links(&self) -> Result<()> {
+        wait_for(&format!("the links of {}", self.name), LINKS, || {
+            let shown = ["-oneline", "link", "show", "up"];
+            let output = self.command("ip").args(shown).output()?;
+            let links = String::from_utf8(output.stdout)?;
+            // The state of loopback is never known.
+            let mut links = links.lines().filter(|link| !link.contains(": lo: "));
+            Ok(links.all(|link| link.contains(" state UP ")).then_some(()))
+        })
     }
 
     /// Runs `nft` inside; returns its output.

@@ -107,6 +107,10 @@ impl Topology {
         for other in &plan.others {
             topology.add_other(other)?;
         }
+        // The other ends were set up after these, and pass packets at once.
+        for first in topology.nodes.values().chain(topology.others.values()) {
+            first.wait_for_links()?;
+        }
         Ok(topology)
     }
 
