@@ -237,7 +237,7 @@ impl<'a> Starters<'a> {
             // Nothing shows whether it is still an add-on.
             (Distribution::Eks, Some(_)) => concat!(
                 stop_add_on!(),
-                "; this is said until DaemonSet kube-system/kube-proxy is deleted"
+                "; the note stays until DaemonSet kube-system/kube-proxy is deleted"
             ),
             _ => self.stop(Some(marks)),
         }

@@ -48,9 +48,9 @@ https://127.0.0.1:6443
 {{- $slice := lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes" -}}
 {{- range (dig "endpoints" list $slice) }}{{ $addresses = concat $addresses .addresses }}{{ end -}}
 {{- $port := dig "ports" list $slice | first | default dict | dig "port" "" -}}
-apiServer.host is needed: Signpost has to reach the API server before any Service works, and nothing here tells where it is
-(no ConfigMap kube-public/cluster-info, kube-system/kubeadm-config or kube-system/kube-proxy, and neither k3s nor RKE2; `helm template` and
-other renderers ask no cluster at all). Say it as --set apiServer.host=HOST --set apiServer.port=PORT, with an address that stays:
-`kubectl cluster-info` shows the one you use yourself.
+apiServer.host is required: agents must reach the API server before any Service works, and the chart did not find its address
+(no ConfigMap kube-public/cluster-info, kube-system/kubeadm-config or kube-system/kube-proxy; neither k3s nor RKE2; `helm template` and
+similar tools do not query a cluster). Set --set apiServer.host=HOST --set apiServer.port=PORT to an address that does not change;
+`kubectl cluster-info` shows the one that you use.
 {{- if $addresses }} The Service kubernetes leads to {{ join ", " $addresses }}, port {{ $port }}.{{ end -}}
 {{- end }}

@@ -138,7 +138,7 @@ section! {
     ConntrackSpec;
     /// The kernel's connection tracking table, every default filled in.
     Conntrack {
-        /// Entries of the table for each CPU core, 1048576 in all; 0 leaves the kernel's limit and ignores min. The
+        /// Entries of the table for each CPU core, at most 1048576 from this field; 0 leaves the kernel's limit and ignores min. The
         /// limit is never lowered, and never raised above what a sixteenth of memory holds. Default 32768.
         #[schemars(range(min = 0, max = 2_147_483_647))]
         max_per_core: u32 = 32_768,

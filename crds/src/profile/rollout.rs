@@ -30,7 +30,7 @@ section! {
         #[schemars(length(max = 8), inner(range(min = 1, max = 100)))]
         waves: Vec<u32> = vec![1, 5, 25],
 
-        /// With how many failed nodes a rollout stops, after the canary, of which one is enough. A number from 1, or a percentage of the
+        /// How many failed nodes stop a rollout after the canary; one failed canary stops it. A number from 1, or a percentage of the
         /// nodes in the waves that have begun, rounded down to at least one node. Default 10%.
         max_failures: IntOrPercent = IntOrPercent::Percent(10),
 
@@ -58,8 +58,8 @@ section! {
         abort: String = String::new(),
 
         /// The configHash of the configuration in status.history that nodes leave, also after every node has it. While the
-        /// profile's own fields are that configuration, nodes get the one of status.history with the latest rolledOutAt
-        /// but for it, with this profile's nodeSelector, priority, paused and rollout. Without effect on another
+        /// profile's own fields are that configuration, nodes get the other one in status.history with the latest
+        /// rolledOutAt, with this profile's nodeSelector, priority, paused and rollout. Without effect on another
         /// configuration, and if no other one has a rolledOutAt. Default empty.
         #[schemars(length(max = 64))]
         undo: String = String::new(),

@@ -211,9 +211,9 @@ fn refused(service: &Service, with: &CompiledWith) -> ServiceRules {
     rules.refused(
         "spec",
         format!(
-            "not served: the Services of namespace {} whose names come up to this one's take more \
-             than {MOST_ELEMENTS_OF_A_NAMESPACE} elements, for their addresses and node ports with \
-             their ports, endpoints and source ranges",
+            "not served: this Service and those of namespace {} before it by name need more than \
+             {MOST_ELEMENTS_OF_A_NAMESPACE} elements, the limit of a namespace: an address or node \
+             port counts with each port, endpoint and source range; remove some of them there",
             service.key.namespace
         ),
     )

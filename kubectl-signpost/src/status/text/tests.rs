@@ -19,8 +19,8 @@ fn profile(name: &str, change: impl FnOnce(&mut ProxyProfile)) -> ProxyProfile {
         updated_nodes: 3,
         ready_nodes: 3,
         sync_latency: Some(FleetLatency::new(
-            Microseconds::new(900),
-            Microseconds::new(4000),
+            Microseconds::new(1_000),
+            Microseconds::new(5_000),
         )),
         conditions: vec![
             condition(
@@ -72,7 +72,7 @@ fn unhealthy() -> ProxyProfile {
         status.worst_nodes = vec![WorstNode {
             name: "n3".to_owned(),
             reason: "CommitFailed".to_owned(),
-            p99_microseconds: Some(Microseconds::new(51_000)),
+            p99_microseconds: Some(Microseconds::new(100_000)),
         }];
     })
 }
@@ -85,7 +85,7 @@ fn a_profile_that_is_settled_takes_four_lines() {
         "ProxyProfile default: healthy\n\
         \x20 mode     nftables, priority 1000, generation 3\n\
         \x20 nodes    3: 3 updated, 3 ready, 0 degraded\n\
-        \x20 sync     p50 900µs, p99 4ms on the slowest node\n"
+        \x20 sync     p50 1ms, p99 5ms on the slowest node\n"
     );
     assert_eq!(Ending::from(report.health), Ending::Success);
 }
@@ -164,13 +164,13 @@ fn t140_every_fault_is_named_with_what_to_do_next() {
         "ProxyProfile edge: unhealthy\n\
         \x20 mode     iptables, priority 10, generation 3\n\
         \x20 nodes    3: 2 updated, 2 ready, 1 degraded\n\
-        \x20 sync     p50 900µs, p99 4ms on the slowest node\n\
+        \x20 sync     p50 1ms, p99 5ms on the slowest node\n\
         \x20 fault    Ready is False, NodesNotReady: 2 of 3 nodes are ready with it\n\
         \x20          next: Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.\n\
         \x20 fault    Progressing is False, RolledBack: 1 of 3 nodes failed: n3 (CommitFailed)\n\
         \x20          next: A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.\n\
         \x20 note     FeaturesHonoured is False, FieldNotHonoured: logging\n\
-        \x20 worst    n3: CommitFailed, p99 51ms"
+        \x20 worst    n3: CommitFailed, p99 100ms"
     );
     assert_eq!(Ending::from(report.health), Ending::ProblemFound);
 }

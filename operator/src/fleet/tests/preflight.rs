@@ -366,7 +366,7 @@ fn t336_what_may_start_kube_proxy_again_is_said_and_holds_no_node() {
     assert_eq!(cluster.rollout_phase(), "False/Settled");
     assert_eq!(cluster.waits_for(), "");
     assert!(said(&cluster).contains(doubt), "{}", said(&cluster));
-    let end = "; this is said until DaemonSet kube-system/kube-proxy is deleted) on n1, n2";
+    let end = "; the note stays until DaemonSet kube-system/kube-proxy is deleted) on n1, n2";
     assert!(said(&cluster).ends_with(end), "{}", said(&cluster));
 
     cluster.delete_kube_proxy();
