@@ -401,7 +401,9 @@ impl<'a> Draft<'a> {
         }
         let bytes = frontend(key);
         self.member(SetName::Restrictions, bytes.clone(), !ranges.is_empty());
-        for range in before.iter().filter(|range| !ranges.contains(range)) {
+        // Both are sorted: a load balancer may have 20,000 for each of its ports.
+        let is_gone = |range: &&IpNet| ranges.binary_search(range).is_err();
+        for range in before.iter().filter(is_gone) {
             let set = SetName::Sources(range.prefix_len());
             self.member(set, source(bytes.clone(), range), false);
         }

@@ -16,7 +16,9 @@ use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
 };
 use crate::shared_names::SharedNames;
-use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differ_at_a_port, differing, merge};
+use crate::slice::{
+    Extent, MOST_SLICE_PORTS, MOST_SLICES, Slice, SliceNames, differ_at_a_port, differing, merge,
+};
 use crate::{Change, Dirty, Event, NodeLifecycle, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// The objects that one source has delivered, for the agent of one node.
@@ -131,7 +133,7 @@ impl Catalog {
     pub fn endpoints(&self, key: &ServiceKey) -> Option<Endpoints> {
         let service = self.definition(key)?;
         let mut endpoints = merge(self.slices_of(key), Extent::Everything, &service.ports);
-        endpoints.left_out.slices = self.slice_names(key).len().saturating_sub(MOST_SLICES);
+        endpoints.left_out.slices = self.slice_names(key).len() - self.slice_keys(key).count();
         Some(endpoints)
     }
 
@@ -292,10 +294,6 @@ impl Catalog {
         let Some(served) = self.services.get(&object_key(service)) else {
             return false;
         };
-        // The set of merged slices may have changed, too.
-        if self.slice_names(service).len() >= MOST_SLICES {
-            return true;
-        }
         let belongs = |slice: &&Slice| slice.service == *service;
         let before = before.filter(belongs);
         let after = self.slice(key).filter(belongs);
@@ -303,6 +301,13 @@ impl Catalog {
             // The first one of its Service: all there is in a first list, and nothing to compare with.
             return after
                 .is_some_and(|slice| !slice.ports.is_empty() && !slice.endpoints.is_empty());
+        }
+        // The set of merged slices may have changed, too.
+        let ports_before = before.map_or(0, |slice| slice.ports.len());
+        if self.slice_names(service).len() >= MOST_SLICES
+            || self.slice_ports(service) + ports_before > MOST_SLICE_PORTS
+        {
+            return true;
         }
         let addresses = differing(before, after);
         let mut names = self.slice_names(service).iter();
@@ -401,17 +406,35 @@ impl Catalog {
         self.slices.get(key).map(|slice| &**slice)
     }
 
+    /// The slices that are merged: the first by name, up to [`MOST_SLICES`] with
+    /// [`MOST_SLICE_PORTS`] ports.
     fn slice_keys(&self, service: &ServiceKey) -> impl Iterator<Item = ObjectKey> {
+        let mut room = MOST_SLICE_PORTS;
+        let keys = self.all_slice_keys(service).take(MOST_SLICES);
+        keys.take_while(move |key| {
+            let rest = room.checked_sub(self.ports_of(key));
+            room = rest.unwrap_or_default();
+            rest.is_some()
+        })
+    }
+
+    fn all_slice_keys(&self, service: &ServiceKey) -> impl Iterator<Item = ObjectKey> {
         let namespace = Arc::clone(&service.namespace);
-        self.slices_of
-            .get(service)
-            .map_or(&[][..], SmallVec::as_slice)
-            .iter()
-            .take(MOST_SLICES)
-            .map(move |name| ObjectKey {
-                namespace: Arc::clone(&namespace),
-                name: Arc::clone(name),
-            })
+        let names = self.slice_names(service).iter();
+        names.map(move |name| ObjectKey {
+            namespace: Arc::clone(&namespace),
+            name: Arc::clone(name),
+        })
+    }
+
+    /// The number of ports of all slices of a Service, merged or not.
+    fn slice_ports(&self, service: &ServiceKey) -> usize {
+        let keys = self.all_slice_keys(service);
+        keys.map(|key| self.ports_of(&key)).sum()
+    }
+
+    fn ports_of(&self, slice: &ObjectKey) -> usize {
+        self.slice(slice).map_or(0, |slice| slice.ports.len())
     }
 
     fn link(&mut self, service: &ServiceKey, slice: &Arc<str>) {

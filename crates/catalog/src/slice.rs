@@ -72,6 +72,9 @@ pub(crate) enum Extent<'a> {
 /// EndpointSlice controller puts a hundred endpoints into one, so these hold more than
 /// [`MOST_ENDPOINTS`] of a port.
 pub(crate) const MOST_SLICES: usize = 4_096;
+/// The maximum number of ports of those slices together. Each event of a slice looks at the ports of
+/// all slices of its Service, and a slice may have 20,000.
+pub(crate) const MOST_SLICE_PORTS: usize = 1 << 17;
 /// The maximum number of endpoints of one Service, counted once for each port: more would not fit
 /// into [`MOST_ELEMENTS`] of either family.
 const MOST_ENDPOINTS: usize = 2 * MOST_ELEMENTS;

@@ -428,3 +428,38 @@ fn t91_too_many_slices_of_a_service_are_counted_by_name_and_named() {
     assert_eq!(last.address.to_string(), "10.0.15.255");
     assert!(said[0].contains("904 EndpointSlices"), "{said:?}");
 }
+
+/// Each event of a slice looks at the ports of all slices of its Service: with a hundred slices of
+/// 20,000 ports one took a second, in which no Service of anybody was compiled.
+#[test]
+fn t387_slices_with_too_many_ports_together_are_counted_by_name_and_named() {
+    let ports = many(20_000, |n| json!({"name": format!("p{n}"), "port": 80}));
+    let [service, first] = pair(&json!({"ports": [{"name": "p0", "port": 80}]}), &ports, 0);
+    let slice = |n: u32, count: usize| {
+        let mut slice = first.clone();
+        slice["metadata"]["name"] = json!(format!("web-{n}"));
+        slice["ports"] = json!(ports[..count]);
+        slice["endpoints"] = json!([{"addresses": [format!("10.0.0.{n}")]}]);
+        slice
+    };
+    let all = (0..7).rev().map(|n| slice(n, 20_000));
+    let objects: Vec<Value> = [service].into_iter().chain(all).collect();
+    let (rules, said) = compiled(&objects);
+    assert_eq!(rules.frontends[0].1.cluster.len(), 6);
+    assert!(said[0].contains("1 EndpointSlices"), "{said:?}");
+    // The first one leaves room for the last, of which the event says nothing.
+    let smaller = slice(0, 1);
+    let mut catalog = good(&objects);
+    let _ = catalog.take_dirty();
+    catalog.apply(Event::Apply(
+        serde_json::from_value::<EndpointSlice>(smaller).expect("it is an EndpointSlice"),
+    ));
+    let key = ServiceKey::new("shop", "web");
+    let dirty = catalog.take_dirty();
+    assert!(dirty.services.contains_key(&key), "{dirty:?}");
+    let view = catalog.service(&key).expect("it is served");
+    assert_eq!(
+        view.endpoints.by_port.values().next().map(Vec::len),
+        Some(7)
+    );
+}

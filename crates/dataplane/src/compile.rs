@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub use self::capacity::MOST_ELEMENTS;
-use self::capacity::{Capacity, elements, left_out, limit, limited};
+use self::capacity::{Capacity, left_out, limit, limited};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
     HealthCheck, LocalEndpoints, Mechanism, Node, ObjectKind, ObjectName, Rejection, Scheduler,
@@ -40,7 +40,7 @@ pub fn compile(
             continue;
         };
         draft.cluster_ips.insert(cluster_ip);
-        let mut capacity = Capacity::new();
+        let mut capacity = Capacity::new(config.mechanism);
         let addresses = Addresses {
             cluster_ip,
             load_balancer_ips: of_family(&service.load_balancer_ips, family),
@@ -182,7 +182,7 @@ impl Draft {
             .then(|| self.frontends.get(&key))
             .flatten();
         // A duplicate use of a key costs work, too.
-        let needed = first.map_or_else(|| elements(frontend), |_| 1);
+        let needed = first.map_or_else(|| capacity.elements(frontend), |_| 1);
         if !capacity.take(key, needed) {
             return;
         }

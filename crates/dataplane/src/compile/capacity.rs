@@ -24,20 +24,10 @@ pub(super) const MOST_TARGETS: usize = 5_000;
 /// The elements left for the frontends of one family.
 #[derive(Debug)]
 pub(super) struct Capacity {
+    mechanism: Mechanism,
     left: usize,
     /// The first frontend that did not fit, and the number of those that did not.
     excess: Option<(FrontendKey, usize)>,
-}
-
-/// The approximate number of set elements, or rules in chains, that `frontend` takes.
-pub(super) fn elements(frontend: &Frontend) -> usize {
-    let slots = |list: &[Target]| frontend.scheduler.slots(list.len());
-    let lists = [
-        slots(&frontend.cluster),
-        slots(&frontend.local),
-        frontend.source_ranges.len(),
-    ];
-    1 + lists.into_iter().sum::<usize>()
 }
 
 impl ServiceRules {
@@ -153,8 +143,9 @@ pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'stati
 // === impl Capacity ===
 
 impl Capacity {
-    pub(super) fn new() -> Capacity {
+    pub(super) fn new(mechanism: Mechanism) -> Capacity {
         Capacity {
+            mechanism,
             left: MOST_ELEMENTS,
             excess: None,
         }
@@ -163,6 +154,17 @@ impl Capacity {
     /// Whether any element is left.
     pub(super) fn is_left(&self) -> bool {
         self.left > 0
+    }
+
+    /// The approximate number of set elements, or rules in chains, that `frontend` takes. In mode ipvs
+    /// the kernel makes the tables of schedulers, and they are no elements.
+    pub(super) fn elements(&self, frontend: &Frontend) -> usize {
+        let slots = |list: &[Target]| match self.mechanism {
+            Mechanism::Ipvs => list.len(),
+            Mechanism::Nftables | Mechanism::Iptables => frontend.scheduler.slots(list.len()),
+        };
+        let lists = [&frontend.cluster, &frontend.local].map(|list| slots(list));
+        1 + lists.into_iter().sum::<usize>() + frontend.source_ranges.len()
     }
 
     /// Takes `elements` for `key` if they fit. After the first frontend that does not fit, nothing

@@ -175,6 +175,33 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
     assert_eq!(hashed(1), hashed(2));
 }
 
+/// IPVS makes Maglev's tables itself: they are no elements. A cluster that came from kube-proxy's mode
+/// ipvs with scheduler `mh` lost all ports but 16 of such a Service.
+#[test]
+fn t388_maglev_in_mode_ipvs_takes_as_many_elements_as_any_scheduler() {
+    let mut service = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let mut endpoints = mk_endpoints();
+    for number in 1..=20 {
+        let name = format!("p{number}");
+        service = service.port(&name, number);
+        endpoints = endpoints.tcp(&name);
+        for host in 0..200 {
+            endpoints = endpoints.ready(&format!("10.0.1.{host}:8080"), "node-2");
+        }
+    }
+    let mut service = service.build();
+    service.scheduler = Some(Scheduler::Maglev);
+    let endpoints = endpoints.build();
+    let frontends = |mechanism| {
+        let config = mk_config().mechanism(mechanism).build();
+        let rules = compile(&service, &endpoints, &mk_node(1).build(), &config);
+        (rules.frontends.len(), rules.rejections.len())
+    };
+    assert_eq!(frontends(Mechanism::Ipvs), (20, 0));
+    // In mode nftables a table of 16,381 slots is an element for each slot.
+    assert_eq!(frontends(Mechanism::Nftables), (16, 1));
+}
+
 #[test]
 fn t91_endpoints_that_were_left_out_are_named() {
     let service = mk_service("shop/web")
