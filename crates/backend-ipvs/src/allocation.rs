@@ -20,6 +20,10 @@ const NUMBERS: u32 = !MARKED_MASK - 1;
 /// How many of them may have owners: every virtual server may have to be replaced by one with
 /// another number at the same time.
 const MOST_OWNERS: usize = NUMBERS as usize / 2;
+/// How many owners one namespace may have. The kernel keeps virtual servers in 256 lists, of which it
+/// searches one for each new connection of any Service (`ip_vs_svc_fwm_hashkey`), and reading the
+/// destinations takes a request for each virtual server, for which all changes wait.
+const MOST_OWNERS_OF_A_NAMESPACE: usize = 1 << 15;
 
 /// The numbers of marks and their owners. A number is reused only after all others, by when the
 /// packets of its previous owner are gone, and not before the virtual server of that owner is.
@@ -62,8 +66,8 @@ impl Allocation {
             leaving.add(*number, table_of(&server.server.scheduler), namespace);
         }
         Allocation {
-            servers: Bound::new(rules.allocation.servers.most),
-            tables: Bound::new(rules.allocation.tables.most),
+            servers: rules.allocation.servers.emptied(),
+            tables: rules.allocation.tables.emptied(),
             leaving,
             ..Allocation::after(match rules.allocation.last {
                 0 => numbers.max().unwrap_or(0),
@@ -216,8 +220,8 @@ impl Default for Allocation {
     fn default() -> Allocation {
         Allocation {
             owners: PersistentMap::default(),
-            servers: Bound::new(MOST_OWNERS),
-            tables: Bound::new(scheduler_tables::MOST.0),
+            servers: Bound::new(MOST_OWNERS, MOST_OWNERS_OF_A_NAMESPACE),
+            tables: Bound::new(scheduler_tables::MOST.0, scheduler_tables::MOST.0),
             leaving: Leaving::default(),
             last: 0,
             has_more_room: false,

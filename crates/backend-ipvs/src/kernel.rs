@@ -505,9 +505,9 @@ impl Backend for Ipvs {
                 field: "spec.ports",
                 message:
                     "this port, and others of the Service that have no virtual server yet, are not \
-                      served: mode ipvs has 524,287 virtual servers for each family, and as many \
-                      that leave until their connections have ended; one namespace takes no more \
-                      than it leaves for others"
+                      served: mode ipvs has 524,287 virtual servers for each family, of which one \
+                      namespace takes 32,768 and no more than it leaves for others, and as many \
+                      that leave until their connections have ended"
                         .into(),
             };
         let unmarked = unmarked.map(unsupported_field);

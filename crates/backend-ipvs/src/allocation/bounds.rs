@@ -20,6 +20,8 @@ pub(crate) struct Shares {
 pub(super) struct Bound {
     pub(super) serving: Shares,
     pub(super) most: usize,
+    /// How much of it one namespace may have, however much is left.
+    pub(super) most_of_one: usize,
 }
 
 /// Virtual servers without an owner that the kernel has. Their numbers are not free: another owner
@@ -71,23 +73,29 @@ impl Shares {
 // === impl Bound ===
 
 impl Bound {
-    pub(super) fn new(most: usize) -> Bound {
+    pub(super) fn new(most: usize, most_of_one: usize) -> Bound {
         Bound {
             serving: Shares::default(),
             most,
+            most_of_one,
         }
     }
 
+    /// The same bound, and nothing that serves.
+    pub(super) fn emptied(&self) -> Bound {
+        Bound::new(self.most, self.most_of_one)
+    }
+
     /// Whether `namespace` may have so much more that serves: it has no more than it leaves for others,
-    /// so that no namespace takes all.
+    /// so that no namespace takes all, and no more than one may have.
     pub(super) fn admits(&self, namespace: &Arc<str>, more: usize, leaving: &Shares) -> bool {
         let left = self.most.saturating_sub(self.serving.all);
-        let is_admitted = self.serving.of(namespace) + more <= left;
+        let is_admitted = self.serving.of(namespace) + more <= left.min(self.most_of_one);
         more == 0 || is_admitted && self.admits_beside(namespace, more, leaving)
     }
 
     /// Whether `namespace` may have so much more beside what serves and what leaves: of twice as much as
-    /// may serve, it has no more than it leaves for others. So all that it has may be replaced at once, unless others
+    /// may serve, it has no more than it leaves for others, nor than twice what one may have. So all that it has may be replaced at once, unless others
     /// have taken more since.
     pub(super) fn admits_beside(
         &self,
@@ -96,7 +104,8 @@ impl Bound {
         leaving: &Shares,
     ) -> bool {
         let left = (2 * self.most).saturating_sub(self.serving.all + leaving.all);
-        more == 0 || self.serving.of(namespace) + leaving.of(namespace) + more <= left
+        let room = left.min(2 * self.most_of_one);
+        more == 0 || self.serving.of(namespace) + leaving.of(namespace) + more <= room
     }
 }
 

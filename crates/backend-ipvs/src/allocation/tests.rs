@@ -23,8 +23,8 @@ impl Allocation {
     /// An allocation in which so many virtual servers may serve, with so many pages of tables.
     pub(crate) fn bounded([most, pages]: [usize; 2], last: u32) -> Allocation {
         Allocation {
-            servers: Bound::new(most),
-            tables: Bound::new(pages),
+            servers: Bound::new(most, most),
+            tables: Bound::new(pages, pages),
             ..Allocation::after(last)
         }
     }
@@ -172,6 +172,23 @@ fn t310_a_restart_lets_nobody_have_more_marks_than_before() {
     read.rules.allocation = Allocation::bounded([3, 0], 2);
     let restarted = next(services(&ALL, Scheduler::RoundRobin), &read);
     assert_eq!(unserved(&restarted.rules), ["tenant/a"]);
+}
+
+/// The kernel searches one of 256 lists of virtual servers for each new connection of any Service.
+#[test]
+fn t389_one_namespace_has_no_more_virtual_servers_than_a_search_may_cost() {
+    let mut allocation = Allocation {
+        servers: Bound::new(20, 3),
+        ..Allocation::default()
+    };
+    let mut has = |namespace, number| {
+        let owner = owner(namespace, number);
+        allocation.number(&owner, |_| true).is_some()
+    };
+    let of_one: Vec<bool> = (0..5).map(|number| has("mmm", number)).collect();
+    assert_eq!(of_one, [true, true, true, false, false]);
+    assert!(has("shop", 0));
+    assert_eq!(MOST_OWNERS_OF_A_NAMESPACE, 32_768, "as documented");
 }
 
 /// Failure story T369: a tenant that made and deleted Services went through all marks, and the
