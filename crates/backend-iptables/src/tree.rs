@@ -3,8 +3,13 @@
 //!
 //! Its form depends only on its keys: more than sixteen keys branch at the first digit in which
 //! they differ, sixteen or fewer are in one leaf. So one set of keys has exactly one tree,
-//! independent of its history, and copies share what they have in common. Below the maximum number
-//! of nested branches ([`BRANCHES`]), all keys are in one chain.
+//! independent of its history, and copies share what they have in common.
+//!
+//! Where branches would be nested deeper than [`BRANCHES`], a chain also has the rules of the
+//! heaviest child, and of its heaviest child, until the rest fits: some 570 rules at most, as a key
+//! has up to 37 digits. A key that is not in the heaviest child has at most as many keys beside it as are in
+//! that child. So at the maximum depth, where all keys are in one chain, there are at most a
+//! thousandth of all.
 
 mod node;
 
@@ -146,9 +151,8 @@ impl Tree {
             if self.has_chain(place.node) {
                 names.push(self.name(place.node));
             }
-            let digit = key.digits().get(place.node.prefix().digits().len());
-            let mut below = self.below(place);
-            next = below.find_map(|(other, child)| (Some(&other) == digit).then_some(child));
+            let mut below = self.below(place).into_iter();
+            next = below.find(|child| key.starts_with(&child.node.prefix()));
         }
         names
     }
@@ -174,93 +178,84 @@ impl Tree {
         Some(Place { node, level: 0 })
     }
 
-    /// The children of a branch that have separate chains, by digit.
-    fn below<'a>(&self, place: Place<'a>) -> impl Iterator<Item = (u8, Place<'a>)> {
+    /// The nodes to which a branch's chain leads: its children. Where they would be nested too deep, the
+    /// chain also has the rules of the heaviest child, in the place of one that leads there: so
+    /// most keys are nested less deep.
+    fn below<'a>(&self, place: Place<'a>) -> Vec<Place<'a>> {
         let children = match &**place.node {
             Node::Branch { children, .. } if place.level < self.branches => &children[..],
             Node::Branch { .. } | Node::Leaf(_) => &[],
         };
-        let level = place.level + 1;
-        let placed = move |(digit, node)| (digit, Place { node, level });
-        children
-            .iter()
-            .map(|(digit, node)| (*digit, node))
-            .map(placed)
+        let children = || children.iter().map(|(_, node)| node);
+        let heaviest = match self.fits(place) {
+            true => None,
+            false => children().max_by_key(|child| child.count()),
+        };
+        let mut below = Vec::new();
+        for node in children() {
+            match heaviest {
+                Some(heaviest) if Arc::ptr_eq(node, heaviest) => {
+                    below.extend(self.below(Place { node, ..place }));
+                }
+                _ => below.push(Place {
+                    node,
+                    level: place.level + 1,
+                }),
+            }
+        }
+        below
+    }
+
+    /// Whether no branch below is nested too deep.
+    fn fits(&self, place: Place<'_>) -> bool {
+        place.level + place.node.height() <= self.branches
     }
 
     /// Whether a node has the same chains in both trees.
     fn is_same(&self, before: Place<'_>, after: Place<'_>) -> bool {
-        let fits = |place: Place<'_>| place.level + place.node.height() <= self.branches;
         Arc::ptr_eq(before.node, after.node)
-            && (before.level == after.level || fits(before) && fits(after))
+            && (before.level == after.level || self.fits(before) && self.fits(after))
     }
 
+    /// Records the chains that differ. A node's prefix is less than those of the nodes below it.
     fn compare(
         &self,
         before: Option<Place<'_>>,
         after: Option<Place<'_>>,
         changes: &mut TreeChanges,
     ) {
-        let (old, new) = match (before, after) {
-            (None, None) => return,
-            (Some(old), None) => return self.note_removed(old, changes),
-            (None, Some(new)) => return self.note_added(new, changes),
-            (Some(old), Some(new)) => (old, new),
-        };
-        if self.is_same(old, new) {
-            return;
-        }
-        let (old_prefix, new_prefix) = (old.node.prefix(), new.node.prefix());
-        if old_prefix == new_prefix {
-            if !self.has_chain(new.node) {
-                self.note_gone(old.node, changes);
-            } else if !self.has_chain(old.node) || self.rules(old) != self.rules(new) {
-                self.note_chain(new, changes);
+        let mut olds: BTreeMap<Key, Place<'_>> = before.map(by_prefix).into_iter().collect();
+        let mut news: BTreeMap<Key, Place<'_>> = after.map(by_prefix).into_iter().collect();
+        loop {
+            let first = [&olds, &news].map(|places| places.keys().next().copied());
+            let Some(prefix) = first.into_iter().flatten().min() else {
+                return;
+            };
+            let (old, new) = (olds.remove(&prefix), news.remove(&prefix));
+            match (old, new) {
+                (Some(old), Some(new)) if self.is_same(old, new) => continue,
+                (Some(old), Some(new)) if !self.has_chain(new.node) => {
+                    self.note_gone(old.node, changes);
+                }
+                (Some(old), Some(new)) => {
+                    if !self.has_chain(old.node) || self.rules(old) != self.rules(new) {
+                        self.note_chain(new, changes);
+                    }
+                }
+                (Some(old), None) => self.note_gone(old.node, changes),
+                (None, Some(new)) => self.note_chain(new, changes),
+                (None, None) => {}
             }
-            let olds: BTreeMap<u8, Place<'_>> = self.below(old).collect();
-            let news: BTreeMap<u8, Place<'_>> = self.below(new).collect();
-            for digit in 0..16 {
-                self.compare(
-                    olds.get(&digit).copied(),
-                    news.get(&digit).copied(),
-                    changes,
-                );
-            }
-        } else if old_prefix.starts_with(&new_prefix) {
-            self.note_chain(new, changes);
-            let next = old_prefix.digits()[new_prefix.digits().len()];
-            let mut rest = Some(old);
-            for (digit, child) in self.below(new) {
-                let same = rest.take_if(|_| digit == next);
-                self.compare(same, Some(child), changes);
-            }
-            self.compare(rest, None, changes);
-        } else if new_prefix.starts_with(&old_prefix) {
-            self.note_gone(old.node, changes);
-            let next = new_prefix.digits()[old_prefix.digits().len()];
-            let mut rest = Some(new);
-            for (digit, child) in self.below(old) {
-                let same = rest.take_if(|_| digit == next);
-                self.compare(Some(child), same, changes);
-            }
-            self.compare(None, rest, changes);
-        } else {
-            self.note_removed(old, changes);
-            self.note_added(new, changes);
-        }
-    }
-
-    fn note_added(&self, place: Place<'_>, changes: &mut TreeChanges) {
-        self.note_chain(place, changes);
-        for (_, child) in self.below(place) {
-            self.note_added(child, changes);
-        }
-    }
-
-    fn note_removed(&self, place: Place<'_>, changes: &mut TreeChanges) {
-        self.note_gone(place.node, changes);
-        for (_, child) in self.below(place) {
-            self.note_removed(child, changes);
+            olds.extend(
+                old.into_iter()
+                    .flat_map(|place| self.below(place))
+                    .map(by_prefix),
+            );
+            news.extend(
+                new.into_iter()
+                    .flat_map(|place| self.below(place))
+                    .map(by_prefix),
+            );
         }
     }
 
@@ -311,8 +306,9 @@ impl Tree {
             let entries = place.node.entries().into_iter();
             return entries.map(|(_, entry)| entry.rule).collect();
         }
-        self.below(place)
-            .flat_map(|(_, child)| self.lead_to(child.node, Target::Goto))
+        let below = self.below(place).into_iter();
+        below
+            .flat_map(|child| self.lead_to(child.node, Target::Goto))
             .collect()
     }
 
@@ -322,8 +318,8 @@ impl Tree {
         if self.is_flat(place) {
             return own(place.node).collect();
         }
-        let alone = self.below(place).map(|(_, child)| child.node);
-        alone
+        let below = self.below(place).into_iter().map(|child| child.node);
+        below
             .filter(|child| child.count() == 1)
             .flat_map(|child| own(child))
             .collect()
@@ -332,6 +328,10 @@ impl Tree {
     fn name(&self, node: &Node) -> Arc<str> {
         crate::names::of_prefix(self.tag, &self.shape.criteria(&node.prefix()))
     }
+}
+
+fn by_prefix(place: Place<'_>) -> (Key, Place<'_>) {
+    (place.node.prefix(), place)
 }
 
 #[cfg(test)]

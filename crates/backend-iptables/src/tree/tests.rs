@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dataplane::{Family, Port, Protocol};
 use proptest::prelude::*;
@@ -173,4 +173,64 @@ fn a_change_writes_the_chains_on_its_way_and_no_others() {
     assert!(changed.len() <= 3, "{:?}", changed.keys());
     let way = tree.path(&key(5_000));
     assert!(way.len() <= 4, "{way:?}");
+}
+
+/// Ten external IPs that leave the range of cluster IPs each at another digit put all IPv6 cluster IPs
+/// into one chain, which the first packet of each connection walked.
+#[test]
+fn t391_addresses_of_one_service_do_not_put_those_of_others_into_one_chain() {
+    let range = u128::from("fd00:10:96::".parse::<Ipv6Addr>().expect("is an address"));
+    let key = |address: u128, port: u16| {
+        let address = IpAddr::from(Ipv6Addr::from(address));
+        Key::address(address).with_port(Protocol::Tcp, Port::new(port).expect("is not 0"))
+    };
+    let shape = Shape {
+        address: Some(Family::Ipv6),
+    };
+    let mut tree = Tree::new("S-", shape);
+    for number in 1..=10_000 {
+        tree.set(key(range | number, 80), Some(entry(1)));
+    }
+    // At each digit before the range as many others as there are, and subtrees that are as deep.
+    for digit in 0..27 {
+        let place = 124 - 4 * digit;
+        for other in 1..16_u128 {
+            let address = range ^ other << place;
+            tree.set(key(address, 80), Some(entry(2)));
+        }
+        for port in 0..20 {
+            let address = range ^ 1 << place;
+            tree.set(key(address, 0x1000 + port), Some(entry(2)));
+        }
+    }
+    // Digits of a key, each with fifteen others.
+    let most = 16 + 15 * 36;
+    let all = chains(&tree);
+    for number in 1..=10_000 {
+        let way = tree.path(&key(range | number, 80));
+        let walked: usize = way.iter().map(|name| all[name].len()).sum();
+        assert!(walked <= most, "{walked} rules on the way");
+    }
+    let before = tree.clone();
+    tree.set(key(range | 20_000, 80), Some(entry(3)));
+    let written = tree.changes_since(&before).into_values().flatten();
+    let rules: usize = written.map(|chain| chain.rules.len()).sum();
+    assert!(rules <= 64, "a new Service writes {rules} rules");
+}
+
+proptest! {
+    /// At the maximum depth all keys are in one chain: those that are on the lighter side each time.
+    #[test]
+    fn few_keys_are_as_deep_as_they_may(
+        keys in prop::collection::btree_set(keys(), 0..1_000), branches in 0_usize..6,
+    ) {
+        let mut tree = tree(branches);
+        for key in &keys {
+            tree.set(*key, Some(entry(1)));
+        }
+        let most = (keys.len() >> branches).max(16) + 15 * 12;
+        for (name, rules) in chains(&tree) {
+            prop_assert!(rules.len() <= most, "{} has {} rules", name, rules.len());
+        }
+    }
 }
