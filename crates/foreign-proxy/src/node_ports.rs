@@ -100,6 +100,26 @@ fn observe_rules(socket: &mut Socket, family: Family) -> Result<NodePortScope, S
     matches.map(scope).map_err(ScanError::Observe)
 }
 
+/// Returns the addresses that the rules for cluster IPs of kube-proxy's mode iptables require.
+pub(crate) fn observe_cluster_ips(
+    family: Family,
+    variant: Variant,
+) -> Result<BTreeSet<IpAddr>, ScanError> {
+    let matches = match variant {
+        Variant::NfTables => {
+            let required = |rule: &ListedRule<'_>| Some(destination(&rule.decode().ok()?, family));
+            let matches = open()?.observe_chosen_rules(family, "nat", Some(SERVICES), required);
+            matches.map_err(ScanError::Observe)?
+        }
+        Variant::Legacy => legacy::observe_services(family)?,
+    };
+    let addresses = matches.into_iter().filter_map(|required| match required {
+        DestinationMatch::Is(address) => Some(address),
+        DestinationMatch::Within | DestinationMatch::Outside | DestinationMatch::Any => None,
+    });
+    Ok(addresses.collect())
+}
+
 /// Returns the addresses that rules to the chain of node ports require.
 fn scope(matches: Vec<DestinationMatch>) -> NodePortScope {
     let mut at = BTreeSet::new();

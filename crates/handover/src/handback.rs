@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use reconciler::{Activity, Report};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
+use xtables::Variant;
 
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Server, SignpostSide, blocking};
@@ -14,7 +15,7 @@ use super::{Ending, WarningPolicy};
 use crate::ServingState;
 use foreign_proxy::kernel;
 use foreign_proxy::process::{KubeProxy, observe_process};
-use foreign_proxy::services::{frontends, observe_difference};
+use foreign_proxy::services::{frontends, observe_difference, observe_without_rule};
 use foreign_proxy::virtual_servers;
 use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
 
@@ -210,9 +211,7 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
         } else if has(Mechanism::Iptables) {
             points.push(match kernel::observe_entrance(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
-                Ok(true) => Point::note(format!(
-                    "{family}: kube-proxy's rules are here; which Services they name is not compared"
-                )),
+                Ok(true) => observe_rules(desired, family, Variant::NfTables),
                 // kube-proxy creates some empty chains before it knows any Service.
                 Ok(false) => Point::warning(format!(
                     "{family}: kube-proxy has chains here, but no rule leads to its Services yet: try again when \
@@ -220,9 +219,7 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
                 )),
             });
         } else if found.legacy == Legacy::Chains {
-            let text = "kube-proxy's rules are here, in the legacy variant of iptables; which Services they \
-                name is not compared";
-            points.push(Point::note(format!("{family}: {text}")));
+            points.push(observe_rules(desired, family, Variant::Legacy));
         } else if found.legacy == Legacy::Unreadable {
             let text = "kube-proxy may have rules in legacy iptables, which the agent cannot read: \
                 iptables-legacy-save -t nat | grep KUBE-SVC";
@@ -239,6 +236,22 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
         }
     }
     points
+}
+
+/// Whether kube-proxy's rules of mode iptables are for all Services that Signpost serves.
+fn observe_rules(desired: &Dataplane, family: Family, variant: Variant) -> Point {
+    match observe_without_rule(desired, family, variant) {
+        Err(error) => Point::warning(chain(&error).to_string()),
+        Ok(missing) if missing.is_empty() => Point::note(format!(
+            "{family}: kube-proxy has rules for each cluster IP with endpoints"
+        )),
+        Ok(missing) => {
+            let some = some_of(&missing);
+            Point::warning(format!(
+                "{family}: kube-proxy has no rules for {some}: try again when it has synced"
+            ))
+        }
+    }
 }
 
 #[cfg(test)]

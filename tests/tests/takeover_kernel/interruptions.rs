@@ -5,11 +5,13 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use crds::condition::READY;
+use dataplane::Family;
 use serde_json::json;
 use testkit::address_plan as addresses;
+use xtables::Variant;
 
 use crate::crowd::Crowd;
-use crate::handovers::{expect, is_gone};
+use crate::handovers::{expect, is_gone, run};
 use crate::stage::{Mode, Stage};
 
 /// Killed between the two families, the agent restarts and reports what is left; a repeated
@@ -75,4 +77,51 @@ pub(crate) fn kill_before_the_last_step_of_a_handback(stage: &mut Stage) -> Resu
     let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});
     let file = stage.state().join("handed-back.json");
     fs::write(file, mark.to_string()).context("failed to write the mark of a handback")
+}
+
+/// Failure story T392: kube-proxy of mode iptables leads packets to its chains before its first sync
+/// fills them, with 10,000 Services minutes before. A handback in between left no rules for any Service.
+pub(crate) fn kube_proxy_with_empty_chains(stage: &mut Stage, variant: Variant) -> Result<()> {
+    stage.start_agent()?;
+    let crowd = Crowd::gather(stage.topology())?;
+    let program = |family: Family| match (variant, family) {
+        (Variant::NfTables, Family::Ipv4) => "iptables-nft",
+        (Variant::NfTables, Family::Ipv6) => "ip6tables-nft",
+        (Variant::Legacy, Family::Ipv4) => "iptables-legacy",
+        (Variant::Legacy, Family::Ipv6) => "ip6tables-legacy",
+    };
+    for family in Family::ALL {
+        for arguments in [
+            ["-t", "nat", "-N", "KUBE-SERVICES"].as_slice(),
+            &["-t", "nat", "-A", "PREROUTING", "-j", "KUBE-SERVICES"],
+            &["-t", "nat", "-N", "KUBE-SVC-WEB"],
+        ] {
+            run(stage, program(family), arguments)?;
+        }
+    }
+    let refused = stage.run(&["handback"])?;
+    expect(refused, false, "IPv6: kube-proxy has no rules for")?;
+    ensure!(stage.has_signpost_tables()?);
+    crowd.disperse()?;
+
+    for family in Family::ALL {
+        // Those of `default/kubernetes`, and of `shop/web`.
+        for number in [1, 10] {
+            let address = addresses::cluster_ip(number, family).to_string();
+            let [table, end] = [
+                ["-t", "nat", "-A", "KUBE-SERVICES"],
+                ["-d", &address, "-j", "KUBE-SVC-WEB"],
+            ];
+            run(stage, program(family), &[table, end].concat())?;
+        }
+    }
+    let checked = stage.run(&["handback", "--dry-run"])?;
+    let says = "IPv6: kube-proxy has rules for each cluster IP with endpoints";
+    expect(checked, true, says)?;
+    // Legacy tables stay until the namespace ends.
+    for family in Family::ALL {
+        run(stage, program(family), &["-t", "nat", "-F"])?;
+        run(stage, program(family), &["-t", "nat", "-X"])?;
+    }
+    Ok(())
 }

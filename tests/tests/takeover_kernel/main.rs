@@ -25,6 +25,7 @@ use tests::extent::is_exhaustive;
 use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
+use xtables::Variant;
 
 use stage::{Mode, Stage};
 
@@ -40,11 +41,12 @@ const OF_MODE_IPVS: [&str; 7] = [
 ];
 
 /// The tests that take a kernel with the legacy variant of iptables.
-const OF_LEGACY_IPTABLES: [&str; 4] = [
+const OF_LEGACY_IPTABLES: [&str; 5] = [
     "t171_services_change_hands_from_legacy_iptables_as_the_profile_says",
     "nothing_is_lost_from_kube_proxy_in_mode_iptables_of_the_legacy_variant_to_signpost",
     "t319_a_host_port_in_legacy_iptables_that_goes_to_a_pod_is_named",
     "t363_a_takeover_that_is_killed_after_any_write_is_completed::from_legacy_iptables",
+    "t392_a_handback_waits_until_kube_proxy_has_filled_its_chains::legacy",
 ];
 
 /// The tests that stop an agent after each write, and those of them that `make test` leaves out: a takeover takes
@@ -96,7 +98,7 @@ fn main() -> Result<()> {
     if let Some(why) = &untraceable {
         println!("SKIPPED: takeovers that are killed after every write: {why}");
     }
-    let tests: [(&str, Test); 29] = [
+    let tests: [(&str, Test); 31] = [
         (
             "t17_a_kube_proxy_beside_signpost_is_named_and_neither_fights",
             detection::kube_proxy_beside_signpost,
@@ -146,6 +148,10 @@ fn main() -> Result<()> {
             interruptions::handback_cut_short,
         ),
         (
+            "t392_a_handback_waits_until_kube_proxy_has_filled_its_chains::nf_tables",
+            |stage| interruptions::kube_proxy_with_empty_chains(stage, Variant::NfTables),
+        ),
+        (
             "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
             handovers::node_ports_that_close,
         ),
@@ -175,6 +181,9 @@ fn main() -> Result<()> {
         (OF_LEGACY_IPTABLES[2], host_ports::in_legacy_iptables),
         (OF_LEGACY_IPTABLES[3], |stage| {
             every_write::is_completed(stage, Mode::LegacyIptables)
+        }),
+        (OF_LEGACY_IPTABLES[4], |stage| {
+            interruptions::kube_proxy_with_empty_chains(stage, Variant::Legacy)
         }),
         (
             "what_signpost_may_not_remove_is_named_with_what_removes_it",

@@ -14,6 +14,12 @@ pub(super) fn observe_rules(family: Family) -> Result<NodePortScope, ScanError> 
     Ok(scope(leading.map(|rule| destination(&rule)).collect()))
 }
 
+/// Returns what the rules of the Services require of the destination.
+pub(super) fn observe_services(family: Family) -> Result<Vec<DestinationMatch>, ScanError> {
+    let rules = observe_chains(family, |name| name == SERVICES)?;
+    Ok(rules.iter().map(destination).collect())
+}
+
 /// Returns how many connections the rule of each node port has had, if any.
 pub(super) fn observe_counts(family: Family) -> Result<Vec<(NodePort, u64)>, ScanError> {
     let rules = observe_chains(family, |name| name == NODE_PORTS)?.into_iter();
