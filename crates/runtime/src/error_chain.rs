@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use kube::core::Status;
+
 /// Prints an error and its sources, outermost first, joined by `: `; see [`chain`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a>(&'a (dyn Error + 'static));
@@ -11,7 +13,8 @@ pub struct Chain<'a>(&'a (dyn Error + 'static));
 ///
 /// Signpost's errors describe only their own layer. Many library errors repeat their source in
 /// their own text and also return it as a source: a source whose text has already been printed is
-/// left out.
+/// left out. Of an answer of the API server, its message is printed: the text of such an error
+/// also has all fields, as Rust prints them.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
     Chain(error)
 }
@@ -20,10 +23,21 @@ pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut printed = self.0.to_string();
+        let answer = find_answer(self.0);
+        // Errors of watches contain the text of the answer in their own.
+        let describe = |error: &dyn Error| match answer {
+            Some((answer, status)) => {
+                let text = error
+                    .to_string()
+                    .replace(&answer.to_string(), &status.message);
+                text.replace(&status.to_string(), &status.message)
+            }
+            None => error.to_string(),
+        };
+        let mut printed = describe(self.0);
         let mut next = self.0.source();
         while let Some(error) = next {
-            let text = error.to_string();
+            let text = describe(error);
             if !stands_in(&printed, &text) {
                 printed.push_str(": ");
                 printed.push_str(&text);
@@ -32,6 +46,18 @@ impl fmt::Display for Chain<'_> {
         }
         f.write_str(&printed)
     }
+}
+
+/// Finds the answer of the API server among `error` and its sources, if it has a message.
+fn find_answer<'a>(error: &'a (dyn Error + 'static)) -> Option<(&'a kube::Error, &'a Status)> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(answer @ kube::Error::Api(status)) = error.downcast_ref() {
+            return (!status.message.is_empty()).then_some((answer, status.as_ref()));
+        }
+        next = error.source();
+    }
+    None
 }
 
 /// Whether `text` occurs in `printed` as separate words, so that the source `5` does not match a
@@ -97,6 +123,27 @@ pub(crate) mod tests {
     #[derive(Debug, Error)]
     #[error("5")]
     struct Number;
+
+    /// A refusal was printed with all fields of the answer: `(Status { status: Some(Failure), …`.
+    #[test]
+    fn of_an_answer_of_the_api_server_its_message_is_printed() {
+        let message = "pods is forbidden: User \"jane\" cannot list resource \"pods\"";
+        let status = Status::failure(message, "Forbidden").with_code(403);
+        let answer = kube::Error::Api(status.boxed());
+        assert_eq!(chain(&answer).to_string(), message);
+        let watch = Watch(kube::Error::Api(
+            Status::failure(message, "Forbidden").with_code(403).boxed(),
+        ));
+        assert_eq!(
+            chain(&watch).to_string(),
+            format!("failed to list: {message}")
+        );
+    }
+
+    /// As `kube::runtime::watcher::Error`, whose text has that of its source.
+    #[derive(Debug, Error)]
+    #[error("failed to list: {0}")]
+    struct Watch(#[source] kube::Error);
 
     #[test]
     fn a_source_repeated_by_its_parent_is_printed_once() {
