@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::plan::{NodePlan, Obstacle, Plan, Serving, Step, is_handed_back};
+use super::plan::{NodePlan, Obstacle, Plan, Serving, Step};
 use super::text;
 use crate::agent::{Agent, AskError};
 use crate::arguments::HandoverOptions;
@@ -31,7 +31,7 @@ enum Turn<'a> {
     /// Nothing: it has already moved.
     Over,
     /// Skip it because of these obstacles.
-    Stopped(Vec<&'a Obstacle>),
+    Stopped(Vec<Obstacle>),
     /// Query its agent.
     Ask(&'a Agent),
 }
@@ -62,7 +62,8 @@ pub(super) async fn run(
     }
     let mut ending = Ending::Success;
     if !stopped.is_empty() {
-        let obstacles = text::obstacles(stopped.into_iter());
+        let obstacles = stopped.iter().map(|(name, obstacle)| (*name, obstacle));
+        let obstacles = text::obstacles(obstacles);
         print(&format!("These nodes are left out.\n{obstacles}"))?;
         ending = Ending::ProblemFound;
     }
@@ -95,8 +96,9 @@ pub(super) async fn run(
 fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions) -> Turn<'a> {
     let is_over = match direction {
         Direction::Takeover => node.step == Step::None,
-        Direction::Handback => matches!(node.serving, Serving::KubeProxy | Serving::Neither),
+        Direction::Handback => node.serving == Serving::KubeProxy,
     };
+    let is_unserved = direction == Direction::Handback && node.serving == Serving::Neither;
     let stops = |obstacle: &&Obstacle| match direction {
         // A dry run asks the agent as well: its findings are useful even before kube-proxy is
         // stopped.
@@ -104,15 +106,16 @@ fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions)
         Direction::Handback => false,
         Direction::Takeover => !(options.force && obstacle.yields_to_force),
     };
-    let stopping: Vec<&Obstacle> = node.obstacles.iter().filter(stops).collect();
+    let stopping: Vec<Obstacle> = node.obstacles.iter().filter(stops).cloned().collect();
     match &node.agent {
         _ if is_over => Turn::Over,
+        _ if is_unserved => Turn::Stopped(vec![Obstacle::unserved(&node.name)]),
         _ if !stopping.is_empty() => Turn::Stopped(stopping),
         Some(agent) => Turn::Ask(agent),
         None => {
             let no_agent = Obstacle::no_agent();
-            let of_node = node.obstacles.iter();
-            Turn::Stopped(of_node.filter(|obstacle| **obstacle == no_agent).collect())
+            let of_node = node.obstacles.iter().cloned();
+            Turn::Stopped(of_node.filter(|obstacle| *obstacle == no_agent).collect())
         }
     }
 }
@@ -171,7 +174,8 @@ async fn hand_over(
     if options.dry_run {
         return Ok(Ending::Success);
     }
-    if !has_reported(cluster, node, direction, options.force, deadline).await? {
+    let reported = report(cluster, node, direction, options.force, deadline).await?;
+    let Some(state) = reported else {
         let text = format!(
             "{node}: failed: its NodeProxy has not said within {} s that {}; `kubectl signpost nodes` says what it says\n",
             options.timeout.as_secs(),
@@ -179,8 +183,8 @@ async fn hand_over(
         );
         print(&text)?;
         return Ok(Ending::ProblemFound);
-    }
-    print(&format!("{node}: done: {}\n", direction.state()))?;
+    };
+    print(&format!("{node}: done: {state}\n"))?;
     Ok(Ending::Success)
 }
 
@@ -193,19 +197,22 @@ fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {
     Ok(Ending::ProblemFound)
 }
 
-async fn has_reported(
+/// Waits until the NodeProxy of `node` shows that the direction's final state is reached. Returns
+/// that state in words; `None` if it does not show it until the deadline.
+async fn report(
     cluster: &Cluster,
     node: &str,
     direction: Direction,
     force: bool,
     deadline: Instant,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Option<&'static str>> {
     loop {
         match cluster.read_one::<NodeProxy>(node).await {
             Ok(proxy) => {
                 let status = proxy.status.unwrap_or_default();
-                if direction.is_reached(&status.conditions, force) {
-                    return Ok(true);
+                let reached = direction.reached(&status.conditions, force);
+                if reached.is_some() {
+                    return Ok(reached);
                 }
             }
             // The connection to the API server may go through the node that is moving.
@@ -213,7 +220,7 @@ async fn has_reported(
             Err(error) => return Err(error.into()),
         }
         if Instant::now() >= deadline {
-            return Ok(false);
+            return Ok(None);
         }
         sleep(POLL).await;
     }
@@ -238,17 +245,23 @@ impl Direction {
         }
     }
 
-    /// Whether the conditions of a NodeProxy show the final state. Pure.
-    fn is_reached(self, conditions: &[Condition], force: bool) -> bool {
-        match (self, Serving::of(conditions)) {
-            (Direction::Handback, _) => is_handed_back(conditions),
+    /// Returns the final state in words, if the conditions of a NodeProxy show it. Pure.
+    fn reached(self, conditions: &[Condition], force: bool) -> Option<&'static str> {
+        let is_reached = match (self, Serving::of(conditions)) {
+            (Direction::Handback, Serving::KubeProxy) => true,
+            // --force accepts that kube-proxy has no rules there.
+            (Direction::Handback, Serving::Neither) => {
+                return force.then_some("handed back, but no proxy serves");
+            }
+            (Direction::Handback, _) => false,
             // Rules that an agent cannot remove remain, and --force accepts that.
             (Direction::Takeover, Serving::Both) => force,
             (Direction::Takeover, Serving::Signpost) => {
                 force || status_of(conditions, READY) == Status::True
             }
             (Direction::Takeover, _) => false,
-        }
+        };
+        is_reached.then(|| self.state())
     }
 }
 

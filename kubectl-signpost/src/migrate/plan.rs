@@ -11,7 +11,7 @@ use crds::NodeProxy;
 use crds::condition::FOREIGN_PROXY_DETECTED;
 use crds::profile::detect_local::DetectLocalMode;
 use crds::starter::Starters;
-pub(super) use crds::starter::{Serving, is_handed_back};
+pub(super) use crds::starter::Serving;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

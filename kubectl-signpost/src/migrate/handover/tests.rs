@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crds::condition::FOREIGN_PROXY_DETECTED;
+
 use super::super::plan::tests::{
     FOUND, NONE_FOUND, READY_BACK, READY_TRUE, conditions, evidence, plan, run_kube_proxy,
 };
@@ -34,6 +36,7 @@ fn t170_no_agent_is_asked_to_take_over_while_kube_proxy_runs() {
         ("n2", &[READY_TRUE, NONE_FOUND]),
         ("n3", &[failed, FOUND]),
         ("n4", &[READY_BACK, FOUND]),
+        ("n5", &[READY_BACK, NONE_FOUND]),
     ]);
     run_kube_proxy(&mut evidence, "n1");
     let plan = plan(&evidence);
@@ -51,10 +54,13 @@ fn t170_no_agent_is_asked_to_take_over_while_kube_proxy_runs() {
         options(true, false),
         options(false, true),
     );
-    assert_eq!(turns(Direction::Takeover, &careful), "sosa");
-    assert_eq!(turns(Direction::Takeover, &dry_run), "aoaa");
-    assert_eq!(turns(Direction::Takeover, &forced), "soaa");
-    assert_eq!(turns(Direction::Handback, &careful), "aaao");
+    assert_eq!(turns(Direction::Takeover, &careful), "sosaa");
+    assert_eq!(turns(Direction::Takeover, &dry_run), "aoaaa");
+    assert_eq!(turns(Direction::Takeover, &forced), "soaaa");
+    assert_eq!(turns(Direction::Handback, &careful), "aaaos");
+    assert_eq!(turns(Direction::Handback, &forced), "aaaos");
+    let unserved = turn(&plan.nodes[4], Direction::Handback, &careful);
+    assert_eq!(unserved, Turn::Stopped(vec![Obstacle::unserved("n5")]));
 }
 
 #[test]
@@ -68,7 +74,7 @@ fn a_node_without_an_agent_is_left_out_in_both_directions() {
     let plan = plan(&evidence);
     let stopped = |node: &NodePlan, direction: Direction| {
         let options = options(false, true);
-        matches!(turn(node, direction, &options), Turn::Stopped(obstacles) if obstacles == [&Obstacle::no_agent()])
+        matches!(turn(node, direction, &options), Turn::Stopped(obstacles) if obstacles == [Obstacle::no_agent()])
     };
     assert!(stopped(&plan.nodes[0], Direction::Handback));
     assert!(stopped(&plan.nodes[1], Direction::Handback));
@@ -76,19 +82,33 @@ fn a_node_without_an_agent_is_left_out_in_both_directions() {
 }
 
 #[test]
-fn a_takeover_has_ended_when_the_node_is_ready_without_kube_proxys_rules() {
+fn a_node_has_moved_when_the_proxy_of_its_direction_alone_serves_it() {
     let failed = ("Ready", "False", "CommitFailed");
-    for (of, takeover, forced, handback) in [
-        ([READY_TRUE, NONE_FOUND], true, true, false),
-        ([READY_TRUE, FOUND], false, true, false),
-        ([failed, NONE_FOUND], false, true, false),
-        ([READY_BACK, FOUND], false, false, true),
-        ([READY_BACK, NONE_FOUND], false, false, true),
+    let unread = (FOREIGN_PROXY_DETECTED, "Unknown", "LegacyRulesUnread");
+    for (of, takeover, takeover_forced, handback, handback_forced) in [
+        ([READY_TRUE, NONE_FOUND], true, true, false, false),
+        ([READY_TRUE, FOUND], false, true, false, false),
+        ([failed, NONE_FOUND], false, true, false, false),
+        ([READY_BACK, FOUND], false, false, true, true),
+        ([READY_BACK, NONE_FOUND], false, false, false, true),
+        ([READY_BACK, unread], false, false, true, true),
+        ([READY_TRUE, unread], true, true, false, false),
     ] {
         let conditions = conditions(&of);
-        let reached = |direction: Direction, force| direction.is_reached(&conditions, force);
+        let reached = |direction: Direction, force| direction.reached(&conditions, force).is_some();
         assert_eq!(reached(Direction::Takeover, false), takeover, "{of:?}");
-        assert_eq!(reached(Direction::Takeover, true), forced, "{of:?}");
+        assert_eq!(
+            reached(Direction::Takeover, true),
+            takeover_forced,
+            "{of:?}"
+        );
         assert_eq!(reached(Direction::Handback, false), handback, "{of:?}");
+        assert_eq!(
+            reached(Direction::Handback, true),
+            handback_forced,
+            "{of:?}"
+        );
     }
+    let forced = Direction::Handback.reached(&conditions(&[READY_BACK, NONE_FOUND]), true);
+    assert_ne!(forced, Some("kube-proxy serves"));
 }

@@ -74,6 +74,18 @@ impl Obstacle {
         }
     }
 
+    /// No proxy serves the node, so that it cannot be handed back.
+    pub(in crate::migrate) fn unserved(node: &str) -> Obstacle {
+        Obstacle {
+            what: "no proxy serves this node: it was handed back and has no rules of kube-proxy"
+                .to_owned(),
+            next: format!(
+                "start kube-proxy on it, or `kubectl signpost migrate takeover --node {node}`"
+            ),
+            yields_to_force: false,
+        }
+    }
+
     pub(super) fn no_proxy() -> Obstacle {
         Obstacle {
             what: "the node has no NodeProxy".to_owned(),
