@@ -155,7 +155,7 @@ pub(crate) async fn compare(
     options: &ExplainOptions,
 ) -> anyhow::Result<Differences> {
     let about = question(cluster, options)?;
-    let arguments: &[&str] = &["explain", &about];
+    let arguments: &[&str] = &["explain", &about, "--output", "json"];
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     if agents.is_empty() {
         return Err(no_agent().into());

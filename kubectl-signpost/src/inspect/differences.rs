@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::agent::{Agreement, Answer};
 use crate::ending::Ending;
@@ -36,8 +37,9 @@ struct Group {
 // === impl Differences ===
 
 impl Differences {
+    /// Adds the answer of an agent, in JSON.
     pub(super) fn add(&mut self, node: String, answer: &Answer) {
-        let mut lines = marked(&answer.text);
+        let mut lines = differing(&answer.text);
         if lines.is_empty() && answer.agreement == Agreement::Differs {
             lines.push("kernel and desired state differ".to_owned());
         }
@@ -106,15 +108,57 @@ impl Differences {
     }
 }
 
-/// Returns the lines that the agent marked with `!`.
-fn marked(text: &str) -> Vec<String> {
-    let lines = text.lines().map(str::trim);
-    let marked = lines.filter(|line| line.starts_with("! ") || line.contains(": ! "));
-    marked.map(str::to_owned).collect()
+/// Returns the differences that an explanation in JSON has, one a line. What is rejected, or not
+/// served, is none.
+fn differing(explanation: &str) -> Vec<String> {
+    let Ok(explanation) = serde_json::from_str::<Value>(explanation) else {
+        return Vec::new();
+    };
+    let each = |value: &Value, list: &str| value[list].as_array().cloned().unwrap_or_default();
+    let mut pieces = Vec::new();
+    let mut frontends = Vec::new();
+    for service in each(&explanation, "services") {
+        frontends.extend(each(&service, "frontends"));
+        pieces.extend(each(&service, "memberships"));
+    }
+    frontends.push(explanation["unclaimed"].clone());
+    for frontend in &frontends {
+        pieces.extend(each(frontend, "elements"));
+        pieces.extend(each(frontend, "chains"));
+    }
+    let kernel = each(&explanation, "kernel");
+    for family in &kernel {
+        pieces.extend(each(family, "damaged"));
+    }
+    let sentences = kernel.iter().filter_map(|family| {
+        let (name, table) = (family["family"].as_str()?, family["table"].as_str()?);
+        table.starts_with("! ").then(|| format!("{name}: {table}"))
+    });
+    let mut lines: Vec<String> = Vec::new();
+    // In mode iptables, frontends share chains.
+    for line in pieces.iter().filter_map(difference).chain(sentences) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// Returns how a piece differs from the desired state, in the words of the agent's text.
+fn difference(piece: &Value) -> Option<String> {
+    let mark = match piece["state"].as_str()? {
+        "missing" => "missing in the kernel",
+        "leftover" => "leftover",
+        "different" => "differs",
+        _ => return None,
+    };
+    Some(format!("! {mark}: {}", piece["piece"].as_str()?))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn answer(text: &str, agreement: Agreement) -> Answer {
@@ -127,33 +171,61 @@ mod tests {
     #[test]
     fn nodes_with_the_same_difference_are_named_together() {
         let mut found = Differences::default();
-        let missing =
-            "Service demo/web\n    ! missing in the kernel: services { x }\nIPv4: ! 1 to repair\n";
+        let rejected = json!({
+            "unsupportedFields": ["Service demo/web, externalIPs[0]: 10.0.0.1 is an address of the node"],
+            "frontends": [{"address": "10.0.0.1:80/tcp", "refused": "is an address of the node", "elements": []}],
+        });
+        let whole = json!({"services": [rejected], "kernel": [{"family": "IPv4", "table": "as programmed"}]});
+        let rule = "iptables -t nat -A SIGNPOST-SERVICES ! -s 10.0.0.0/8 -m comment --comment \"a rule with more than a hundred columns\"";
+        let missing = json!({
+            "services": [{
+                "frontends": [
+                    {"elements": [{"piece": "services { x }", "state": "missing"}, {"piece": "services { y }", "state": "present"}]},
+                    {"chains": [{"piece": "chain lb-2", "state": "different", "found": []}, {"piece": "old", "state": "draining"}]},
+                    {"chains": [{"piece": "chain lb-2", "state": "different", "found": []}]},
+                ],
+                "memberships": [{"piece": "cluster-ips { z }", "state": "leftover"}],
+                "unsupportedFields": ["a field"],
+            }],
+            "kernel": [{"family": "IPv4", "table": "! 1 to repair", "damaged": [{"piece": rule, "state": "missing"}]}],
+        });
+        let missing = missing.to_string();
         found.add(
             "n1".to_owned(),
-            &answer("Service demo/web\n", Agreement::Agrees),
+            &answer(&whole.to_string(), Agreement::Agrees),
         );
-        found.add("n2".to_owned(), &answer(missing, Agreement::Differs));
-        found.add("n3".to_owned(), &answer(missing, Agreement::Differs));
+        found.add("n2".to_owned(), &answer(&missing, Agreement::Differs));
+        found.add("n3".to_owned(), &answer(&missing, Agreement::Differs));
         found.fail("n4".to_owned(), "the Pod on node n4 is gone".to_owned());
         assert_eq!(
             found.render(),
-            "n2, n3\n\
-            \x20 ! missing in the kernel: services { x }\n\
+            format!(
+                "n2, n3\n\
+            \x20 ! leftover: cluster-ips {{ z }}\n\
+            \x20 ! missing in the kernel: services {{ x }}\n\
+            \x20 ! differs: chain lb-2\n\
+            \x20 ! missing in the kernel: {rule}\n\
             \x20 IPv4: ! 1 to repair\n\
             n4\n\
             \x20 no answer: the Pod is gone\n\
             1 node without differences, 2 with, 1 without an answer\n"
+            )
         );
         assert_eq!(found.ending(), Ending::ProblemFound);
         let comparison = serde_json::to_value(found.compare()).expect("JSON");
         assert_eq!(
             comparison,
-            serde_json::json!({
+            json!({
                 "summary": "1 node without differences, 2 with, 1 without an answer",
                 "differing": [{
                     "nodes": ["n2", "n3"],
-                    "lines": ["! missing in the kernel: services { x }", "IPv4: ! 1 to repair"],
+                    "lines": [
+                        "! leftover: cluster-ips { z }",
+                        "! missing in the kernel: services { x }",
+                        "! differs: chain lb-2",
+                        format!("! missing in the kernel: {rule}"),
+                        "IPv4: ! 1 to repair",
+                    ],
                 }],
                 "unanswered": [{"nodes": ["n4"], "lines": ["the Pod is gone"]}],
             })
@@ -165,7 +237,7 @@ mod tests {
         let mut found = Differences::default();
         found.add(
             "n1".to_owned(),
-            &answer("Service demo/web\n", Agreement::Agrees),
+            &answer(r#"{"services": []}"#, Agreement::Agrees),
         );
         assert_eq!(found.render(), "no differences on 1 node\n");
         assert_eq!(found.ending(), Ending::Success);

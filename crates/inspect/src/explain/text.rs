@@ -1,4 +1,5 @@
-//! An explanation as text: at most 100 columns, differences marked with `!`.
+//! An explanation as text: at most 100 columns, differences marked with `!`, what is not honoured
+//! with `note:`.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -66,7 +67,7 @@ fn write_service(f: &mut fmt::Formatter<'_>, service: &ServiceAnswer) -> fmt::Re
         )?;
     }
     for sentence in &service.unsupported_fields {
-        line(f, 2, &format!("! {sentence}"))?;
+        line(f, 2, &format!("note: {sentence}"))?;
     }
     for port in &service.ports {
         write_port(f, port)?;
@@ -165,12 +166,12 @@ fn write_frontend<'a>(
         line(f, 4, sentence)?;
     }
     if let Some(reserved) = &frontend.refused {
-        let text = format!("! not served for this Service: the address {reserved}");
+        let text = format!("note: not served for this Service: the address {reserved}");
         return line(f, 4, &text);
     }
     if let Some(other) = &frontend.served_for {
         let text =
-            format!("! not served for this Service: {other} has it too, and takes precedence");
+            format!("note: not served for this Service: {other} has it too, and takes precedence");
         return line(f, 4, &text);
     }
     write_new(f, 4, &frontend.elements, printed)?;

@@ -159,7 +159,7 @@ fn an_address_that_another_service_has_is_not_served_for_this_one() {
         service("shop/b", "10.96.0.2"),
     ]);
     let text = world.answer("shop/b");
-    let line = "! not served for this Service: shop/a has it too, and takes precedence";
+    let line = "note: not served for this Service: shop/a has it too, and takes precedence";
     assert!(text.contains(line), "{text}");
     assert!(!world.answer("shop/a").contains('!'));
 }
@@ -178,7 +178,7 @@ fn an_address_that_is_not_one_to_claim_is_not_served_and_says_why() {
         .port("other", 81);
     let world = World::new(&[(web.build(), endpoints()), (thief.build(), endpoints())]);
     let text = world.answer("aaa/thief");
-    let line = "! not served for this Service: the address is a cluster IP of Service shop/web";
+    let line = "note: not served for this Service: the address is a cluster IP of Service shop/web";
     assert!(text.contains(line), "{text}");
     assert!(!world.answer("shop/web").contains("not served"));
 }
