@@ -13,6 +13,7 @@ use dataplane::{Protocol, Rejection};
 
 pub(crate) use endpoint_slice::parse_endpoint_slice;
 pub(crate) use node::parse_node;
+pub use service::is_no_source;
 pub(crate) use service::{parse_service, unserved};
 pub(crate) use service_cidr::parse_service_cidr;
 

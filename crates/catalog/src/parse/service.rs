@@ -295,6 +295,13 @@ fn no_source(family: Family) -> IpNet {
     }
 }
 
+/// Whether a range stands for no client, because no range of its family could be read.
+pub fn is_no_source(range: &IpNet) -> bool {
+    Family::ALL
+        .iter()
+        .any(|family| *range == no_source(*family))
+}
+
 fn affinity(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Affinity {
     let path = format_args!("spec.sessionAffinity");
     let instead = "there is no affinity";

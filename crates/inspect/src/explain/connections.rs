@@ -1,29 +1,40 @@
 //! Describes where connections to a frontend go, in sentences without a final full stop. Pure.
 
+use catalog::is_no_source;
 use dataplane::{Affinity, Frontend, Target, TrafficPolicy};
 
 /// Describes what happens to connections to `frontend`.
 pub(super) fn describe(frontend: &Frontend) -> Vec<String> {
     let mut lines = Vec::new();
     if !frontend.source_ranges.is_empty() {
-        let ranges: Vec<String> = frontend
-            .source_ranges
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        lines.push(format!(
-            "only from {}; other sources are dropped",
-            ranges.join(", ")
-        ));
+        let ranges = frontend.source_ranges.iter();
+        let ranges = ranges.filter(|range| !is_no_source(range));
+        let ranges: Vec<String> = ranges.map(ToString::to_string).collect();
+        lines.push(match ranges.as_slice() {
+            [] => "no client may connect: every source is dropped".to_owned(),
+            ranges => format!("only from {}; other sources are dropped", ranges.join(", ")),
+        });
     }
     lines.extend(destinations(frontend));
-    if let Affinity::ClientIp { timeout } = frontend.affinity {
+    if let Affinity::ClientIp { timeout } = frontend.affinity
+        && leads_somewhere(frontend)
+    {
         let seconds = timeout.as_secs();
         lines.push(format!(
             "a client that comes back within {seconds} s returns to its endpoint"
         ));
     }
     lines
+}
+
+/// Whether connections from anywhere have an endpoint.
+fn leads_somewhere(frontend: &Frontend) -> bool {
+    let (cluster, local) = (!frontend.cluster.is_empty(), !frontend.local.is_empty());
+    match (frontend.is_external(), frontend.policy) {
+        (_, TrafficPolicy::Cluster) => cluster,
+        (false, TrafficPolicy::Local) => local,
+        (true, TrafficPolicy::Local) => cluster || local,
+    }
 }
 
 fn destinations(frontend: &Frontend) -> Vec<String> {

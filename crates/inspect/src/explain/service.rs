@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use catalog::View;
+use catalog::{View, is_no_source};
 use dataplane::{
     Affinity, Dataplane, Family, Frontend, FrontendKey, ObjectKind, Protocol, Service, ServiceKey,
     ServiceKind, ServicePort, ServiceRules, TrafficPolicy,
@@ -123,7 +123,11 @@ pub(super) fn explain_service(
         source_ranges: object
             .source_ranges
             .iter()
-            .map(ToString::to_string)
+            .map(|range| match is_no_source(range) {
+                // A range that the user did not write.
+                true => format!("{}: no client", Family::of(range.addr())),
+                false => range.to_string(),
+            })
             .collect(),
         health_check: rules
             .and_then(|rules| rules.health_check)

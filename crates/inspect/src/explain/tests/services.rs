@@ -182,3 +182,48 @@ fn an_address_that_is_not_one_to_claim_is_not_served_and_says_why() {
     assert!(text.contains(line), "{text}");
     assert!(!world.answer("shop/web").contains("not served"));
 }
+
+/// A family whose ranges cannot be read has the range `::/128`, which nobody wrote.
+#[test]
+fn a_family_without_a_readable_source_range_has_no_client() {
+    let balancer = |range: &str| {
+        let service = mk_service("shop/web")
+            .cluster_ip("10.96.0.1")
+            .cluster_ip("fd00:10:96::1")
+            .load_balancer_ip("192.0.2.1")
+            .load_balancer_ip("2001:db8::1")
+            .source_range("10.0.0.0/8")
+            .source_range(range)
+            .port("", 80);
+        let endpoints = mk_endpoints()
+            .tcp("")
+            .ready("10.0.1.5:80", "node-1")
+            .ready("[fd00:10:0:1::5]:80", "node-1");
+        World::new(&[(service.build(), endpoints.build())]).answer("shop/web")
+    };
+    let text = balancer("::/128");
+    for line in [
+        "load-balancer IPs only from 10.0.0.0/8, IPv6: no client\n",
+        "    only from 10.0.0.0/8; other sources are dropped\n",
+        "    no client may connect: every source is dropped\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+    let text = balancer("2001:db8:1::/48");
+    assert!(!text.contains("no client"), "{text}");
+}
+
+#[test]
+fn a_client_returns_to_its_endpoint_only_where_there_is_one() {
+    let answer = |endpoints| {
+        let service = mk_service("shop/web")
+            .cluster_ip("10.96.0.1")
+            .port("", 80)
+            .client_ip_affinity(std::time::Duration::from_secs(60));
+        World::new(&[(service.build(), endpoints)]).answer("shop/web")
+    };
+    let none = mk_endpoints().tcp("").build();
+    assert!(!answer(none).contains("comes back within"));
+    let one = mk_endpoints().tcp("").ready("10.0.1.5:80", "node-1");
+    assert!(answer(one.build()).contains("comes back within 60 s"));
+}
