@@ -108,13 +108,14 @@ impl Cluster {
     /// Lists the Pods of all namespaces with these labels.
     pub(crate) async fn read_pods(&self, labels: &str) -> Result<Vec<Pod>, ClusterError> {
         let parameters = ListParams::default().labels(labels);
-        list(&Api::all(self.client.clone()), parameters, "list pods").await
+        let pods = Api::all(self.client.clone());
+        self.list(&pods, parameters, "list pods").await
     }
 
     /// Lists the Pods of one namespace.
     pub(crate) async fn read_pods_in(&self, namespace: &str) -> Result<Vec<Pod>, ClusterError> {
         let pods = self.pods_of(namespace);
-        list(&pods, ListParams::default(), "list pods").await
+        self.list(&pods, ListParams::default(), "list pods").await
     }
 
     /// Lists all objects of a Signpost kind, by name. An object that this version cannot parse does
@@ -127,7 +128,7 @@ impl Cluster {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
         let mut read = Read::default();
         let doing = format!("list {}", resource.plural);
-        for object in list(&api, ListParams::default(), &doing).await? {
+        for object in self.list(&api, ListParams::default(), &doing).await? {
             let (object, unreadable) = parse_in_part(object);
             read.objects.extend(object);
             read.unreadable.extend(unreadable);
@@ -148,8 +149,9 @@ impl Cluster {
             None => Api::<DynamicObject>::all_with(client, &resource),
         };
         let doing = format!("list {}", resource.plural);
-        let objects = list(&api, parameters, &doing).await?.into_iter();
+        let objects = self.list(&api, parameters, &doing).await?;
         Ok(objects
+            .into_iter()
             .map(|object| serde_json::to_value(object).unwrap_or_default())
             .collect())
     }
@@ -171,10 +173,7 @@ impl Cluster {
             ..LogParams::default()
         };
         let log = self.pods_of(namespace).logs(pod, &parameters).await;
-        log.map_err(|source| ClusterError::Request {
-            doing: format!("read the log of Pod {namespace}/{pod}"),
-            source,
-        })
+        log.map_err(self.failed(format!("read the log of Pod {namespace}/{pod}")))
     }
 
     /// Reads all objects of a kind, in all namespaces, and returns what `keep` makes of each. The
@@ -189,13 +188,15 @@ impl Cluster {
         let api = Api::<K>::all(self.client.clone());
         let doing = format!("list {}", K::plural(&()));
         let keep = |object: K| keep(&object);
-        list_some(&api, ListParams::default(), &doing, keep).await
+        self.list_some(&api, ListParams::default(), &doing, keep)
+            .await
     }
 
     /// Lists all Nodes.
     pub(crate) async fn read_nodes(&self) -> Result<Vec<Node>, ClusterError> {
         let parameters = ListParams::default();
-        list(&Api::all(self.client.clone()), parameters, "list nodes").await
+        let nodes = Api::all(self.client.clone());
+        self.list(&nodes, parameters, "list nodes").await
     }
 
     /// Reads one cluster-scoped object.
@@ -204,10 +205,9 @@ impl Cluster {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
     {
         let api = Api::<K>::all(self.client.clone());
-        api.get(name).await.map_err(|source| ClusterError::Request {
-            doing: format!("read {} {name}", K::kind(&())),
-            source,
-        })
+        api.get(name)
+            .await
+            .map_err(self.failed(format!("read {} {name}", K::kind(&()))))
     }
 
     /// Reads one namespaced object.
@@ -219,19 +219,15 @@ impl Cluster {
             + Debug,
     {
         let api = Api::<K>::namespaced(self.client.clone(), namespace);
-        api.get(name).await.map_err(|source| ClusterError::Request {
-            doing: format!("read {} {namespace}/{name}", K::kind(&())),
-            source,
-        })
+        api.get(name)
+            .await
+            .map_err(self.failed(format!("read {} {namespace}/{name}", K::kind(&()))))
     }
 
     /// Reads the version of the API server.
     pub(crate) async fn read_version(&self) -> Result<Info, ClusterError> {
         let version = self.client.apiserver_version().await;
-        version.map_err(|source| ClusterError::Request {
-            doing: "read the version of the API server".to_owned(),
-            source,
-        })
+        version.map_err(self.failed("read the version of the API server".to_owned()))
     }
 
     /// Creates a cluster-scoped object; returns it as stored by the API server.
@@ -241,10 +237,7 @@ impl Cluster {
     {
         let api = Api::<K>::all(self.client.clone());
         let created = api.create(&PostParams::default(), object).await;
-        created.map_err(|source| ClusterError::Request {
-            doing: format!("create a {}", K::kind(&())),
-            source,
-        })
+        created.map_err(self.failed(format!("create a {}", K::kind(&()))))
     }
 
     /// Applies a merge patch to a cluster-scoped object.
@@ -258,43 +251,53 @@ impl Cluster {
             ..PatchParams::default()
         };
         let changed = api.patch(name, &parameters, &Patch::Merge(change)).await;
-        changed.map_err(|source| ClusterError::Request {
-            doing: format!("change {} {name}", K::kind(&())),
-            source,
-        })
+        changed.map_err(self.failed(format!("change {} {name}", K::kind(&()))))
     }
-}
 
-/// Lists all objects, in pages that do not strain the API server.
-async fn list<K>(api: &Api<K>, parameters: ListParams, doing: &str) -> Result<Vec<K>, ClusterError>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    list_some(api, parameters, doing, Some).await
-}
+    /// Lists all objects, in pages that do not strain the API server.
+    async fn list<K>(
+        &self,
+        api: &Api<K>,
+        parameters: ListParams,
+        doing: &str,
+    ) -> Result<Vec<K>, ClusterError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        self.list_some(api, parameters, doing, Some).await
+    }
 
-/// Lists all objects as [`list`] does, and returns what `keep` makes of each.
-async fn list_some<K, T>(
-    api: &Api<K>,
-    parameters: ListParams,
-    doing: &str,
-    keep: impl Fn(K) -> Option<T>,
-) -> Result<Vec<T>, ClusterError>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    let mut parameters = parameters.limit(CHUNK);
-    let mut objects = Vec::new();
-    loop {
-        let part = api.list(&parameters).await;
-        let part = part.map_err(|source| ClusterError::Request {
-            doing: doing.to_owned(),
+    /// Lists all objects as [`Cluster::list`] does, and returns what `keep` makes of each.
+    async fn list_some<K, T>(
+        &self,
+        api: &Api<K>,
+        parameters: ListParams,
+        doing: &str,
+        keep: impl Fn(K) -> Option<T>,
+    ) -> Result<Vec<T>, ClusterError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let mut parameters = parameters.limit(CHUNK);
+        let mut objects = Vec::new();
+        loop {
+            let part = api.list(&parameters).await;
+            let part = part.map_err(self.failed(doing.to_owned()))?;
+            objects.extend(part.items.into_iter().filter_map(&keep));
+            match part.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// Returns what makes an error of a failed request.
+    fn failed(&self, doing: String) -> impl FnOnce(kube::Error) -> ClusterError {
+        let server = self.server.clone();
+        move |source| ClusterError::Request {
+            doing,
+            server,
             source,
-        })?;
-        objects.extend(part.items.into_iter().filter_map(&keep));
-        match part.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(objects),
         }
     }
 }

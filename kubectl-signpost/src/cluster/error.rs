@@ -1,6 +1,7 @@
 //! Why requests to the cluster fail, and what to do.
 
 use kube::config::{InferConfigError, KubeconfigError};
+use kube::core::Status;
 use thiserror::Error;
 
 /// Why a request to the cluster failed.
@@ -20,9 +21,10 @@ pub(crate) enum ClusterError {
         source: kube::Error,
     },
     /// A request failed.
-    #[error("failed to {doing}")]
+    #[error("failed to {doing}{}", unanswered(server, source))]
     Request {
         doing: String,
+        server: String,
         #[source]
         source: kube::Error,
     },
@@ -49,14 +51,30 @@ impl ClusterError {
                     "ask an administrator for the permission that the message names; `kubectl auth can-i --list` shows \
                      those you have"
                 }
-                Some(404) => {
-                    "`kubectl get proxyprofiles,nodeproxies` shows what there is of Signpost; where kubectl does not know \
-                     these types, install it first. Of other objects, check the name and the namespace (-n)"
-                }
+                Some(404) => self.advice_if_absent(),
                 Some(409) => "another program changed the object at the same time; run this again",
                 Some(422) => "correct the field that the message names",
-                _ => "`kubectl version` shows whether the API server answers",
+                _ => {
+                    "`kubectl version` shows whether the API server answers; --context and --kubeconfig choose another"
+                }
             },
+        }
+    }
+
+    /// The next step for the user where the object, or its type, does not exist.
+    fn advice_if_absent(&self) -> &'static str {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        // An answer that names no object is about the type, and only Signpost's may be missing.
+        match details.map_or("", |details| details.kind.as_str()) {
+            "" | "proxyprofiles" => {
+                "`kubectl get proxyprofiles` lists them; if kubectl does not know the type, install Signpost"
+            }
+            "nodeproxies" => {
+                "`kubectl get nodeproxies` lists them; if kubectl does not know the type, install Signpost"
+            }
+            "configmaps" => "give its name with --config-map and its namespace with -n",
+            "nodes" => "check the name: `kubectl get nodes` lists nodes",
+            _ => "check the name and the namespace (-n)",
         }
     }
 
@@ -81,12 +99,79 @@ impl ClusterError {
     }
 
     fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
+    /// Returns the answer of the API server; `None` if there was none.
+    fn status(&self) -> Option<&Status> {
         match self {
             ClusterError::Request {
                 source: kube::Error::Api(status),
                 ..
-            } => Some(status.code),
+            } => Some(status),
             _ => None,
+        }
+    }
+}
+
+/// Names the server if it gave no answer.
+fn unanswered(server: &str, source: &kube::Error) -> String {
+    match source {
+        kube::Error::Service(_) | kube::Error::HyperError(_) => {
+            format!(": no answer from {server}")
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request(source: kube::Error) -> ClusterError {
+        ClusterError::Request {
+            doing: "list proxyprofiles".to_owned(),
+            server: "https://10.0.0.1:6443/".to_owned(),
+            source,
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_named() {
+        let refused = std::io::Error::other("Connection refused");
+        let error = request(kube::Error::Service(refused.into()));
+        let said = runtime::chain(&error).to_string();
+        let expected = "failed to list proxyprofiles: no answer from https://10.0.0.1:6443/: ";
+        assert!(said.starts_with(expected), "{said}");
+        assert!(said.ends_with("Connection refused"), "{said}");
+        assert!(error.advice().contains("--context"), "{}", error.advice());
+        let status = Status::failure("it is forbidden", "Forbidden").with_code(403);
+        let error = request(kube::Error::Api(status.boxed()));
+        let said = runtime::chain(&error).to_string();
+        assert_eq!(said, "failed to list proxyprofiles: it is forbidden");
+    }
+
+    #[test]
+    fn what_to_do_about_an_absent_object_depends_on_its_kind() {
+        for (kind, words) in [
+            ("proxyprofiles", "kubectl get proxyprofiles"),
+            ("nodeproxies", "kubectl get nodeproxies"),
+            ("", "install Signpost"),
+            ("pods", "the namespace (-n)"),
+            ("services", "the namespace (-n)"),
+            ("nodes", "kubectl get nodes"),
+            ("configmaps", "--config-map"),
+        ] {
+            let mut answer = json!({"status": "Failure", "message": "not found", "code": 404});
+            if !kind.is_empty() {
+                answer["details"] = json!({"name": "a", "kind": kind});
+            }
+            let status: Status = serde_json::from_value(answer).expect("a status");
+            let error = request(kube::Error::Api(status.boxed()));
+            assert!(error.advice().contains(words), "{kind}: {}", error.advice());
+            assert!(error.is_absent());
         }
     }
 }

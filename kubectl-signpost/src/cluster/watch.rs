@@ -41,6 +41,7 @@ pub(crate) enum Depth {
 struct Watched {
     api: Api<DynamicObject>,
     plural: String,
+    server: String,
     depth: Depth,
 }
 
@@ -70,6 +71,7 @@ impl Cluster {
         let watched = Watched {
             api: Api::all_with(self.client.clone(), &resource),
             plural: resource.plural,
+            server: self.server.clone(),
             depth,
         };
         loop {
@@ -175,6 +177,7 @@ impl Watched {
     fn error(&self, verb: &str, source: kube::Error) -> ClusterError {
         ClusterError::Request {
             doing: format!("{verb} {}", self.plural),
+            server: self.server.clone(),
             source,
         }
     }

@@ -72,6 +72,7 @@ fn no_node_is_without_a_configuration_before_all_configurations_are_listed() {
     let refused = || {
         ObjectEvent::Fails(ClusterError::Request {
             doing: "list NodeProxies".to_owned(),
+            server: "https://api".to_owned(),
             source: kube::Error::LinesCodecMaxLineLengthExceeded,
         })
     };
