@@ -63,13 +63,19 @@ impl Destination {
     /// Weighs the answer of the agent on `node` about `packet`. Returns `None` if the packet goes
     /// where it should, and arrives.
     pub(super) fn weigh(&self, answer: &Answer, node: &str, packet: &str) -> Option<Finding> {
+        let address = packet.rsplit(' ').next().unwrap_or(packet);
+        let desired = desired(&answer.text);
         let about = match self {
             Destination::Service { namespace, name } => format!("svc/{name} -n {namespace}"),
+            // The agent knows no node port that no Service has.
+            Destination::NodePort { .. } if desired.as_deref() == Some("untouched") => {
+                address.to_owned()
+            }
             Destination::NodePort { port, .. } => format!("node:{port}"),
-            Destination::Address => packet.rsplit(' ').next().unwrap_or(packet).to_owned(),
+            Destination::Address => address.to_owned(),
         };
         let explain = format!("`kubectl signpost explain {about} --node {node}`");
-        let (what, next) = match (answer.agreement, desired(&answer.text).as_deref()) {
+        let (what, next) = match (answer.agreement, desired.as_deref()) {
             (Agreement::Differs, _) => (
                 format!("the rules of node {node} do not do what is desired"),
                 format!(
@@ -116,9 +122,13 @@ impl Destination {
                 format!(
                     "no Service has this port of node {node}, so that the packet is left to the node itself"
                 ),
-                format!(
-                    "`kubectl get services -A` lists node ports; {explain} shows at which addresses the node serves one"
-                ),
+                match explain.contains(" node:") {
+                    // Only the agent knows the address.
+                    true => "`kubectl get services -A` lists node ports".to_owned(),
+                    false => format!(
+                        "`kubectl get services -A` lists node ports; {explain} shows what the node has for this address"
+                    ),
+                },
                 Ending::ProblemFound,
             ),
         };
@@ -177,6 +187,12 @@ mod tests {
                 "node/n1:30080",
                 Agrees,
                 "untouched",
+                "explain 10.96.0.9:80/tcp --node n1",
+            ),
+            (
+                "node/n1:30080",
+                Agrees,
+                "reject",
                 "explain node:30080 --node n1",
             ),
             (
