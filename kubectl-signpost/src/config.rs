@@ -117,12 +117,15 @@ async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Resul
 }
 
 async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> {
+    // A fault of the file is named whether or not the cluster answers.
+    let file = options.file.as_ref();
+    let file = file.map(|path| Ok::<_, anyhow::Error>((path, parse_profile(path)?)));
+    let file = file.transpose()?;
     let cluster = Cluster::open(access).await?;
     let mut profiles = whole(cluster.read_all::<ProxyProfile>().await?)?;
-    let name = match &options.file {
+    let name = match file {
         None => options.profile.clone().unwrap_or_default(),
-        Some(path) => {
-            let changed = parse_profile(path)?;
+        Some((path, changed)) => {
             let name = changed.name_any();
             let asked = options.profile.as_ref();
             if asked.is_some_and(|asked| *asked != name) {
@@ -199,6 +202,18 @@ fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
         let what = format!("{} has {} YAML documents", path.display(), documents.len());
         return Err(problem(what, "give a file with one ProxyProfile").into());
     };
+    let kind = document["kind"].as_str().unwrap_or("no kind");
+    if kind != "ProxyProfile" {
+        let what = format!("{} has {kind}, not a ProxyProfile", path.display());
+        let next = match source::find_configuration(std::slice::from_ref(document)) {
+            Ok(_) => format!(
+                "`kubectl signpost config import -f {}` makes a profile of it",
+                path.display()
+            ),
+            Err(_) => "give a file with one ProxyProfile".to_owned(),
+        };
+        return Err(problem(what, next).into());
+    }
     crds::parse_profile(document).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         let what = format!("{} is not a valid ProxyProfile", path.display());
@@ -256,5 +271,28 @@ mod tests {
         put(&mut profiles, read(&file, Value::Null));
         let effective = crds::resolve(&profiles, &NodeFacts::default()).effective;
         assert_eq!(effective.expect("one applies").config.mode, Mode::Iptables);
+    }
+
+    #[test]
+    fn a_file_of_kube_proxy_is_named_with_what_makes_a_profile_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("kube-proxy.yaml");
+        let next = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            let error = parse_profile(&path).expect_err("it is no profile");
+            (error.to_string(), crate::advice::next(&error).to_owned())
+        };
+        let version = "apiVersion: kubeproxy.config.k8s.io/v1alpha1";
+        let (what, advice) = next(&format!("{version}\nkind: KubeProxyConfiguration\n"));
+        assert!(
+            what.ends_with("has KubeProxyConfiguration, not a ProxyProfile"),
+            "{what}"
+        );
+        let import = format!("`kubectl signpost config import -f {}`", path.display());
+        assert!(advice.starts_with(&import), "{advice}");
+        let (_, advice) = next("kind: Other\n");
+        assert_eq!(advice, "give a file with one ProxyProfile");
+        let (_, advice) = next("apiVersion: signpost.dev/v1alpha1\nkind: ProxyProfile\n");
+        assert!(advice.starts_with("correct these fields: "), "{advice}");
     }
 }
