@@ -4,6 +4,7 @@ use crds::ProxyProfile;
 use crds::profile::history::Revision;
 use crds::profile::progress::{RolloutPhase, RolloutStatus};
 use crds::profile::undo::Undo;
+use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::config::difference;
@@ -23,10 +24,14 @@ pub(super) fn abort(profile: &ProxyProfile) -> Result<Edit, String> {
     match rollout.phase {
         RolloutPhase::RollingOut | RolloutPhase::Paused => Ok(Edit {
             change: json!({"spec": {"rollout": {"abort": rollout.config_hash}}}),
-            done: "aborted: nodes that have the change go back; correct the profile, or `rollout retry`".to_owned(),
+            done: format!(
+                "aborted: nodes that have the change go back; correct the profile, or {}",
+                command(profile, "retry")
+            ),
         }),
         phase => Err(format!(
-            "no rollout is in progress ({phase:?}); `rollout undo` returns to an earlier configuration"
+            "no rollout is in progress ({phase:?}); {} returns to an earlier configuration",
+            command(profile, "undo")
         )),
     }
 }
@@ -61,7 +66,8 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
             })
         }
         phase => Err(format!(
-            "its rollout has not failed ({phase:?}); `rollout status` shows how far it is"
+            "its rollout has not failed ({phase:?}); {} shows how far it is",
+            command(profile, "status")
         )),
     }
 }
@@ -75,15 +81,17 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     let is_undone = matches!(profile.request().undo, Undo::InEffect(_));
     if let (None, true, Some(newest)) = (to, is_undone, history.first()) {
         let generation = newest.generation;
+        let retry = command(profile, "retry");
         let retry = match newest.phase {
             RolloutPhase::RolledBack | RolloutPhase::RollingBack | RolloutPhase::Halted => {
-                "that has failed, and `rollout retry` tries it again"
+                format!("that has failed, and {retry} tries it again")
             }
-            _ => "once they have, `rollout retry` rolls the profile's own fields out again",
+            _ => format!("once they have, {retry} rolls the profile's own fields out again"),
         };
+        let (name, history) = (profile.name_any(), command(profile, "history"));
         return Err(format!(
-            "`rollout.undo` asks nodes to return to generation {generation} already: {retry}; `rollout undo --to GENERATION` writes the \
-             configuration that nodes are to have, {generation} or another of `rollout history`, into the profile's own fields"
+            "`rollout.undo` asks nodes to return to generation {generation} already: {retry}; `kubectl signpost rollout undo {name} --to GENERATION` writes the \
+             configuration that nodes are to have, {generation} or another of {history}, into the profile's own fields"
         ));
     }
     let desired = match to {
@@ -93,7 +101,8 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     let Some(desired) = desired else {
         return Err(match to {
             Some(generation) => format!(
-                "its history has no generation {generation}; `rollout history` lists what it has"
+                "its history has no generation {generation}; {} lists what it has",
+                command(profile, "history")
             ),
             None => {
                 "its history has no configuration before the current one; edit the profile instead"
@@ -104,8 +113,9 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     let mut spec = merge_patch(&current, &desired.spec);
     if spec.is_empty() && !is_undone {
         return Err(format!(
-            "it has the configuration of generation {} already; `rollout history` lists others",
-            desired.generation
+            "it has the configuration of generation {} already; {} lists others",
+            desired.generation,
+            command(profile, "history")
         ));
     }
     let fields = difference::fields(&current, &desired.spec);
@@ -138,6 +148,11 @@ fn rollout(profile: &ProxyProfile) -> Result<&RolloutStatus, String> {
     current.and_then(|status| status.rollout.as_ref()).ok_or_else(|| {
         "the operator has not reported on its current generation, or refuses it; `kubectl signpost status` says more".to_owned()
     })
+}
+
+/// Returns a command of this program about the rollout of `profile`, as it is typed.
+fn command(profile: &ProxyProfile, step: &str) -> String {
+    format!("`kubectl signpost rollout {step} {}`", profile.name_any())
 }
 
 /// Returns the merge patch from `before` to `after`.

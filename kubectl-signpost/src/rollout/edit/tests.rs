@@ -34,7 +34,8 @@ fn t158_only_a_rollout_in_progress_is_aborted() {
         );
     }
     let reason = abort(&profile("Settled", json!({}))).expect_err("it has ended");
-    assert!(reason.contains("rollout undo"), "{reason}");
+    let command = "`kubectl signpost rollout undo default` returns";
+    assert!(reason.contains(command), "{reason}");
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn t307_the_command_leaves_no_field_behind_that_says_something_else() {
     let before = undone("Settled");
     let reason = undo(&before, None).expect_err("which one is meant?");
     assert!(reason.contains("generation 7 already: once"), "{reason}");
-    assert!(reason.contains("rollout undo --to"), "{reason}");
+    assert!(reason.contains("undo default --to GENERATION`"), "{reason}");
     let mut failed = undone("RolledBack");
     let status = failed.status.as_mut().expect("it has one");
     status.history[0].phase = RolloutPhase::RolledBack;
