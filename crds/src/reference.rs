@@ -192,7 +192,7 @@ fn conditions() -> String {
     page += "\n## Reasons\n\n| reason | with | what to do |\n|---|---|---|\n";
     let reasons: BTreeSet<(&str, String, &str)> = reason::ALL
         .iter()
-        .map(|reason| (reason.name, reason.conditions.join(", "), reason.advice))
+        .map(|reason| (reason.name, used_with(reason), reason.advice))
         .collect();
     for (name, conditions, advice) in reasons {
         let _ = writeln!(page, "| `{name}` | {conditions} | {} |", cell(advice));
@@ -216,6 +216,14 @@ fn conditions() -> String {
         );
     }
     page
+}
+
+/// The condition types that a reason is used with, or what has it instead.
+fn used_with(reason: &reason::Reason) -> String {
+    match reason.conditions {
+        [] => "a rollout, or a node in the status of a profile".to_owned(),
+        types => types.join(", "),
+    }
 }
 
 fn text(value: &Value) -> String {

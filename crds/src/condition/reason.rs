@@ -11,18 +11,18 @@ use super::{
 pub struct Reason {
     /// The reason in the condition.
     pub name: &'static str,
-    /// The condition types it is used with.
+    /// The condition types it is used with; none if it is used elsewhere in a status.
     pub conditions: &'static [&'static str],
     /// What to do about it.
     pub advice: &'static str,
 }
 
 macro_rules! reasons {
-    ($($constant:ident = $name:literal for [$($condition:ident),+]: $advice:literal;)+) => {
+    ($($constant:ident = $name:literal for [$($condition:ident),*]: $advice:literal;)+) => {
         $(
             #[doc = $advice]
             pub const $constant: Reason =
-                Reason { name: $name, conditions: &[$($condition),+], advice: $advice };
+                Reason { name: $name, conditions: &[$($condition),*], advice: $advice };
         )+
 
         /// Every reason.
@@ -59,6 +59,8 @@ reasons! {
     NO_CONFIGURATION = "NoConfiguration" for [READY]:
         "No profile has reached this node: create one whose nodeSelector selects it, or check \
          whether the operator runs.";
+    NOT_REPORTED = "NotReported" for []:
+        "Type `kubectl signpost check`: it says whether the agent's Pod runs, and what its container waits for.";
 
     UNDISTURBED = "Undisturbed" for [RULES_CONTESTED]:
         "Nothing to do: no other program changes the rules; if the message reports a repair, check whether the program it names should have changed them.";
@@ -191,6 +193,15 @@ reasons! {
          profile for them.";
     ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
         "A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.";
+    ABORTED = "Aborted" for []:
+        "Nothing to do if this is intended: rollout.abort of the profile names the configuration. \
+         `kubectl signpost rollout retry PROFILE` tries it again.";
+    NODE_NOT_READY = "NodeNotReady" for []:
+        "The Node of the wave was lost after its change, and this failed the wave: look at it with \
+         kubectl describe node, then type `kubectl signpost rollout retry PROFILE`.";
+    NO_REPORT = "NoReport" for []:
+        "The node did not report within rollout.progressDeadline that it is ready: look for its \
+         agent with `kubectl signpost check`, then type `kubectl signpost rollout retry PROFILE`.";
 
     // Whether anything is wrong.
     AS_EXPECTED = "AsExpected" for [DEGRADED]:

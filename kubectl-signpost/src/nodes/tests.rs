@@ -104,6 +104,9 @@ fn a_node_that_has_not_applied_its_configuration_is_not_finished() {
         *status = NodeProxyStatus::default()
     })]);
     assert_eq!(silent.nodes[0].troubles[0].reason, "NotReported");
+    let text = render(&silent, Format::Text, Paint::Plain);
+    let words = "\nNotReported on n1\n  next: Type `kubectl signpost check`";
+    assert!(text.contains(words), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{borrow::Cow, time::Duration};
 use crds::{
     condition::{
         API_SERVICE_REACHABLE, DEGRADED, READY,
-        reason::{AGENT_SILENT, LISTS_PENDING, SOURCE_STALE},
+        reason::{AGENT_SILENT, LISTS_PENDING, NO_REPORT, NODE_NOT_READY, SOURCE_STALE},
     },
     effective::hash::ConfigHash,
     profile::rollout::Rollout,
@@ -244,7 +244,7 @@ impl Member<'_> {
         if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
             return (baseline.node == Reachability::Reachable)
-                .then(|| Fault::new("NodeNotReady", lost));
+                .then(|| Fault::new(NODE_NOT_READY.name, lost));
         }
         if baseline.is_well() && self.is_silent(now) {
             let silent = "its agent has stopped reporting";
@@ -353,7 +353,7 @@ impl Member<'_> {
             }
             None => {
                 let why = format!("no report that it is ready after {deadline}");
-                Fault::new("NoReport", why)
+                Fault::new(NO_REPORT.name, why)
             }
         }
     }

@@ -6,8 +6,8 @@ use crds::{
     condition::{
         DEGRADED, FEATURES_HONOURED, READY, Status,
         reason::{
-            self, AGENT_SILENT, FIELD_NOT_HONOURED, NO_CONFIGURATION, NODES_DEGRADED, Reason,
-            STARTING,
+            self, AGENT_SILENT, FIELD_NOT_HONOURED, NO_CONFIGURATION, NODES_DEGRADED, NOT_REPORTED,
+            Reason,
         },
     },
     effective::hash::ConfigHash,
@@ -147,7 +147,7 @@ impl Rollup {
                 Trouble::NotReady(AGENT_SILENT.name.to_owned())
             } else if !ready {
                 let nothing = if member.current().is_some() {
-                    STARTING
+                    NOT_REPORTED
                 } else {
                     NO_CONFIGURATION
                 };

@@ -1,6 +1,6 @@
 //! Why a rollout failed, as written in its profile's status.
 
-use crds::profile::progress::RolloutVerdict;
+use crds::{condition::reason::ABORTED, profile::progress::RolloutVerdict};
 
 use crate::fleet::{
     member::Member,
@@ -13,9 +13,6 @@ const MOST_NAMED: usize = 5;
 /// The maximum numbers of characters that the schema of [`RolloutVerdict`] allows.
 const LONGEST_REASON: usize = 128;
 const LONGEST_MESSAGE: usize = 32_768;
-
-/// [`RolloutVerdict::reason`] of an aborted rollout.
-const ABORTED: &str = "Aborted";
 
 /// Returns the failing nodes.
 pub(super) fn failing<'a>(
@@ -34,7 +31,7 @@ pub(super) fn aborted(failed: usize) -> RolloutVerdict {
     RolloutVerdict {
         failed_nodes: u32::try_from(failed).unwrap_or(u32::MAX),
         node: String::new(),
-        reason: ABORTED.to_owned(),
+        reason: ABORTED.name.to_owned(),
         message: "aborted: rollout.abort of the profile names this configuration".to_owned(),
     }
 }

@@ -267,7 +267,7 @@ fn those_that_join_the_cluster_and_fail_are_named_and_keep_no_other_from_joining
     cluster.advance(3600);
     assert_eq!(cluster.given().len(), 6);
     let ready = cluster.message("default", "Ready");
-    assert!(ready.ends_with("n6 (Starting)"), "{ready}");
+    assert!(ready.ends_with("n6 (NotReported)"), "{ready}");
 }
 
 /// Failure story T272. A pause holds the first node by name with the configuration of another profile:

@@ -67,7 +67,7 @@ fn a_node_that_joins_is_given_its_profile_and_does_not_make_it_progress() {
     assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
     assert_eq!(
         cluster.message("default", "Ready"),
-        "2 of 3 nodes are ready with it; not ready: n3 (Starting)"
+        "2 of 3 nodes are ready with it; not ready: n3 (NotReported)"
     );
 }
 
