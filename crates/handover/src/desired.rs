@@ -138,15 +138,20 @@ impl Server {
 
 /// Returns why a command that contradicts the profile is refused; `None` if it does not contradict.
 pub(super) fn contradiction(desired: Handover, what: What, profile: &str) -> Option<String> {
-    let says = match (desired, what) {
-        (Handover::Takeover, What::Handback) => "Takeover",
-        (Handover::Handback, What::Takeover) => "Handback",
+    let (says, instead) = match (desired, what) {
+        (Handover::Takeover, What::Handback) => {
+            ("Takeover", "Handback, which hands the nodes back")
+        }
+        (Handover::Handback, What::Takeover) => {
+            ("Handback", "Takeover, which takes the nodes over")
+        }
         (Handover::Manual, _)
         | (Handover::Takeover, What::Takeover)
         | (Handover::Handback, What::Handback) => return None,
     };
     Some(format!(
-        "spec.handover of ProxyProfile {profile} is {says}, and the agent would undo this: set it to Manual first"
+        "spec.handover of ProxyProfile {profile} is {says}, and the agent would undo this: set it to {instead}, or to Manual \
+         and repeat the command"
     ))
 }
 
@@ -207,7 +212,9 @@ mod tests {
         let refused = |desired, what| contradiction(desired, what, "default");
         let text = refused(Handover::Takeover, What::Handback).expect("a refusal");
         assert!(text.starts_with("spec.handover of ProxyProfile default is Takeover"));
-        assert!(refused(Handover::Handback, What::Takeover).is_some());
+        assert!(text.contains("set it to Handback, which hands the nodes back, or to Manual and"));
+        let text = refused(Handover::Handback, What::Takeover).expect("a refusal");
+        assert!(text.contains("set it to Takeover, which takes the nodes over, or to Manual and"));
         for what in [What::Takeover, What::Handback] {
             assert_eq!(refused(Handover::Manual, what), None);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crds::condition::{self, Status, reason, status_of};
+use crds::starter::{STOP_KUBE_PROXY, STOP_STATIC_POD};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
@@ -31,9 +32,6 @@ const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
 /// How long the agent checks whether kube-proxy's rules come back. A kube-proxy that still runs may
 /// take an hour (pkg/proxy/nftables/proxier.go); one that writes its rules at once is found.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(2);
-/// Stops kube-proxy on all nodes without removing it.
-const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
-    '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
 
 impl Server {
     /// Removes kube-proxy's rules once Signpost's are programmed. Every step can be repeated and
@@ -188,8 +186,7 @@ impl Server {
                 }
             };
             if !found.rules.is_empty() || found.legacy == Legacy::Chains {
-                let text = "kube-proxy's rules came back: stop it first";
-                caller.say(format!("{text}\n{STOP_KUBE_PROXY}")).await;
+                caller.say(stop_first("kube-proxy's rules came back")).await;
                 return Ending::Failed;
             }
             if Instant::now() >= deadline {
@@ -228,10 +225,8 @@ impl Server {
         };
         let mut points = vec![readiness(self, serving_state)];
         if let KubeProxy::Answers { .. } = kube_proxy {
-            let text = format!(
-                "{kube_proxy} and would put its rules back: stop it first\n{STOP_KUBE_PROXY}"
-            );
-            points.push(Point::warning(text));
+            let text = format!("{kube_proxy} and would put its rules back");
+            points.push(Point::warning(stop_first(&text)));
         }
         let signpost = self.signpost();
         let view = self.agent.view();
@@ -277,6 +272,14 @@ fn is_programmed(report: &Report) -> bool {
     let programmed = report.families.iter().filter(|f| f.programmed.is_some());
     report.activity != Activity::Withdrawn
         && programmed.count() + done_without(&report.families).count() == all
+}
+
+/// Adds how kube-proxy is stopped. The agent does not know what starts it on this node.
+fn stop_first(why: &str) -> String {
+    format!(
+        "{why}: stop kube-proxy first\nwhere DaemonSet kube-system/kube-proxy starts it: {STOP_KUBE_PROXY}\n\
+         elsewhere, as with k3s, RKE2 and managed add-ons: {STOP_STATIC_POD}"
+    )
 }
 
 /// Returns one of the conditions as text.
@@ -328,4 +331,22 @@ fn is_degraded(conditions: &[Condition]) -> bool {
             && condition.status == "True"
             && others.iter().all(|other| other.name != condition.reason)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_stop_is_named_and_not_for_a_daemon_set_alone() {
+        let text = stop_first("kube-proxy answers at 127.0.0.1:10256");
+        for words in [
+            "kube-proxy answers at 127.0.0.1:10256: stop kube-proxy first\n",
+            "kubectl -n kube-system patch daemonset kube-proxy",
+            "RKE2",
+            "docs/migrate.md",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in {text}");
+        }
+    }
 }

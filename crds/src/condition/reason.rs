@@ -71,9 +71,10 @@ reasons! {
 
     // A node and another proxy.
     HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "This node's Services were handed back to another proxy, by the profile or by a command: set \
-         spec.handover of the profile to Takeover, or run signpost-agent takeover in the Pod of the node's agent, to \
-         serve them with Signpost again.";
+        "This node's Services were handed back to another proxy, by the profile or by a command. To \
+         serve them with Signpost again, stop kube-proxy so that \
+         nothing starts it again (https://github.com/signpost/signpost/blob/main/docs/migrate.md), then type `kubectl signpost migrate takeover`, or set \
+         spec.handover of the profile to Takeover.";
     HANDOVER_PENDING = "HandoverPending" for [PROGRESSING]:
         "Wait: the node is about to do what spec.handover of the profile asks for. If this persists, \
          see Ready and Degraded.";
@@ -85,13 +86,19 @@ reasons! {
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
         "The node has rules of kube-proxy's mode nftables beside Signpost's, and both forward \
-         traffic: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
+         traffic: stop kube-proxy so that \
+         nothing starts it again (https://github.com/signpost/signpost/blob/main/docs/migrate.md), then type `kubectl signpost migrate takeover`, or set \
+         spec.handover of the profile to Takeover.";
     KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
         "The node has rules of kube-proxy's mode iptables beside Signpost's, and both forward \
-         traffic: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
+         traffic: stop kube-proxy so that \
+         nothing starts it again (https://github.com/signpost/signpost/blob/main/docs/migrate.md), then type `kubectl signpost migrate takeover`, or set \
+         spec.handover of the profile to Takeover.";
     KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
         "The node has virtual servers of kube-proxy's mode ipvs beside Signpost's rules, which new \
-         connections follow: stop kube-proxy, then run signpost-agent takeover in the Pod of the node's agent.";
+         connections follow: stop kube-proxy so that \
+         nothing starts it again (https://github.com/signpost/signpost/blob/main/docs/migrate.md), then type `kubectl signpost migrate takeover`, or set \
+         spec.handover of the profile to Takeover.";
     KUBE_PROXY_ENDING = "KubeProxyEnding" for [FOREIGN_PROXY_DETECTED]:
         "Wait: Signpost serves the node. Connections from before the takeover continue through \
          kube-proxy's virtual servers, and the agent removes each of these when its last connection \
@@ -184,7 +191,8 @@ reasons! {
     PAUSED = "Paused" for [PROGRESSING]:
         "Nodes keep their configuration while spec.paused is true: set it to false to let changes through.";
     DEADLINE_EXCEEDED = "DeadlineExceeded" for [PROGRESSING, DEGRADED]:
-        "Nodes took longer than rollout.progressDeadline: look at status.worstNodes and their NodeProxy objects.";
+        "Nodes took longer than rollout.progressDeadline. `kubectl signpost nodes --not-ready` names them, each with \
+         what to do; without the plugin, look at status.worstNodes and their NodeProxy objects.";
     HALTED = "Halted" for [PROGRESSING]:
         "A wave of the rollout failed and no further node changes: correct or revert the profile.";
     HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
@@ -207,17 +215,21 @@ reasons! {
     AS_EXPECTED = "AsExpected" for [DEGRADED]:
         "Nothing to do: no problem was found.";
     NODES_DEGRADED = "NodesDegraded" for [DEGRADED]:
-        "Look at status.worstNodes, and at condition Degraded of their NodeProxy objects.";
+        "Type `kubectl signpost nodes --not-ready`: it names the nodes, each with what to do. Without the \
+         plugin, look at status.worstNodes, and at condition Degraded of their NodeProxy objects.";
 
     // A profile and its nodes.
     ALL_NODES_PROGRAMMED = "AllNodesProgrammed" for [READY]:
         "Nothing to do: every node that this profile applies to is ready with it.";
     NODES_NOT_READY = "NodesNotReady" for [READY]:
-        "Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
+        "Some nodes are not ready. `kubectl signpost nodes --not-ready` names them, each with what to do; \
+         without the plugin, look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
     ENOUGH_NODES_READY = "EnoughNodesReady" for [AVAILABLE]:
         "Nothing to do: no more nodes than rollout.maxUnavailable are not ready.";
     TOO_FEW_NODES_READY = "TooFewNodesReady" for [AVAILABLE]:
-        "More nodes than rollout.maxUnavailable are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
+        "More nodes than rollout.maxUnavailable are not ready. `kubectl signpost nodes --not-ready` names \
+         them, each with what to do; without the plugin, look at status.worstNodes, and at condition Ready \
+         of their NodeProxy objects.";
     NO_MATCHING_NODES = "NoMatchingNodes" for [READY, AVAILABLE, PROGRESSING]:
         "Nothing to do if this is intended: the profile applies to no node. Otherwise compare its \
          nodeSelector with the labels of the nodes.";

@@ -57,7 +57,7 @@ impl SimulatedNode {
     pub(super) fn obstacle(&self, desired: Handover) -> Option<&'static str> {
         match desired {
             Handover::Takeover if self.has_kube_proxy => Some(
-                "kube-proxy answers at 127.0.0.1:10256 and would put its rules back: stop it first",
+                "kube-proxy answers at 127.0.0.1:10256 and would put its rules back: stop kube-proxy first",
             ),
             Handover::Handback if !self.has_kube_proxy_rules => Some(
                 "IPv4: no rules of kube-proxy are here, and connections, also established ones, would end: start it \

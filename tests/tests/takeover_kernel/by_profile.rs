@@ -40,7 +40,10 @@ fn there_and_back(stage: &mut Stage, mode: Mode, reason: &str) -> Result<()> {
     let takeover = stage.configure(Handover::Takeover)?;
     let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
     ensure!(refused.reason == "HandoverRefused", "{refused:?}");
-    ensure!(refused.message.contains("stop it first"), "{refused:?}");
+    ensure!(
+        refused.message.contains("stop kube-proxy first"),
+        "{refused:?}"
+    );
     stage.wait_for_condition(PROGRESSING, |progressing| {
         progressing.reason == "HandoverPending"
     })?;
@@ -114,7 +117,7 @@ pub(crate) fn kube_proxy_started_again(stage: &mut Stage) -> Result<()> {
     stage.wait_for_condition(DEGRADED, |degraded| {
         degraded.reason == "HandoverRefused"
             && degraded.message.contains("kube-proxy answers at")
-            && degraded.message.contains("stop it first")
+            && degraded.message.contains("stop kube-proxy first")
     })?;
     ensure!(stage.has_signpost_tables()?);
     ensure!(

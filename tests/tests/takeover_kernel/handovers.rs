@@ -346,7 +346,7 @@ pub(crate) fn kube_proxy_still_runs(stage: &mut Stage) -> Result<()> {
     expect(
         refused,
         false,
-        "would put its rules back: stop it first\nkubectl",
+        "would put its rules back: stop kube-proxy first\nwhere DaemonSet kube-system/kube-proxy starts it: kubectl",
     )?;
     ensure!(
         list_everything(stage)? == before,

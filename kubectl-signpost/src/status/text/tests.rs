@@ -166,7 +166,7 @@ fn t140_every_fault_is_named_with_what_to_do_next() {
         \x20 nodes    3: 2 updated, 2 ready, 1 degraded\n\
         \x20 sync     p50 1ms, p99 5ms on the slowest node\n\
         \x20 fault    Ready is False, NodesNotReady: 2 of 3 nodes are ready with it\n\
-        \x20          next: Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.\n\
+        \x20          next: Some nodes are not ready. `kubectl signpost nodes --not-ready` names them, each with what to do; without the plugin, look at status.worstNodes, and at condition Ready of their NodeProxy objects.\n\
         \x20 fault    Progressing is False, RolledBack: 1 of 3 nodes failed: n3 (CommitFailed)\n\
         \x20          next: A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.\n\
         \x20 note     FeaturesHonoured is False, FieldNotHonoured: logging\n\

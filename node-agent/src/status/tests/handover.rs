@@ -104,14 +104,20 @@ fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done()
     );
     assert_eq!(reported(&before, condition::DEGRADED).0, "False");
 
-    let refused = say(&kube_proxy, Some("kube-proxy answers: stop it first"));
+    let refused = say(
+        &kube_proxy,
+        Some("kube-proxy answers: stop kube-proxy first"),
+    );
     assert_eq!(refused.applied_hash, None);
     let (status, reason, message) = reported(&refused, condition::DEGRADED);
     assert_eq!((&*status, &*reason), ("True", "HandoverRefused"));
-    assert_eq!(message, "kube-proxy answers: stop it first");
+    assert_eq!(message, "kube-proxy answers: stop kube-proxy first");
 
     // The refusal of an earlier attempt does not count once the handover is complete.
-    let done = say(&seen(None), Some("kube-proxy answers: stop it first"));
+    let done = say(
+        &seen(None),
+        Some("kube-proxy answers: stop kube-proxy first"),
+    );
     assert_eq!(done.applied_hash, Some(view.hash.clone()));
     assert_eq!(reported(&done, condition::PROGRESSING).1, "Settled");
     assert_eq!(reported(&done, condition::DEGRADED).0, "False");
