@@ -162,7 +162,9 @@ fn ask_agent(
         .proxy(None)
         .build()
         .call()
-        .with_context(|| format!("failed to ask the agent at {address}"))?;
+        .with_context(|| {
+            format!("no agent answers at {address}: run this in the Pod of the node's agent")
+        })?;
     anyhow::ensure!(
         response.headers().contains_key(foreign_proxy::ANSWERED_BY),
         "another program, such as kube-proxy, answers at {address}: give the agent's --state directory, or its --metrics-address"
