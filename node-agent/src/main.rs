@@ -101,7 +101,8 @@ fn explain(arguments: &Explain) -> anyhow::Result<(String, Agreement)> {
     let question: Question = arguments.about.parse()?;
     let target = &arguments.target;
     if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
-        let explanation = offline::explain_question(manifests, node, &question)?;
+        let (explanation, remark) = offline::explain_question(manifests, node, &question)?;
+        remark.iter().for_each(|remark| eprintln!("# {remark}"));
         return Ok((target.output.print(&explanation)?, explanation.agreement()));
     }
     ask_agent(target, "/debug/explain", "about", &question.to_string())
@@ -111,7 +112,8 @@ fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
     let packet_spec: PacketSpec = arguments.packet.parse()?;
     let target = &arguments.target;
     if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
-        let trace = offline::trace_packet(manifests, node, &packet_spec)?;
+        let (trace, remark) = offline::trace_packet(manifests, node, &packet_spec)?;
+        remark.iter().for_each(|remark| eprintln!("# {remark}"));
         return Ok((target.output.print(&trace)?, trace.agree.into()));
     }
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)

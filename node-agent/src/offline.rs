@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use catalog::{Change, Event};
 use dataplane::{Dataplane, Family};
 use inspect::{
     Evidence, Explanation, Kernel, PacketSpec, Question, RENDERED_VARIANT, RulesOf, Trace, explain,
@@ -24,6 +25,8 @@ struct Offline {
     dataplane: Dataplane,
     rendered: BTreeMap<Family, RulesByMechanism>,
     remarks: Vec<String>,
+    /// The remark that no manifest has the node.
+    unknown_node: Option<String>,
 }
 
 /// Prints what would be programmed, after comments about what could not be honoured: tables as nft
@@ -31,7 +34,7 @@ struct Offline {
 pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     let offline = load(directory, node)?;
     let mut text = String::new();
-    for remark in &offline.remarks {
+    for remark in offline.unknown_node.iter().chain(&offline.remarks) {
         let _ = writeln!(text, "# {remark}");
     }
     let mechanism = offline.dataplane.config().mechanism;
@@ -42,12 +45,13 @@ pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Explains what would be programmed for the object of a question.
+/// Explains what would be programmed for the object of a question, with a remark if no manifest has
+/// the node.
 pub(crate) fn explain_question(
     directory: &Path,
     node: &str,
     question: &Question,
-) -> anyhow::Result<Explanation> {
+) -> anyhow::Result<(Explanation, Option<String>)> {
     let offline = load(directory, node)?;
     let mut reported = offline.engine.query(question);
     for service in services_of_mark(question, &offline.rendered) {
@@ -67,25 +71,34 @@ pub(crate) fn explain_question(
         families: &[],
         variant: RENDERED_VARIANT,
     };
-    explain(question, &evidence).with_context(|| format!("no answer in {}", directory.display()))
+    let explanation = explain(question, &evidence);
+    let explanation =
+        explanation.with_context(|| format!("no answer in {}", directory.display()))?;
+    Ok((explanation, offline.unknown_node))
 }
 
-/// Traces a packet through the rules that would be programmed.
+/// Traces a packet through the rules that would be programmed, with a remark if no manifest has the
+/// node.
 pub(crate) fn trace_packet(
     directory: &Path,
     node: &str,
     packet_spec: &PacketSpec,
-) -> anyhow::Result<Trace> {
+) -> anyhow::Result<(Trace, Option<String>)> {
     let offline = load(directory, node)?;
     let nothing = RulesByMechanism::default();
     let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
-    Ok(follow(packet_spec, dataplane, RulesOf::Rendering, held)?)
+    let trace = follow(packet_spec, dataplane, RulesOf::Rendering, held)?;
+    Ok((trace, offline.unknown_node))
 }
 
 fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
     let (deliveries, unreadable) = manifests::load(directory, node)
         .with_context(|| format!("failed to read {}", directory.display()))?;
+    let unknown_node = (!deliveries.iter().any(|delivery| is_node(delivery, node))).then(|| {
+        let directory = directory.display();
+        format!("no Node {node} in {directory}: nothing is local, and the node has no addresses")
+    });
     let mut engine = Engine::new(node, None, MissingAssignment::IsAnAnswer);
     let now = Instant::now();
     // Does not read this machine's addresses: the node may be another machine.
@@ -108,5 +121,49 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
         dataplane,
         rendered: rendered.into(),
         remarks,
+        unknown_node,
     })
+}
+
+/// Whether the delivery is the Node called `name`, whether it can be decoded or not.
+fn is_node(delivery: &Delivery, name: &str) -> bool {
+    let Delivery::Objects(Change::Node(event)) = delivery else {
+        return false;
+    };
+    match event.as_ref() {
+        Event::InitApply(node) | Event::Apply(node) => node.metadata.name == name,
+        Event::Undecodable { key, .. } => *key.name == *name,
+        Event::Init | Event::InitDone | Event::Delete(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A misspelt node was taken for one without addresses and endpoints.
+    #[test]
+    fn a_node_that_no_manifest_has_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let node = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
+        fs::write(folder.path().join("node.yaml"), node).expect("a file");
+        let known = print(folder.path(), "n1").expect("rules");
+        assert!(!known.contains("# no Node"), "{known}");
+        let unknown = print(folder.path(), "typo").expect("rules");
+        let remark = format!(
+            "# no Node typo in {}: nothing is local, and the node has no addresses\n",
+            folder.path().display()
+        );
+        assert!(unknown.starts_with(&remark), "{unknown}");
+        let packet = "10.0.1.9 -> 10.96.0.10:80/tcp".parse().expect("a packet");
+        let (_, of_trace) = trace_packet(folder.path(), "typo", &packet).expect("a trace");
+        let question = "10.96.0.10:80/tcp".parse().expect("a question");
+        let (_, of_explanation) =
+            explain_question(folder.path(), "typo", &question).expect("an explanation");
+        for said in [of_trace, of_explanation] {
+            assert_eq!(said.map(|said| format!("# {said}\n")), Some(remark.clone()));
+        }
+    }
 }
