@@ -85,6 +85,24 @@ struct SlimNodeSelector {
 /// ready, lost, cordoned, new or switched off. Its Pod comes back with it.
 const CONDITIONS: [&str; 2] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
 
+/// The label in which a kubelet names its operating system. Agents run on Linux only.
+const OS: &str = "kubernetes.io/os";
+/// The label that virtual kubelets put on their nodes, which run no Pods themselves.
+const VIRTUAL: (&str, &str) = ("type", "virtual-kubelet");
+
+/// Returns the label of a node on which no agent can run, whatever a DaemonSet says; `None` if an
+/// agent can run.
+#[must_use]
+pub fn without_agent(labels: &BTreeMap<String, String>) -> Option<String> {
+    let os = labels.get(OS).filter(|os| *os != "linux");
+    let os = os.map(|os| format!("{OS}={os}"));
+    let (key, value) = VIRTUAL;
+    os.or_else(|| {
+        let is_virtual = labels.get(key).is_some_and(|kind| kind == value);
+        is_virtual.then(|| format!("{key}={value}"))
+    })
+}
+
 // === impl Placement ===
 
 impl Placement {

@@ -13,10 +13,11 @@ use crate::arguments::{Access, CheckOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
 use crate::output::Paint;
+use crate::placement::read_placements;
 use crate::pod_network::PodNetwork;
 use crate::print;
 use points::{Evidence, Right};
-pub(crate) use points::{first, linux, name_outside};
+pub(crate) use points::{first, name_outside};
 
 /// The resources that an installation creates, as group and resource.
 const CREATED: [(&str, &str); 6] = [
@@ -65,6 +66,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
         nodes: cluster.read_nodes().await?,
         pods: cluster.read_of_each(PodNetwork::of).await?,
         signpost: cluster.read_pods(SELECTOR).await?,
+        placements: read_placements(cluster).await?,
         forwarding: absent(cluster.read_of_each(points::name_forwarding).await)?
             .unwrap_or_default(),
         kube_proxy: absent(cluster.read_in::<DaemonSet>(namespace, name).await)?,
@@ -74,6 +76,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
             absent(definition(cluster, "nodeproxies.signpost.dev").await)?,
         ],
         profiles: absent(cluster.read_all().await)?.map(|read| read.objects),
+        proxies: absent(cluster.read_all().await)?.map(|read| read.objects),
         rights,
     })
 }

@@ -20,6 +20,7 @@ mod manual;
 mod migrate;
 mod nodes;
 mod output;
+mod placement;
 mod pod_network;
 mod rollout;
 mod status;

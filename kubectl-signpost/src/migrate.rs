@@ -22,6 +22,7 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::config::not_carried_over;
 use crate::ending::Ending;
 use crate::output::{Paint, serialize};
+use crate::placement::read_placements;
 use crate::pod_network::PodNetwork;
 use crate::{print, program_name};
 use handover::Direction;
@@ -58,6 +59,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
         // A user who may read Signpost's objects may lack permission to read Nodes.
         nodes: absent(cluster.read_nodes().await)?.unwrap_or_default(),
         agents: Agent::among(&cluster.read_pods(SELECTOR).await?),
+        placements: read_placements(cluster).await?,
         system_pods: cluster.read_pods_in(NAMESPACE).await?,
         daemon_set: absent(daemon_set)?,
         network: NetworkEvidence::default(),

@@ -1,11 +1,14 @@
 //! The checks of the data read from a cluster. Pure.
 
+mod kube_proxy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use crds::ProxyProfile;
+use crds::placement::Placement;
 use crds::profile::detect_local::DetectLocalMode;
+use crds::{NodeProxy, ProxyProfile};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,6 +17,7 @@ use kube::ResourceExt;
 use crate::advice::page;
 use crate::ending::Ending;
 use crate::output::{Paint, Tone, counted};
+use crate::placement::{is_left_out, linux};
 use crate::pod_network::{Comparison, DETECT_OTHERWISE, PodNetwork, compare};
 
 /// The data read from a cluster.
@@ -26,6 +30,8 @@ pub(super) struct Evidence {
     pub(super) pods: Vec<PodNetwork>,
     /// The Pods of Signpost.
     pub(super) signpost: Vec<Pod>,
+    /// Where the DaemonSets of agents run their Pods.
+    pub(super) placements: Vec<Placement>,
     /// The DaemonSets of network plugins that can forward Services themselves.
     pub(super) forwarding: Vec<String>,
     pub(super) kube_proxy: Option<DaemonSet>,
@@ -33,6 +39,7 @@ pub(super) struct Evidence {
     /// The CustomResourceDefinitions of profiles and of NodeProxies.
     pub(super) definitions: [Option<CustomResourceDefinition>; 2],
     pub(super) profiles: Option<Vec<ProxyProfile>>,
+    pub(super) proxies: Option<Vec<NodeProxy>>,
     pub(super) rights: Vec<Right>,
 }
 
@@ -74,6 +81,12 @@ const FORWARDING: [&str; 6] = [
 ];
 /// The environment variable by which calico-node does.
 const BPF_OF_CALICO: &str = "FELIX_BPFENABLED";
+/// The next step if local detection by podCIDRs does not fit, and there is no profile yet.
+const GIVE_DETECTION: &str = concat!(
+    "give the chart profile.spec.detectLocal as the network plugin requires (",
+    page!("migrate.md"),
+    "); with the default, NodeCIDR, the traffic of these Pods to cluster IPs is masqueraded"
+);
 /// The maximum number of names in one line.
 const MOST_NAMED: usize = 5;
 
@@ -81,7 +94,7 @@ const MOST_NAMED: usize = 5;
 pub(super) fn before(evidence: &Evidence) -> Vec<Point> {
     let mut points = vec![release(evidence), kernels(evidence)];
     points.push(pod_addresses(evidence));
-    points.push(kube_proxy(evidence));
+    points.push(kube_proxy::check(evidence));
     points.extend(forwarding(evidence));
     points.push(rights(evidence));
     points
@@ -95,7 +108,7 @@ pub(super) fn after(evidence: &Evidence) -> Vec<Point> {
     points.push(agents(evidence));
     points.push(profiles(evidence));
     points.push(pod_addresses(evidence));
-    points.push(kube_proxy(evidence));
+    points.push(kube_proxy::check(evidence));
     points.extend(forwarding(evidence));
     points
 }
@@ -180,7 +193,8 @@ fn kernels(evidence: &Evidence) -> Point {
     }
 }
 
-/// With detectLocal.mode NodeCIDR, traffic from Pods outside podCIDRs would be masqueraded.
+/// With detectLocal.mode NodeCIDR, traffic from Pods outside podCIDRs would be masqueraded. Nodes
+/// that do not detect by podCIDRs are left out.
 fn pod_addresses(evidence: &Evidence) -> Point {
     let by_node_cidr = |profile: &ProxyProfile| {
         profile.request().spec.detect_local.mode == DetectLocalMode::NodeCidr
@@ -189,22 +203,40 @@ fn pod_addresses(evidence: &Evidence) -> Point {
     if !profiles.is_empty() && !profiles.iter().any(by_node_cidr) {
         return fine("no profile detects local Pods by podCIDRs".to_owned());
     }
-    let Comparison { compared, outside } = compare(evidence.nodes.iter(), &evidence.pods);
+    let otherwise = evidence
+        .proxies
+        .iter()
+        .flatten()
+        .filter(|proxy| proxy.spec.config.detect_local.mode != DetectLocalMode::NodeCidr);
+    let otherwise: BTreeSet<String> = otherwise.map(ResourceExt::name_any).collect();
+    let nodes = evidence.nodes.iter();
+    let nodes = nodes.filter(|node| !otherwise.contains(&node.name_any()));
+    let Comparison { compared, outside } = compare(nodes, &evidence.pods);
     if outside.is_empty() {
         return fine(format!(
             "the addresses of {} are in the podCIDRs of their nodes",
             counted(compared, "Pod")
         ));
     }
+    let named = name_outside(&outside);
+    let (verdict, next) = match profiles.is_empty() {
+        // The chart makes a profile as it is told.
+        true => (Verdict::Note, GIVE_DETECTION),
+        false => (Verdict::Fault, DETECT_OTHERWISE),
+    };
     Point {
-        verdict: Verdict::Fault,
-        text: format!(
-            "the addresses of {} of {} are outside of the podCIDRs of their nodes: {}",
-            outside.len(),
-            counted(compared, "Pod"),
-            name_outside(&outside)
-        ),
-        next: DETECT_OTHERWISE,
+        verdict,
+        text: match outside.len() {
+            1 => format!(
+                "of {}, 1 has an address outside of the podCIDRs of its node: {named}",
+                counted(compared, "Pod")
+            ),
+            several => format!(
+                "of {}, {several} have addresses outside of the podCIDRs of their nodes: {named}",
+                counted(compared, "Pod")
+            ),
+        },
+        next,
     }
 }
 
@@ -214,38 +246,6 @@ pub(crate) fn name_outside(outside: &[(&PodNetwork, IpAddr)]) -> String {
     let names = names.map(|(pod, address)| format!("{} ({address} on {})", pod.name, pod.node));
     let names: Vec<String> = names.collect();
     first(names.iter())
-}
-
-fn kube_proxy(evidence: &Evidence) -> Point {
-    let status = evidence
-        .kube_proxy
-        .as_ref()
-        .and_then(|set| set.status.as_ref());
-    let ready = status.map_or(0, |status| status.number_ready);
-    if ready == 0 {
-        return Point {
-            verdict: Verdict::Note,
-            text: "no Pods of a DaemonSet kube-system/kube-proxy run".to_owned(),
-            next: concat!(
-                "if kube-proxy is started in another way (k3s, RKE2, GKE), see ",
-                page!("migrate.md")
-            ),
-        };
-    }
-    let mode = evidence.kube_proxy_configuration.as_ref().and_then(mode_of);
-    let mode = mode.unwrap_or_else(|| "iptables, the default".to_owned());
-    let next = concat!(
-        "`kubectl signpost config import` makes a profile of its configuration; then follow ",
-        page!("migrate.md")
-    );
-    Point {
-        verdict: Verdict::Note,
-        text: format!(
-            "kube-proxy runs on {}, in mode {mode}",
-            counted(ready, "node")
-        ),
-        next,
-    }
 }
 
 /// Returns the name of a DaemonSet whose Pods forward Services, or can.
@@ -331,11 +331,20 @@ fn agents(evidence: &Evidence) -> Point {
     let ready = pods().filter(|pod| is_ready(pod));
     let with = ready.filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
     let with: BTreeSet<String> = with.collect();
-    let nodes = linux(&evidence.nodes).map(ResourceExt::name_any);
-    let without: Vec<String> = nodes.filter(|node| !with.contains(node)).collect();
+    let on = pods().filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
+    let on: BTreeSet<String> = on.collect();
+    let unready = linux(&evidence.nodes).filter(|node| !with.contains(&node.name_any()));
+    let (left_out, without): (Vec<&Node>, Vec<&Node>) = unready
+        .partition(|node| is_left_out(node, &evidence.placements, on.contains(&node.name_any())));
+    let names = |nodes: Vec<&Node>| nodes.into_iter().map(ResourceExt::name_any).collect();
+    let (left_out, without): (Vec<String>, Vec<String>) = (names(left_out), names(without));
     if without.is_empty() {
         let nodes = counted(with.len(), "Linux node");
-        return fine(format!("an agent is ready on each of {nodes}"));
+        let left_out = match left_out.is_empty() {
+            true => String::new(),
+            false => format!("; the DaemonSet leaves out {}", first(left_out.iter())),
+        };
+        return fine(format!("an agent is ready on each of {nodes}{left_out}"));
     }
     Point {
         verdict: Verdict::Fault,
@@ -345,7 +354,7 @@ fn agents(evidence: &Evidence) -> Point {
             first(without.iter()),
             name_unready(pods())
         ),
-        next: "`kubectl describe daemonset -A -l app.kubernetes.io/name=signpost` and the Pods there say why; a node selector of the chart may leave nodes out",
+        next: "`kubectl describe daemonset -A -l app.kubernetes.io/name=signpost` and the Pods there say why",
     }
 }
 
@@ -394,23 +403,6 @@ fn name_unready<'a>(pods: impl Iterator<Item = &'a Pod>) -> String {
         true => String::new(),
         false => format!(" ({})", first(names.iter())),
     }
-}
-
-pub(crate) fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {
-    nodes.iter().filter(|node| {
-        let system = node.labels().get("kubernetes.io/os");
-        system.is_none_or(|system| system == "linux")
-    })
-}
-
-/// Returns the mode in a ConfigMap of the form that kubeadm writes; `None` if it is empty.
-fn mode_of(map: &ConfigMap) -> Option<String> {
-    let texts = map.data.as_ref()?.values();
-    let mut parsed =
-        texts.filter_map(|text| serde_saphyr::from_str::<serde_json::Value>(text).ok());
-    let configuration = parsed.find(|value| value["kind"] == "KubeProxyConfiguration")?;
-    let mode = configuration["mode"].as_str()?.to_owned();
-    (!mode.is_empty()).then_some(mode)
 }
 
 /// Parses `6.1` from `6.1.0-56-amd64`.

@@ -44,8 +44,7 @@ pub(crate) fn find_configuration(documents: &[Value]) -> Result<Source, Problem>
     let root = match (found.len(), found.pop()) {
         (1, Some(Value::Object(root))) => root,
         (0, _) => {
-            let next =
-                "give the file that kube-proxy's --config names, or a ConfigMap with that file";
+            let next = "give the file with --file, or the name of the ConfigMap with --config-map (EKS: kube-proxy-config)";
             return Err(problem("there is no KubeProxyConfiguration in it", next));
         }
         (several, _) => {

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crds::NodeProxy;
 use crds::condition::FOREIGN_PROXY_DETECTED;
+use crds::placement::Placement;
 use crds::profile::detect_local::DetectLocalMode;
-use crds::starter::Starters;
 pub(super) use crds::starter::Serving;
+use crds::starter::Starters;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -20,10 +21,10 @@ use serde::Serialize;
 
 use crate::advice::{Problem, problem};
 use crate::agent::Agent;
-use crate::check::linux;
 use crate::cluster::{Read, Unreadable};
 use crate::config::Note;
 use crate::ending::Ending;
+use crate::placement::{is_left_out, linux};
 use crate::pod_network::{PodNetwork, compare};
 use host_ports::Mover;
 pub(super) use obstacle::{Obstacle, Warning};
@@ -37,6 +38,8 @@ pub(super) struct Evidence {
     /// The Nodes; empty if the user may not read them.
     pub(super) nodes: Vec<Node>,
     pub(super) agents: Vec<Agent>,
+    /// Where the DaemonSets of agents run their Pods.
+    pub(super) placements: Vec<Placement>,
     /// The Pods of namespace kube-system.
     pub(super) system_pods: Vec<Pod>,
     /// The DaemonSet kube-system/kube-proxy.
@@ -110,13 +113,18 @@ struct NodeEvidence<'a> {
 // === impl Plan ===
 
 impl Plan {
-    /// Plans the migration of these nodes, or of all Linux nodes if none is named.
+    /// Plans the migration of these nodes, or of all on which an agent may run if none is named.
     pub(super) fn of(evidence: &Evidence, asked: &[String]) -> Result<Plan, Problem> {
         let proxies = evidence.proxies.objects.iter();
         let proxies: BTreeMap<String, &NodeProxy> =
             proxies.map(|proxy| (proxy.name_any(), proxy)).collect();
         let mut names: BTreeSet<String> = proxies.keys().cloned().collect();
-        names.extend(linux(&evidence.nodes).map(ResourceExt::name_any));
+        let has_agent = |name: &String| evidence.agents.iter().any(|agent| agent.node == *name);
+        let others = linux(&evidence.nodes).filter(|node| {
+            let name = node.name_any();
+            asked.contains(&name) || !is_left_out(node, &evidence.placements, has_agent(&name))
+        });
+        names.extend(others.map(ResourceExt::name_any));
         if let Some(unknown) = asked.iter().find(|name| !names.contains(*name)) {
             let next = "`kubectl get nodes` lists nodes, --node names one";
             return Err(problem(format!("there is no node {unknown}"), next));

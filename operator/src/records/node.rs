@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use crds::starter::NodeMarks;
+use crds::{placement, starter::NodeMarks};
 use k8s_openapi::{
     api::core::v1::Taint,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -117,8 +117,6 @@ pub(crate) struct SlimCondition {
     pub(crate) changed_at: Option<Time>,
 }
 
-/// The label in which a kubelet names its operating system. Agents run on Linux only.
-const OS_LABEL: &str = "kubernetes.io/os";
 /// The label that names the zone of a node.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The labels of control-plane nodes: the present one, and the one of clusters before 1.24.
@@ -220,15 +218,7 @@ impl NodeRecord {
     /// Returns the label of a node on which no agent can run, whatever a DaemonSet says; absent if
     /// an agent can run.
     pub(crate) fn without_agent(&self) -> Option<String> {
-        let os = self.labels.get(OS_LABEL).filter(|os| *os != "linux");
-        let os = os.map(|os| format!("{OS_LABEL}={os}"));
-        os.or_else(|| {
-            let is_virtual = self
-                .labels
-                .get("type")
-                .is_some_and(|kind| kind == "virtual-kubelet");
-            is_virtual.then(|| "type=virtual-kubelet".to_owned())
-        })
+        placement::without_agent(&self.labels)
     }
 }
 

@@ -33,11 +33,13 @@ fn evidence() -> Evidence {
         nodes: vec![node("n1", "6.18.4")],
         pods: networks(&[pod("a", "n1", "10.0.1.9", &json!({}))]),
         signpost: Vec::new(),
+        placements: Vec::new(),
         forwarding: Vec::new(),
         kube_proxy: None,
         kube_proxy_configuration: None,
         definitions: [None, None],
         profiles: None,
+        proxies: None,
         rights: vec![Right {
             resource: "clusterroles",
             allowed: true,
@@ -64,23 +66,85 @@ fn a_cluster_without_faults_can_be_installed_on() {
     );
 }
 
+fn profile(mode: DetectLocalMode) -> ProxyProfile {
+    let mut profile = ProxyProfile::new("default", crds::ProxyProfileSpec::default());
+    profile.spec.detect_local.mode = mode;
+    profile
+}
+
+/// Clusters whose network plugin has its own addresses were refused, although the chart can be told.
 #[test]
-fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
+fn pods_outside_of_their_nodes_pod_cidrs_are_a_note_until_a_profile_says_otherwise() {
     let mut evidence = evidence();
     let outside = pod("b", "n1", "192.168.7.7", &json!({}));
     evidence.pods.extend(networks(&[outside]));
     let points = before(&evidence);
-    assert_eq!(ending(&points), Ending::ProblemFound);
+    assert_eq!(ending(&points), Ending::Success);
     let said = text(&points);
+    let note = "note   of 2 Pods, 1 has an address outside of the podCIDRs of its node: shop/b (192.168.7.7 on n1)\n\
+               \x20      next: give the chart profile.spec.detectLocal";
+    assert!(said.contains(note), "{said}");
+    evidence.profiles = Some(vec![profile(DetectLocalMode::NodeCidr)]);
+    let points = before(&evidence);
+    assert_eq!(ending(&points), Ending::ProblemFound);
+    assert!(text(&points).contains("fault  of 2 Pods, 1 has"));
+    evidence.profiles = Some(vec![profile(DetectLocalMode::InterfaceNamePrefix)]);
+    assert_eq!(ending(&before(&evidence)), Ending::Success);
+}
+
+#[test]
+fn only_pods_of_nodes_that_detect_by_pod_cidrs_are_compared() {
+    let mut evidence = evidence();
+    evidence.nodes.push(node("n2", "6.18.4"));
+    let other = pod("b", "n2", "192.168.7.7", &json!({}));
+    evidence.pods.extend(networks(&[other]));
+    let modes = [
+        DetectLocalMode::NodeCidr,
+        DetectLocalMode::InterfaceNamePrefix,
+    ];
+    evidence.profiles = Some(modes.map(profile).to_vec());
+    assert!(text(&before(&evidence)).contains("of 2 Pods, 1 has"));
+    let proxy = |name: &str, mode: DetectLocalMode| {
+        let mut spec = crds::NodeProxySpec::default();
+        spec.config.detect_local.mode = mode;
+        NodeProxy::new(name, spec)
+    };
+    evidence.proxies = Some(vec![
+        proxy("n1", DetectLocalMode::NodeCidr),
+        proxy("n2", DetectLocalMode::InterfaceNamePrefix),
+    ]);
+    let said = text(&before(&evidence));
+    assert!(said.contains("ok     the addresses of 1 Pod are"), "{said}");
+}
+
+/// Nodes that can have no agent made `check` fail for ever.
+#[test]
+fn nodes_on_which_no_agent_may_run_are_not_counted() {
+    let mut evidence = evidence();
+    let labels =
+        json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
+    evidence
+        .signpost
+        .push(pod("agent-1", "n1", "10.0.0.1", &labels));
+    let mut virtual_node = node("n2", "6.18.4");
+    let type_label = ("type".to_owned(), "virtual-kubelet".to_owned());
+    virtual_node.labels_mut().extend([type_label]);
+    evidence.nodes.push(virtual_node);
+    evidence.nodes.push(node("n3", "6.18.4"));
+    let said = text(&after(&evidence));
     assert!(
-        said.contains("fault  the addresses of 1 of 2 Pods are outside"),
+        said.contains("no agent is ready on 1 Linux node: n3\n"),
         "{said}"
     );
-    assert!(said.contains("shop/b (192.168.7.7 on n1)"), "{said}");
-    let mut profile = ProxyProfile::new("default", crds::ProxyProfileSpec::default());
-    profile.spec.detect_local.mode = DetectLocalMode::InterfaceNamePrefix;
-    evidence.profiles = Some(vec![profile]);
-    assert_eq!(ending(&before(&evidence)), Ending::Success);
+    let only_n1 = json!({"template": {"spec": {"affinity": {"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
+        ]},
+    }}}}});
+    evidence.placements = vec![Placement::parse("signpost-agent".to_owned(), &only_n1)];
+    let said = text(&after(&evidence));
+    let fine = "ok     an agent is ready on each of 1 Linux node; the DaemonSet leaves out n3\n";
+    assert!(said.contains(fine), "{said}");
 }
 
 #[test]
@@ -176,4 +240,18 @@ fn kube_proxys_mode_is_read_from_its_configuration() {
         said.contains("note   kube-proxy runs on 2 nodes, in mode ipvs\n"),
         "{said}"
     );
+    evidence.kube_proxy_configuration = None;
+    let said = text(&before(&evidence));
+    let unknown = "note   kube-proxy runs on 2 nodes; its mode is not known: no ConfigMap kube-system/kube-proxy with";
+    assert!(said.contains(unknown), "{said}");
+    let configured = |data: &str| {
+        let data = json!({"data": {"config.conf": data}});
+        Some(from_value(data).expect("a map"))
+    };
+    // EKS has only a kubeconfig there.
+    evidence.kube_proxy_configuration = configured("kind: Config\nclusters: []\n");
+    assert!(text(&before(&evidence)).contains(unknown));
+    evidence.kube_proxy_configuration = configured("kind: KubeProxyConfiguration\nmode: ''\n");
+    let said = text(&before(&evidence));
+    assert!(said.contains("in mode iptables, the default\n"), "{said}");
 }
