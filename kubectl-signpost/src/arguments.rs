@@ -1,5 +1,6 @@
 //! The command line.
 
+mod format;
 mod migrate;
 mod program;
 
@@ -9,6 +10,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::Span;
 
+pub use format::Format;
+use format::without_wide;
 pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
 pub use program::{Completer, CompletionOptions, ManOptions, VersionOptions};
 
@@ -309,7 +312,7 @@ pub struct EffectiveOptions {
     #[arg(value_name = "NODE")]
     pub node: String,
     /// The format: text (YAML with comments), json or yaml.
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = without_wide())]
     pub output: Format,
 }
 
@@ -322,19 +325,6 @@ pub struct DiffOptions {
     /// A file with the changed profile, or - for standard input.
     #[arg(long, short, value_name = "FILE")]
     pub file: Option<PathBuf>,
-}
-
-/// The format of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Plain text.
-    Text,
-    /// Plain text with more columns.
-    Wide,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
 }
 
 /// `namespace/name`, both as the API server accepts them.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Format;
+use super::{Format, without_wide};
 
 /// Where the manual pages are written to.
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ pub struct VersionOptions {
     #[arg(long)]
     pub client: bool,
     /// The format: text, json or yaml.
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = without_wide())]
     pub output: Format,
 }
 
