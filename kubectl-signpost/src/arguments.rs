@@ -3,6 +3,7 @@
 mod format;
 mod migrate;
 mod program;
+pub mod reference;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -204,7 +205,7 @@ pub struct ProfileName {
 pub struct ExplainOptions {
     /// A Service, as svc/NAME or svc/NAME:PORT; or an address, as 10.96.0.10:80/tcp or 10.96.0.10; or a node port, as
     /// node:30080/tcp; or a virtual server of mode ipvs by its mark, as 'FWM 1396703233' or 0x53400001.
-    #[arg(value_name = "SUBJECT")]
+    #[arg(value_name = "SUBJECT", value_parser = reference::subject)]
     pub about: String,
     /// The node whose agent is asked; the first by name by default.
     #[arg(long, value_name = "NODE")]
@@ -221,10 +222,10 @@ pub struct ExplainOptions {
 #[derive(Debug, Args)]
 pub struct TraceOptions {
     /// The sender: pod/NAME, node/NAME, an address, or an origin with an address, as 'outside 203.0.113.9'.
-    #[arg(value_name = "FROM")]
+    #[arg(value_name = "FROM", value_parser = reference::sender)]
     pub from: String,
     /// The destination: svc/NAME:PORT, pod/NAME:PORT, node/NAME:PORT or ADDRESS:PORT[/PROTOCOL].
-    #[arg(value_name = "TO")]
+    #[arg(value_name = "TO", value_parser = reference::destination)]
     pub to: String,
     /// The namespace of Pods and Services; that of [`Access`] by default.
     #[arg(skip)]

@@ -58,6 +58,9 @@ fn commands(line: &str) -> Vec<&str> {
 
 /// Splits at spaces outside of single quotes, and drops the brackets of what may be left out.
 fn words(command: &str) -> Vec<String> {
+    // Values that stand for others are addresses: only those are checked.
+    let command = command.replace("CLIENT", "192.0.2.1");
+    let command = command.replace("ADDRESS:PORT", "192.0.2.2:80");
     let mut words = Vec::new();
     for (index, piece) in command.split('\'').enumerate() {
         if index % 2 == 1 {

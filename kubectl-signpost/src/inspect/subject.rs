@@ -1,6 +1,7 @@
 //! The subject of a query, written as for kubectl.
 
 use crate::advice::{Problem, problem};
+use crate::arguments::reference::{self, Kind, Named, REFERENCES, SUBJECTS};
 
 /// An object with an optional port, or a text in the agent's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,47 +23,30 @@ pub(super) enum Reference {
     Other(String),
 }
 
-/// How to name objects.
-const REFERENCES: &str =
-    "write svc/NAME, pod/NAME or node/NAME, with :PORT behind where it is a destination";
-/// How to name a subject of `explain`.
-const SUBJECTS: &str = "write svc/NAME[:PORT], ADDRESS[:PORT[/PROTOCOL]], node:PORT for a node port, or 'FWM MARK' for a virtual server";
-
 // === impl Reference ===
 
 impl Reference {
     /// Parses `svc/web:80`, `pod/a`, `node/n1:30080`; leaves other texts to the agent.
     pub(super) fn parse(text: &str, namespace: &str) -> Result<Reference, Problem> {
-        let other = || Ok(Reference::Other(text.to_owned()));
-        let Some((kind, rest)) = text.split_once('/') else {
-            return other();
-        };
-        let (name, port) = match rest.split_once(':') {
-            None => (rest, None),
-            Some((name, port)) => (name, Some(port.to_owned())),
+        let named = reference::parse(text).map_err(|what| problem(what, REFERENCES))?;
+        let Some(Named { kind, name, port }) = named else {
+            return Ok(Reference::Other(text.to_owned()));
         };
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let reference = match kind {
-            "po" | "pod" | "pods" => Reference::Pod {
+        let port = port.map(str::to_owned);
+        Ok(match kind {
+            Kind::Pod => Reference::Pod {
                 namespace,
-                name: name.clone(),
-                port: port.clone(),
+                name,
+                port,
             },
-            "svc" | "service" | "services" => Reference::Service {
+            Kind::Service => Reference::Service {
                 namespace,
-                name: name.clone(),
-                port: port.clone(),
+                name,
+                port,
             },
-            "no" | "node" | "nodes" => Reference::Node {
-                name: name.clone(),
-                port: port.clone(),
-            },
-            _ => return other(),
-        };
-        if name.is_empty() || port.is_some_and(|port| port.is_empty()) {
-            return Err(problem(format!("{text:?} names no object"), REFERENCES));
-        }
-        Ok(reference)
+            Kind::Node => Reference::Node { name, port },
+        })
     }
 }
 
