@@ -14,12 +14,11 @@ use netlink::nf_tables::{
     Operator, Register, RejectKind, Rule, Verdict,
 };
 use nftables_model::{
-    ALLOW_SOURCES, Address, ChainWithRules, CountedRule, FrontendFields, REFUSE,
-    REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RESTRICT,
-    RefusalReason, address_type_local, after, base, compare, counted, counted_rules, ct_dnat,
-    ct_new, family_of, in_range, load_address, load_frontend, load_mark, load_port,
-    load_protocol_and_port, local_source, marked, member, name, not_loopback, refuse_arrivals,
-    refuse_cluster_ips, refuse_unredirected, regular, reject_or_drop, reject_ports, rule, verdict,
+    Address, ChainWithRules, CountedRule, FrontendFields, REFUSE_ARRIVALS, REFUSE_CLUSTER_IPS,
+    REFUSE_NODE_PORTS, REFUSE_SERVICES, RESTRICT, RefusalReason, address_type_local, after, base,
+    compare, counted, counted_rules, ct_dnat, ct_new, family_of, in_range, load_address,
+    load_frontend, load_mark, load_port, load_protocol_and_port, local_source, lookup_frontend,
+    marked, member, name, refusal_chains, regular, rule, to_node_port_address, verdict,
 };
 
 use self::marks::{label, labelled, set_mark};
@@ -73,8 +72,7 @@ pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule::refusin
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
     let filter =
         |name, point, priority, rules| base(name, ChainKind::Filter, point, priority, rules);
-    let cluster_ips = SetName::ClusterIps.as_str();
-    vec![
+    let mut chains = vec![
         filter(
             "filter-prerouting",
             HookPoint::Prerouting,
@@ -153,16 +151,16 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             FILTER,
             vec![
                 leave_marked(),
-                new_jump("refuse-services"),
-                new_jump("refuse-nodeports"),
-                new_jump("refuse-arrivals"),
+                new_jump(REFUSE_SERVICES),
+                new_jump(REFUSE_NODE_PORTS),
+                new_jump(REFUSE_ARRIVALS),
             ],
         ),
         filter(
             "filter-forward",
             HookPoint::Forward,
             FILTER,
-            vec![new_jump("refuse-services"), new_jump(REFUSE_CLUSTER_IPS)],
+            vec![new_jump(REFUSE_SERVICES), new_jump(REFUSE_CLUSTER_IPS)],
         ),
         filter(
             "filter-output",
@@ -170,7 +168,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             FILTER,
             vec![
                 leave_marked(),
-                new_jump("refuse-services"),
+                new_jump(REFUSE_SERVICES),
                 new_jump(REFUSE_CLUSTER_IPS),
             ],
         ),
@@ -196,44 +194,9 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             TAKE_MASQUERADED,
             vec![label(MASQUERADE_LABEL), label(TAKEN_LABEL)],
         ),
-        regular(
-            RESTRICT,
-            vec![goto_member(
-                family,
-                SetName::Restrictions,
-                Vec::new(),
-                ALLOW_SOURCES,
-            )],
-        ),
-        regular(
-            "refuse-services",
-            vec![
-                return_redirected(),
-                goto_member(family, SetName::Refusals, Vec::new(), REFUSE),
-            ],
-        ),
-        regular(
-            "refuse-nodeports",
-            vec![return_redirected(), refuse_node_ports(family, config)],
-        ),
-        regular(
-            REFUSE_CLUSTER_IPS,
-            refuse_cluster_ips(family, config, cluster_ips),
-        ),
-        regular(REFUSE_UNREDIRECTED, refuse_unredirected()),
-        regular(
-            "refuse-arrivals",
-            refuse_arrivals(family, node, cluster_ips, name(REFUSE_PORTS))
-                .into_iter()
-                .collect(),
-        ),
-        regular(REFUSE_PORTS, reject_ports()),
-        regular(REFUSE, reject_or_drop(lookup(family, SetName::Rejects))),
-        regular(
-            REFUSE_NODE_PORT,
-            reject_or_drop(lookup(family, SetName::NodePortRejects)),
-        ),
-    ]
+    ];
+    chains.extend(refusal_chains(family, node, config));
+    chains
 }
 
 /// Renders the chains that remain while connections of IPVS end after another mode has taken over.
@@ -332,7 +295,7 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
 /// For packets that match `when`, sets the mark that `set` has for the frontend, and continues in
 /// `chain`.
 fn take(family: Family, set: SetName, mut when: Vec<Expression>, chain: &str) -> Rule {
-    when.extend(load(family, set));
+    when.extend(load_frontend(family, fields(set), Register(0)).0);
     when.extend([
         Expression::LookupValue {
             set: name(set.as_str()),
@@ -384,14 +347,6 @@ fn leave_taken() -> Rule {
 fn leave_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Accept));
-    rule(expressions)
-}
-
-/// Like [`leave_marked`], for packets that affinity or another mode has redirected: a Service without
-/// endpoints may claim the endpoint's address, or have its port for a node port.
-fn return_redirected() -> Rule {
-    let mut expressions = ct_dnat();
-    expressions.push(Expression::Immediate(Verdict::Return));
     rule(expressions)
 }
 
@@ -547,50 +502,14 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     rules
 }
 
-fn refuse_node_ports(family: Family, config: &Config) -> Rule {
-    let to_node = match config.node_ports.of(family) {
-        // The input hook only sees packets to this node.
-        None => not_loopback(family),
-        Some(_) => to_node_port_address(family, config),
-    };
-    goto_member(family, SetName::NodePortRefusals, to_node, REFUSE_NODE_PORT)
-}
-
-fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
-    match config.node_ports.of(family) {
-        Some(_) => {
-            let set = SetName::NodePortAddresses.as_str();
-            member(family, Address::Destination, set)
-        }
-        None => [
-            address_type_local(FibField::Destination),
-            not_loopback(family),
-        ]
-        .concat(),
-    }
-}
-
-/// Loads the key for a lookup in a set of frontends.
-fn load(family: Family, set: SetName) -> Vec<Expression> {
-    let fields = set.fields().unwrap_or(FrontendFields::AddressAndPort);
-    load_frontend(family, fields, Register(0)).0
+/// The fields of a frontend in the keys of `set`.
+fn fields(set: SetName) -> FrontendFields {
+    set.fields().unwrap_or(FrontendFields::AddressAndPort)
 }
 
 /// Matches packets to frontends in `set`.
 fn lookup(family: Family, set: SetName) -> Vec<Expression> {
-    let mut expressions = load(family, set);
-    expressions.push(Expression::Lookup {
-        set: name(set.as_str()),
-        from: Register(0),
-    });
-    expressions
-}
-
-/// Sends packets that match `when` and `set` to `chain`.
-fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: &str) -> Rule {
-    when.extend(lookup(family, set));
-    when.extend(verdict(Verdict::Goto(name(chain))).expressions);
-    rule(when)
+    lookup_frontend(family, fields(set), set.as_str())
 }
 
 /// Jumps to `chain` with packets that open a connection.

@@ -11,8 +11,6 @@ mod numbered;
 mod rule_parts;
 mod source_ranges;
 
-use std::sync::Arc;
-
 use dataplane::{Config, Family, Node};
 use netlink::nf_tables::{
     ChainKind, DataType, Expression, FibField, HookPoint, MetaKey, Operator, Register, Rule,
@@ -20,17 +18,16 @@ use netlink::nf_tables::{
 };
 pub(crate) use nftables_model::regular;
 use nftables_model::{
-    ALLOW_SOURCES, CountedPackets, CountedRule, REFUSE_CLUSTER_IPS, REFUSE_PORTS,
-    REFUSE_UNREDIRECTED, RESTRICT, base, counted_rules, refuse_arrivals, refuse_cluster_ips,
-    refuse_unredirected, reject_or_drop, reject_ports,
+    CountedPackets, CountedRule, REFUSE_ARRIVALS, REFUSE_CLUSTER_IPS, REFUSE_NODE_PORTS,
+    REFUSE_SERVICES, RESTRICT, base, counted_rules, refusal_chains,
 };
 
-pub(crate) use self::chain_id::{ChainId, chain_behind, external_local, refuse};
+pub(crate) use self::chain_id::{ChainId, chain_behind, external_local};
 pub(crate) use self::numbered::{ChainRole, Counter, NumberedChain, Placement, SlotChoice};
 use self::rule_parts::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
-    load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
-    not_loopback, rule, to_node_port_address, verdict,
+    load_address, load_protocol_and_port, local_source, lookup_chain, mark, member, rule,
+    to_node_port_address, verdict,
 };
 pub(crate) use self::source_ranges::allow_sources;
 use crate::layout::{self, Keyed, SetName};
@@ -72,7 +69,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         rule.expressions.extend(jump(chain).expressions);
         rule
     };
-    vec![
+    let mut chains = vec![
         base(
             "nat-prerouting",
             ChainKind::Nat,
@@ -129,9 +126,9 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             HookPoint::Input,
             FILTER,
             vec![
-                new("refuse-services"),
-                new("refuse-nodeports"),
-                new("refuse-arrivals"),
+                new(REFUSE_SERVICES),
+                new(REFUSE_NODE_PORTS),
+                new(REFUSE_ARRIVALS),
             ],
         ),
         base(
@@ -139,14 +136,14 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             ChainKind::Filter,
             HookPoint::Forward,
             FILTER,
-            vec![new("refuse-services"), new(REFUSE_CLUSTER_IPS)],
+            vec![new(REFUSE_SERVICES), new(REFUSE_CLUSTER_IPS)],
         ),
         base(
             "filter-output",
             ChainKind::Filter,
             HookPoint::Output,
             FILTER,
-            vec![new("refuse-services"), new(REFUSE_CLUSTER_IPS)],
+            vec![new(REFUSE_SERVICES), new(REFUSE_CLUSTER_IPS)],
         ),
         regular(DISPATCH, dispatch(family, config)),
         regular(
@@ -159,43 +156,9 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         ),
         regular("masquerading", masquerade(family, config)),
         regular("learn", affinity::learn(family)),
-        regular(
-            RESTRICT,
-            vec![goto_member(
-                family,
-                SetName::Restrictions,
-                Vec::new(),
-                layout::name(ALLOW_SOURCES),
-            )],
-        ),
-        regular("refuse-services", refuse_services(family)),
-        regular("refuse-nodeports", refuse_nodeports(family, config)),
-        regular(
-            REFUSE_CLUSTER_IPS,
-            refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
-        ),
-        regular(REFUSE_UNREDIRECTED, refuse_unredirected()),
-        regular(
-            "refuse-arrivals",
-            refuse_arrivals(
-                family,
-                node,
-                SetName::ClusterIps.as_str(),
-                layout::name(REFUSE_PORTS),
-            )
-            .into_iter()
-            .collect(),
-        ),
-        regular(REFUSE_PORTS, reject_ports()),
-        regular(
-            &refuse(Keyed::Address),
-            reject_or_drop(lookup_member(family, Keyed::Address.rejects())),
-        ),
-        regular(
-            &refuse(Keyed::NodePort),
-            reject_or_drop(lookup_member(family, Keyed::NodePort.rejects())),
-        ),
-    ]
+    ];
+    chains.extend(refusal_chains(family, node, config));
+    chains
 }
 
 /// The rules that find the packet's frontend. They count new connections: only the first packet of
@@ -288,41 +251,4 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
     rules.extend(cidrs.map(|cidr| redirected(in_range(Address::Source, cidr, Operator::Equal))));
     rules
-}
-
-/// Leaves a redirected packet alone, as it has an endpoint: a Service without endpoints may claim the
-/// endpoint's address, or have its port for a node port.
-fn leave_redirected() -> Rule {
-    let mut redirected = ct_dnat();
-    redirected.extend(verdict(Verdict::Return).expressions);
-    rule(redirected)
-}
-
-/// Refuses packets to Services without endpoints.
-fn refuse_services(family: Family) -> Vec<Rule> {
-    let refused = goto_member(
-        family,
-        SetName::Refusals,
-        Vec::new(),
-        refuse(Keyed::Address),
-    );
-    vec![leave_redirected(), refused]
-}
-
-fn refuse_nodeports(family: Family, config: &Config) -> Vec<Rule> {
-    let to_node = match config.node_ports.of(family) {
-        // The input hook only sees packets to this node.
-        None => not_loopback(family),
-        Some(_) => to_node_port_address(family, config),
-    };
-    let refuse = refuse(Keyed::NodePort);
-    let refused = goto_member(family, SetName::NodePortRefusals, to_node, refuse);
-    vec![leave_redirected(), refused]
-}
-
-/// Sends packets that match `when` and `set` to `chain`.
-fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: Arc<str>) -> Rule {
-    when.extend(lookup_member(family, set));
-    when.extend(verdict(Verdict::Goto(chain)).expressions);
-    rule(when)
 }

@@ -1,8 +1,9 @@
 //! nf_tables tables as values: the parts of rules and keys for Services, an in-memory kernel that
 //! commits transactions, and packets that traverse the rules.
 //!
-//! Backends that write such tables share this crate. It contains no table layout: the backend
-//! defines which sets exist, what their elements mean and which hooks a packet traverses.
+//! Backends that write such tables share this crate. Of a table it contains only the chains that
+//! refuse packets and restrict their sources: the backend defines which sets exist, what their
+//! elements mean and which hooks a packet traverses.
 
 mod affinity;
 mod contents;
@@ -38,12 +39,11 @@ pub use packet_counters::{
 pub use parts::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
     load_address, load_frontend, load_mark, load_port, load_prefix, load_protocol_and_port,
-    local_source, mark, marked, member, not_loopback, rule, verdict,
+    local_source, lookup_frontend, mark, marked, member, rule, to_node_port_address, verdict,
 };
 pub use recovery::{recovery, recovery_of_reading};
 pub use refusals::{
-    base, refuse_arrivals, refuse_cluster_ips, refuse_unredirected, regular, reject_or_drop,
-    reject_ports,
+    REFUSE_ARRIVALS, REFUSE_NODE_PORTS, REFUSE_SERVICES, base, refusal_chains, regular,
 };
 pub use replay::Refused;
 pub use source_ranges::{RESTRICT, RangePart, RangesAhead, allow_sources, ranges_ahead};

@@ -194,7 +194,7 @@ pub fn local_source(
 }
 
 /// Matches packets to other than loopback addresses.
-pub fn not_loopback(family: Family) -> Vec<Expression> {
+pub(crate) fn not_loopback(family: Family) -> Vec<Expression> {
     let loopback: IpNet = match family {
         Family::Ipv4 => IpNet::new_assert(IpAddr::from([127, 0, 0, 0]), 8),
         Family::Ipv6 => IpNet::new_assert(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]), 128),
@@ -291,4 +291,27 @@ pub fn member(family: Family, which: Address, set: &str) -> Vec<Expression> {
             from: Register(0),
         },
     ]
+}
+
+/// Matches packets to frontends in `set`, whose keys have these `fields`.
+pub fn lookup_frontend(family: Family, fields: FrontendFields, set: &str) -> Vec<Expression> {
+    let (mut expressions, _) = load_frontend(family, fields, Register(0));
+    expressions.push(Expression::Lookup {
+        set: name(set),
+        from: Register(0),
+    });
+    expressions
+}
+
+/// Matches packets to the node's addresses that accept node ports: those in the set
+/// `nodeport-addresses`, unless all of them do.
+pub fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
+    match config.node_ports.of(family) {
+        Some(_) => member(family, Address::Destination, "nodeport-addresses"),
+        None => [
+            address_type_local(FibField::Destination),
+            not_loopback(family),
+        ]
+        .concat(),
+    }
 }

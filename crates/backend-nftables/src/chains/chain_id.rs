@@ -231,7 +231,7 @@ pub(crate) fn external_local(keyed: Keyed) -> Arc<str> {
 
 /// The name of the chain that refuses packets. It must not be a keyword of nft, or nft could not
 /// read its own listing.
-pub(crate) fn refuse(keyed: Keyed) -> Arc<str> {
+fn refuse(keyed: Keyed) -> Arc<str> {
     layout::name(match keyed {
         Keyed::Address => REFUSE,
         Keyed::NodePort => REFUSE_NODE_PORT,

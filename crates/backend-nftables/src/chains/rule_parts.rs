@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use dataplane::{Config, Family};
-use netlink::nf_tables::{Expression, FibField, Register, Rule};
+use dataplane::Family;
+use netlink::nf_tables::{Expression, Register, Rule};
 pub(super) use nftables_model::{
     Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
-    load_address, load_port, load_protocol_and_port, local_source, mark, not_loopback, rule,
-    verdict,
+    load_address, load_port, load_protocol_and_port, local_source, mark, rule,
+    to_node_port_address, verdict,
 };
 
-use crate::layout::{self, Keyed, SetName};
+use crate::layout::{Keyed, SetName};
 
 /// Loads a frontend's key, starting at register 0. Returns the next free register.
 pub(super) fn load_frontend(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
@@ -57,16 +57,6 @@ pub(super) fn number_comment(set: SetName) -> Arc<str> {
     nftables_model::number_comment(set.as_str())
 }
 
-/// Matches packets to frontends in `set`.
-pub(super) fn lookup_member(family: Family, set: SetName) -> Vec<Expression> {
-    let (mut expressions, _) = load_frontend(family, keyed(set));
-    expressions.push(Expression::Lookup {
-        set: layout::name(set.as_str()),
-        from: Register(0),
-    });
-    expressions
-}
-
 /// How frontends in `set` are keyed.
 fn keyed(set: SetName) -> Keyed {
     set.keyed().expect("it is a set of frontends")
@@ -74,15 +64,4 @@ fn keyed(set: SetName) -> Keyed {
 
 pub(super) fn member(family: Family, which: Address, set: SetName) -> Vec<Expression> {
     nftables_model::member(family, which, set.as_str())
-}
-
-pub(super) fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
-    match config.node_ports.of(family) {
-        Some(_) => member(family, Address::Destination, SetName::NodePortAddresses),
-        None => {
-            let mut expressions = address_type_local(FibField::Destination);
-            expressions.extend(not_loopback(family));
-            expressions
-        }
-    }
 }
