@@ -1,15 +1,14 @@
 //! The backend: one family of tables in one network namespace.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
-    Rendered, UnsupportedField,
+    Backend, CommitError, Detached, Drift, Effect, FrontendContext, ObserveError, Receipt,
+    Recovery, Rendered, UnsupportedField,
 };
 use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 use xtables::{Fault, OpenError, TableName, Tables, Variant};
@@ -100,11 +99,6 @@ fn hold(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
     tables.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The error of a backend without a connection to the kernel.
-#[derive(Debug, thiserror::Error)]
-#[error("this backend has no access to the kernel")]
-struct Detached;
-
 // === impl Iptables ===
 
 impl Iptables {
@@ -135,6 +129,11 @@ impl Iptables {
         tables.map_or(Duration::ZERO, |tables| hold(tables).waited())
     }
 
+    fn tables(&self) -> Result<MutexGuard<'_, Tables>, Detached> {
+        let tables = self.tables.as_deref();
+        tables.map(hold).ok_or(Detached(self.family))
+    }
+
     fn setting(&self) -> Setting {
         Setting {
             family: self.family,
@@ -146,25 +145,13 @@ impl Iptables {
         }
     }
 
-    fn unobserved(
-        &self,
-        recovery: Recovery,
-        source: impl Error + Send + Sync + 'static,
-    ) -> ObserveError {
-        ObserveError {
-            family: self.family,
-            recovery,
-            source: source.into(),
-        }
-    }
-
     fn unread(&self, source: xtables::ObserveError) -> ObserveError {
         let recovery = match recovery(source.fault) {
             Recovery::Halt => Recovery::Halt,
             // To retry an observation is to observe again.
             Recovery::Retry | Recovery::Observe | Recovery::Isolate => Recovery::Observe,
         };
-        self.unobserved(recovery, source)
+        ObserveError::new(self.family, recovery, source)
     }
 }
 
@@ -203,10 +190,7 @@ impl Backend for Iptables {
         self.invalid = observe_invalid();
         let mut rules = Rules::default();
         for table in TableName::ALL {
-            let held = match &self.tables {
-                Some(tables) => hold(tables).observe(table),
-                None => return Err(self.unobserved(Recovery::Halt, Detached)),
-            };
+            let held = self.tables()?.observe(table);
             *rules.of_mut(table) = TableRules::observed(held.map_err(|e| self.unread(e))?);
         }
         Ok(rules)
@@ -221,7 +205,7 @@ impl Backend for Iptables {
             // Changes that are visible without one are detected between such reads
             // (`NotificationListener`).
             (Some(_), Variant::Legacy) => Ok(true),
-            (None, _) => return Err(self.unobserved(Recovery::Halt, Detached)),
+            (None, _) => return Err(Detached(self.family).into()),
         };
         match drift.map_err(|e| self.unread(e))? {
             true => Ok(Drift::Possible),
@@ -230,23 +214,11 @@ impl Backend for Iptables {
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        let family = self.family;
-        let failed = |recovery, effect, source: Box<dyn Error + Send + Sync>| CommitError {
-            family,
-            recovery,
-            effect,
-            source,
-        };
-        let Some(tables) = &self.tables else {
-            return Err(failed(Recovery::Halt, Effect::None, Detached.into()));
-        };
-        let mut tables = hold(tables);
-        let committed = tables.commit(&change.steps);
-        drop(tables);
+        let committed = self.tables()?.commit(&change.steps);
         match committed {
             Ok(transactions) => Ok(Receipt { transactions }),
             Err(error) => {
-                let (recovery, effect) = match (recovery(error.fault), error.done) {
+                let next = match (recovery(error.fault), error.done) {
                     (recovery @ (Recovery::Retry | Recovery::Isolate), 0) => {
                         (recovery, Effect::None)
                     }
@@ -257,17 +229,15 @@ impl Backend for Iptables {
                     }
                     (recovery, _) => (recovery, Effect::Possible),
                 };
-                Err(failed(recovery, effect, error.into()))
+                Err(CommitError::new(self.family, next, error))
             }
         }
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
-        let held = self.observe().map_err(|error| CommitError {
-            family: error.family,
-            recovery: error.recovery,
-            effect: Effect::None,
-            source: error.source,
+        let held = self.observe().map_err(|error| {
+            let next = (error.recovery, Effect::None);
+            CommitError::new(error.family, next, error.source)
         })?;
         self.commit(diff(&held, &Rules::default()))
     }

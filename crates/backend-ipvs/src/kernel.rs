@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use backend::{
-    Backend, CommitError, Connections, Drift, Effect, FrontendContext, Noticing, ObserveError,
-    Receipt, Recovery, Remains, Rendered, UnsupportedField,
+    Backend, CommitError, Connections, Detached, Drift, Effect, FrontendContext, Noticing,
+    ObserveError, Receipt, Recovery, Remains, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, VirtualServers};
@@ -130,11 +130,6 @@ pub fn open_with_socket(sysctls: &Path, tables: Socket) -> Result<[Ipvs; 2], Ope
     }))
 }
 
-/// The error of a backend without a connection to the kernel.
-#[derive(Debug, thiserror::Error)]
-#[error("this backend has no access to the kernel")]
-struct Detached;
-
 // === impl Ipvs ===
 
 impl Ipvs {
@@ -161,7 +156,7 @@ impl Ipvs {
     }
 
     fn connection(&self) -> Result<Arc<Mutex<Connection>>, Detached> {
-        self.connection.as_ref().map(Arc::clone).ok_or(Detached)
+        self.connection.clone().ok_or(Detached(self.family))
     }
 
     /// The virtual servers that stay in the kernel for their connections alone.
@@ -171,29 +166,12 @@ impl Ipvs {
         leaving
     }
 
-    fn unobserved(
-        &self,
-        recovery: Recovery,
-        source: impl Error + Send + Sync + 'static,
-    ) -> ObserveError {
-        ObserveError {
-            family: self.family,
-            recovery,
-            source: source.into(),
-        }
-    }
-
     fn uncommitted(
         &self,
-        (recovery, effect): (Recovery, Effect),
+        next: (Recovery, Effect),
         source: impl Error + Send + Sync + 'static,
     ) -> CommitError {
-        CommitError {
-            family: self.family,
-            recovery,
-            effect,
-            source: source.into(),
-        }
+        CommitError::new(self.family, next, source)
     }
 }
 
@@ -248,11 +226,13 @@ impl Backend for Ipvs {
 
     fn observe(&mut self) -> Result<Rules, ObserveError> {
         let began = Instant::now();
-        let connection = self.connection();
-        let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let connection = self.connection()?;
         let mut connection = lock(&connection);
-        let unread = |e: netlink::ObserveError| self.unobserved(recovery_of_reading(&e), e);
-        let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);
+        let family = self.family;
+        let unread =
+            |e: netlink::ObserveError| ObserveError::new(family, recovery_of_reading(&e), e);
+        let unanswered =
+            |e: netlink::QueryError| ObserveError::new(family, of_reading_servers(&e), e);
         let own = |set: &str| SetName::parse(set).map(|set| set.set(self.family));
         let table = connection.tables.observe_table(self.family, TABLE, own);
         let table = table.map_err(unread)?;
@@ -322,8 +302,7 @@ impl Backend for Ipvs {
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
         }
-        let connection = self.connection();
-        let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let connection = self.connection()?;
         let mut connection = lock(&connection);
         let finished = self.finish_ending(&mut connection, Pace::Spread);
         finished.map_err(|error| self.unremoved(error))?;
@@ -342,7 +321,9 @@ impl Backend for Ipvs {
         if self.find_schedulers(&mut connection, began) || is_due(self.full_read) {
             return Ok(Drift::Possible);
         }
-        let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);
+        let family = self.family;
+        let unanswered =
+            |e: netlink::QueryError| ObserveError::new(family, of_reading_servers(&e), e);
         let changed = connection.observe_changed_servers(self.family);
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let is_another = Some(delivery.map_err(unanswered)?) != self.delivery;
@@ -362,9 +343,7 @@ impl Backend for Ipvs {
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        let connection = self.connection();
-        let nothing = (Recovery::Halt, Effect::None);
-        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let connection = self.connection()?;
         let mut connection = lock(&connection);
         if change.ends() {
             self.schedulers.forget();
@@ -377,7 +356,7 @@ impl Backend for Ipvs {
         if change.begins() || !change.schedulers().is_empty() {
             let unset = connection.settings.commit().err();
             if let Some(unset) = unset.filter(|_| change.begins()) {
-                return Err(self.uncommitted(nothing, unset));
+                return Err(self.uncommitted((Recovery::Halt, Effect::None), unset));
             }
         }
         let returns = self.holding == Holding::Ending && change.begins();
@@ -441,9 +420,7 @@ impl Backend for Ipvs {
     /// lets this process remove the table, as one that another process owns, everything else goes all
     /// the same.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
-        let connection = self.connection();
-        let nothing = (Recovery::Halt, Effect::None);
-        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let connection = self.connection()?;
         let mut connection = lock(&connection);
         self.owners = Elements::new();
         let stays = lasting(self.commit_without(&mut connection, TABLE))?;
@@ -455,9 +432,7 @@ impl Backend for Ipvs {
 
     /// Another proxy serves, as another mode does when this one ends.
     fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
-        let connection = self.connection();
-        let nothing = (Recovery::Halt, Effect::None);
-        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let connection = self.connection()?;
         let mut connection = lock(&connection);
         self.owners = Elements::new();
         self.commit_ending(&mut connection, Pace::AtOnce)

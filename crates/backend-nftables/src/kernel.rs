@@ -4,13 +4,12 @@ mod sctp;
 mod support;
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
-    Rendered, UnsupportedField,
+    Backend, CommitError, Detached, Drift, Effect, FrontendContext, ObserveError, Receipt,
+    Recovery, Rendered, UnsupportedField,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::Transaction;
@@ -95,11 +94,6 @@ fn families(socket: Socket, foreign_generations: &Arc<Mutex<ForeignGenerations>>
     })
 }
 
-/// The error of a backend without a connection to the kernel.
-#[derive(Debug, thiserror::Error)]
-#[error("this backend has no access to the kernel")]
-struct Detached;
-
 // === impl Nftables ===
 
 impl Nftables {
@@ -116,7 +110,8 @@ impl Nftables {
     }
 
     fn connection(&self) -> Result<MutexGuard<'_, TableSocket>, Detached> {
-        let connection = self.connection.as_ref().ok_or(Detached)?;
+        let connection = self.connection.as_ref();
+        let connection = connection.ok_or(Detached(self.family))?;
         // A panic elsewhere does not invalidate the socket: its state is consistent between
         // messages.
         Ok(connection.lock().unwrap_or_else(PoisonError::into_inner))
@@ -136,20 +131,8 @@ impl Nftables {
         missing
     }
 
-    fn unobserved(
-        &self,
-        recovery: Recovery,
-        source: impl Error + Send + Sync + 'static,
-    ) -> ObserveError {
-        ObserveError {
-            family: self.family,
-            recovery,
-            source: source.into(),
-        }
-    }
-
     fn unread(&self, source: netlink::ObserveError) -> ObserveError {
-        self.unobserved(recovery_of_reading(&source), source)
+        ObserveError::new(self.family, recovery_of_reading(&source), source)
     }
 }
 
@@ -182,9 +165,7 @@ impl Backend for Nftables {
     }
 
     fn observe(&mut self) -> Result<Table, ObserveError> {
-        let mut connection = self
-            .connection()
-            .map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let mut connection = self.connection()?;
         // Read before the table, so that a change in between is reported as drift.
         let seen = connection.observe_seen();
         let table = observe_tables(&mut connection, self.family);
@@ -197,9 +178,7 @@ impl Backend for Nftables {
         let Some(seen) = self.seen else {
             return Ok(Drift::Possible);
         };
-        let mut connection = self
-            .connection()
-            .map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let mut connection = self.connection()?;
         let now = connection.observe_seen().map_err(|e| self.unread(e))?;
         drop(connection);
         let foreign_generations = self
@@ -219,12 +198,7 @@ impl Backend for Nftables {
         if self.sctp.is_none() {
             self.sctp = observe_sctp();
         }
-        let mut connection = self.connection().map_err(|source| CommitError {
-            family: self.family,
-            recovery: Recovery::Halt,
-            effect: Effect::None,
-            source: source.into(),
-        })?;
+        let mut connection = self.connection()?;
         let mut transactions = 0;
         // Each is freed after its commit: together they are as large as the table itself.
         for transaction in change.transactions {
@@ -249,26 +223,17 @@ impl Backend for Nftables {
                     _ => None,
                 };
                 if let Some(lacking) = lacking {
-                    return Err(CommitError {
-                        family: self.family,
-                        recovery: Recovery::Halt,
-                        effect: Effect::None,
-                        source: lacking.into(),
-                    });
+                    let never = (Recovery::Halt, Effect::None);
+                    return Err(CommitError::new(self.family, never, lacking));
                 }
                 if !matches!(recovery, Recovery::Isolate | Recovery::Retry) {
                     self.seen = None;
                 }
-                return Err(CommitError {
-                    family: self.family,
-                    recovery,
-                    effect: if refused_whole {
-                        Effect::None
-                    } else {
-                        Effect::Possible
-                    },
-                    source: source.into(),
-                });
+                let effect = match refused_whole {
+                    true => Effect::None,
+                    false => Effect::Possible,
+                };
+                return Err(CommitError::new(self.family, (recovery, effect), source));
             }
         }
         Ok(Receipt { transactions })

@@ -221,12 +221,10 @@ impl<B: Inspect> Backend for Erased<B> {
     fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {
         match change.typed() {
             Some(change) => self.0.commit(change),
-            None => Err(CommitError {
-                family: self.family(),
-                recovery: Recovery::Observe,
-                effect: Effect::None,
-                source: ForeignChangeError.into(),
-            }),
+            None => {
+                let next = (Recovery::Observe, Effect::None);
+                Err(CommitError::new(self.family(), next, ForeignChangeError))
+            }
         }
     }
 

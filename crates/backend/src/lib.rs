@@ -277,6 +277,11 @@ pub struct CommitError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
+/// The backend of this family has no connection to the kernel: it only renders and diffs.
+#[derive(Debug, thiserror::Error)]
+#[error("this backend has no access to the kernel")]
+pub struct Detached(pub Family);
+
 /// What a failed commit has left in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
@@ -301,6 +306,55 @@ pub enum Recovery {
     /// Stop programming this family: the process lacks the permission, or the kernel the support.
     Halt,
 }
+
+// === impl ObserveError ===
+
+impl ObserveError {
+    /// The kernel could not be read because of `source`.
+    pub fn new(
+        family: Family,
+        recovery: Recovery,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> ObserveError {
+        ObserveError {
+            family,
+            recovery,
+            source: source.into(),
+        }
+    }
+}
+
+impl From<Detached> for ObserveError {
+    fn from(detached: Detached) -> ObserveError {
+        ObserveError::new(detached.0, Recovery::Halt, detached)
+    }
+}
+
+// === impl CommitError ===
+
+impl CommitError {
+    /// A change did not take effect because of `source`.
+    pub fn new(
+        family: Family,
+        (recovery, effect): (Recovery, Effect),
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> CommitError {
+        CommitError {
+            family,
+            recovery,
+            effect,
+            source: source.into(),
+        }
+    }
+}
+
+impl From<Detached> for CommitError {
+    fn from(detached: Detached) -> CommitError {
+        CommitError::new(detached.0, (Recovery::Halt, Effect::None), detached)
+    }
+}
+
+// === impl UnsupportedField ===
 
 impl Display for UnsupportedField {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -311,12 +311,8 @@ impl OpenOnDemand {
     }
 
     fn not_opened(&self, error: OpenError) -> CommitError {
-        CommitError {
-            family: self.family,
-            recovery: recovery(error.fault),
-            effect: Effect::None,
-            source: error.into(),
-        }
+        let next = (recovery(error.fault), Effect::None);
+        CommitError::new(self.family, next, error)
     }
 
     fn used(&mut self) -> Option<&mut Iptables> {
@@ -407,12 +403,8 @@ impl Backend for OpenOnDemand {
                     .map_err(|error| self.not_opened(error))?;
                 // The rendered rules depend on the variant, and the current rules are not known:
                 // observe first.
-                return Err(CommitError {
-                    family: self.family,
-                    recovery: Recovery::Observe,
-                    effect: Effect::Possible,
-                    source: Unread.into(),
-                });
+                let next = (Recovery::Observe, Effect::Possible);
+                return Err(CommitError::new(self.family, next, Unread));
             }
             transactions += self.commit_used(used)?.transactions;
         }

@@ -40,7 +40,7 @@ impl Ipvs {
     pub(super) fn observe_ending(&self, connection: &mut Connection) -> Result<bool, ObserveError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, ENDING_TABLE);
-        there.map_err(|error| self.unobserved(recovery_of_reading(&error), error))
+        there.map_err(|e| ObserveError::new(self.family, recovery_of_reading(&e), e))
     }
 
     /// Replaces the table by the one for remaining connections, and removes that too if there are
@@ -197,14 +197,11 @@ impl Ipvs {
 
     /// Converts an error of a removal to one of an observation.
     pub(super) fn unremoved(&self, error: CommitError) -> ObserveError {
-        ObserveError {
-            family: self.family,
-            recovery: match error.recovery {
-                Recovery::Halt => Recovery::Halt,
-                _ => Recovery::Observe,
-            },
-            source: error.source,
-        }
+        let recovery = match error.recovery {
+            Recovery::Halt => Recovery::Halt,
+            _ => Recovery::Observe,
+        };
+        ObserveError::new(self.family, recovery, error.source)
     }
 }
 
