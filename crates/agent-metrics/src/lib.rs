@@ -65,6 +65,8 @@ struct OfOutcome {
 /// Seconds since the epoch.
 type Timestamp = Gauge<f64, std::sync::atomic::AtomicU64>;
 
+type Histograms<L> = Labelled<L, Histogram, fn() -> Histogram>;
+
 /// kube-proxy's two kinds of sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
@@ -77,22 +79,22 @@ enum Extent {
 /// The metrics that syncs and changes update.
 #[derive(Debug, Clone)]
 pub struct AgentMetrics {
-    sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
-    full_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
-    partial_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
-    sync_failures: Labelled<OfFamily, Counter>,
     iptables_failures: iptables::Failures,
-    network_programming: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    sync: Histograms<OfFamily>,
+    full_sync: Histograms<OfFamily>,
+    partial_sync: Histograms<OfFamily>,
+    sync_failures: Labelled<OfFamily, Counter>,
+    network_programming: Histograms<OfFamily>,
     last_sync: Labelled<OfFamily, Timestamp>,
     last_queued: Labelled<OfFamily, Timestamp>,
     last_comparison: Labelled<OfFamily, Timestamp>,
     kernel_agrees: Labelled<OfFamily, Gauge>,
-    phases: Labelled<OfPhase, Histogram, fn() -> Histogram>,
+    phases: Histograms<OfPhase>,
     syncs: Labelled<OfOutcome, Counter>,
     failed_syncs: Labelled<OfFamily, Gauge>,
     elements_written: Labelled<OfFamily, Counter>,
     drift: Labelled<OfFamily, Counter>,
-    drift_repair: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    drift_repair: Histograms<OfFamily>,
 }
 
 // === impl AgentMetrics ===
@@ -101,102 +103,81 @@ impl AgentMetrics {
     /// Registers all metrics, with every series at 0. Gauges are read from `agent` at each scrape.
     pub fn register(metrics: &Metrics, agent: Arc<dyn Snapshot>) -> AgentMetrics {
         let own = AgentMetrics {
-            sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
-            full_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
-            partial_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
-            sync_failures: Labelled::default(),
             iptables_failures: iptables::Failures::register(metrics),
-            network_programming: Labelled::new_with_constructor(
-                network_programming_histogram as fn() -> Histogram,
-            ),
-            last_sync: Labelled::default(),
-            last_queued: Labelled::default(),
-            last_comparison: Labelled::default(),
-            kernel_agrees: Labelled::default(),
-            phases: Labelled::new_with_constructor(phase_histogram as fn() -> Histogram),
-            syncs: Labelled::default(),
-            failed_syncs: Labelled::default(),
-            elements_written: Labelled::default(),
-            drift: Labelled::default(),
-            drift_repair: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
-        };
-        let registered = own.clone();
-        metrics.register_with(move |registry| {
-            registry.register(
+            sync: metrics.register(
                 "kubeproxy_sync_proxy_rules_duration_seconds",
                 "Duration of a sync",
-                registered.sync,
-            );
-            registry.register(
+                Histograms::new_with_constructor(sync_histogram),
+            ),
+            full_sync: metrics.register(
                 "kubeproxy_sync_full_proxy_rules_duration_seconds",
                 "Duration of a sync that read the kernel",
-                registered.full_sync,
-            );
-            registry.register(
+                Histograms::new_with_constructor(sync_histogram),
+            ),
+            partial_sync: metrics.register(
                 "kubeproxy_sync_partial_proxy_rules_duration_seconds",
                 "Duration of a sync that wrote only changes",
-                registered.partial_sync,
-            );
-            registry.register(
+                Histograms::new_with_constructor(sync_histogram),
+            ),
+            sync_failures: metrics.register(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures",
                 "Failed syncs in mode nftables",
-                registered.sync_failures,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            network_programming: metrics.register(
                 "kubeproxy_network_programming_duration_seconds",
                 "From the trigger time of an EndpointSlice to the kernel's acknowledgement",
-                registered.network_programming,
-            );
-            registry.register(
+                Histograms::new_with_constructor(network_programming_histogram),
+            ),
+            last_sync: metrics.register(
                 "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
                 "When a sync last succeeded",
-                registered.last_sync,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            last_queued: metrics.register(
                 "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
                 "When the desired state last changed",
-                registered.last_queued,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            last_comparison: metrics.register(
                 "signpost_kernel_compared_timestamp_seconds",
                 "When the kernel was last compared with the recorded state",
-                registered.last_comparison,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            kernel_agrees: metrics.register(
                 "signpost_kernel_agrees",
                 "Whether that comparison found no difference: 1 or 0",
-                registered.kernel_agrees,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            phases: metrics.register(
                 "signpost_phase_duration_seconds",
                 "How long each phase of programming a change took",
-                registered.phases,
-            );
-            registry.register(
-                "signpost_syncs",
-                "Syncs by outcome",
-                registered.syncs,
-            );
-            registry.register(
+                Histograms::new_with_constructor(phase_histogram),
+            ),
+            syncs: metrics.register("signpost_syncs", "Syncs by outcome", Labelled::default()),
+            failed_syncs: metrics.register(
                 "signpost_failed_syncs",
                 "Syncs that have failed since the last one that succeeded",
-                registered.failed_syncs,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            elements_written: metrics.register(
                 "signpost_elements_written",
                 "Elements added to and removed from the kernel",
-                registered.elements_written,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            drift: metrics.register(
                 "signpost_drift",
                 "Repairs of external changes",
-                registered.drift,
-            );
-            registry.register(
+                Labelled::default(),
+            ),
+            drift_repair: metrics.register(
                 "signpost_drift_repair_seconds",
-                "From the notification of an external change, or the start of a check, to its repair",
-                registered.drift_repair,
-            );
+                "From the notification of an external change, or the start of a check, to its \
+                 repair",
+                Histograms::new_with_constructor(sync_histogram),
+            ),
+        };
+        metrics.register_with(move |registry| {
             registry.register_collector(Box::new(OfNode(Arc::clone(&agent))));
             registry.register_collector(Box::new(StateMetrics(agent)));
             registry.register_collector(Box::new(PacketMetrics::begin()));

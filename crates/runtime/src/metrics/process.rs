@@ -35,68 +35,34 @@ struct Scale {
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut encode = |name, help, unit: Option<Unit>, metric: &dyn EncodeMetric| {
+            let kind = metric.metric_type();
+            metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), kind)?)
+        };
         if let Some(stat) = observe_stat() {
             let cpu = ConstCounter::new(stat.cpu_seconds);
             let help = "User and system time used";
-            cpu.encode(encoder.encode_descriptor(
-                "process_cpu",
-                help,
-                Some(&Unit::Seconds),
-                cpu.metric_type(),
-            )?)?;
-
+            encode("process_cpu", help, Some(Unit::Seconds), &cpu)?;
             let resident = ConstGauge::new(stat.resident_bytes);
-            let help = "Memory in use";
             let name = "process_resident_memory";
-            resident.encode(encoder.encode_descriptor(
-                name,
-                help,
-                Some(&Unit::Bytes),
-                resident.metric_type(),
-            )?)?;
-
+            encode(name, "Memory in use", Some(Unit::Bytes), &resident)?;
             let space = ConstGauge::new(stat.virtual_bytes);
-            let help = "Address space in use";
             let name = "process_virtual_memory";
-            space.encode(encoder.encode_descriptor(
-                name,
-                help,
-                Some(&Unit::Bytes),
-                space.metric_type(),
-            )?)?;
-
+            encode(name, "Address space in use", Some(Unit::Bytes), &space)?;
             if let Some(boot) = observe_boot_time() {
                 let start = ConstGauge::new(boot + stat.started_seconds);
                 let help = "When the process started, since the epoch";
-                let name = "process_start_time";
-                start.encode(encoder.encode_descriptor(
-                    name,
-                    help,
-                    Some(&Unit::Seconds),
-                    start.metric_type(),
-                )?)?;
+                encode("process_start_time", help, Some(Unit::Seconds), &start)?;
             }
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
             // Reading the directory itself takes one descriptor.
             let open = ConstGauge::new(entries.count().saturating_sub(1) as u64);
-            let help = "Open file descriptors";
-            open.encode(encoder.encode_descriptor(
-                "process_open_fds",
-                help,
-                None,
-                open.metric_type(),
-            )?)?;
+            encode("process_open_fds", "Open file descriptors", None, &open)?;
         }
         if let Some(most) = observe_most_files() {
-            let most = ConstGauge::new(most);
             let help = "File descriptors that may be open";
-            most.encode(encoder.encode_descriptor(
-                "process_max_fds",
-                help,
-                None,
-                most.metric_type(),
-            )?)?;
+            encode("process_max_fds", help, None, &ConstGauge::new(most))?;
         }
         Ok(())
     }
