@@ -14,7 +14,7 @@ use thiserror::Error;
 use xtables::{TableName, Tables, Variant};
 
 use super::virtual_servers::{self, VirtualServerError};
-use super::{Found, Legacy, Mechanism, legacy_chains};
+use super::{Found, Legacy, Mechanism};
 
 /// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
 pub const TABLE: &str = "kube-proxy";
@@ -155,7 +155,7 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
             read => read.map_err(|source| ScanError::Read { file, source })?,
         };
         if names.lines().any(|name| name == "nat") {
-            let legacy = observe_legacy(legacy_chains::of(family));
+            let legacy = observe_legacy(family);
             found.legacy = found.legacy.max(legacy);
             if legacy == Legacy::Chains {
                 found.legacy_families.insert(family);
@@ -167,13 +167,13 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
 }
 
 /// Opens the legacy tables to read them, which takes no lock.
-pub(super) fn open_legacy(family: xtables::Family) -> Result<Tables, xtables::OpenError> {
+pub(super) fn open_legacy(family: Family) -> Result<Tables, xtables::OpenError> {
     let (lock, patience) = (Path::new(""), Duration::ZERO);
     Tables::open(Variant::Legacy, family, LEGACY_PREFIX, lock, patience)
 }
 
 /// Checks the legacy table `nat` for chains of kube-proxy.
-fn observe_legacy(family: xtables::Family) -> Legacy {
+fn observe_legacy(family: Family) -> Legacy {
     let chains = open_legacy(family)
         .map(|mut tables| tables.observe(TableName::Nat).map(|held| held.chains));
     match chains {

@@ -89,7 +89,7 @@ pub fn commit_removal(
 /// another program only when it has replaced tables already.
 pub fn observe_foreign_references(family: Family) -> Result<ForeignDependencies, ScanError> {
     let mut dependencies = ForeignDependencies::default();
-    let tables = open_legacy(of(family)).map_err(ScanError::OpenLegacy)?;
+    let tables = open_legacy(family).map_err(ScanError::OpenLegacy)?;
     let Tables::Legacy(tables) = tables else {
         return Ok(dependencies);
     };
@@ -125,7 +125,7 @@ fn commit_kind_removal(
     lock: &Path,
     patience: Duration,
 ) -> Result<(), Cause> {
-    let tables = Tables::open(Variant::Legacy, of(family), kind, lock, patience);
+    let tables = Tables::open(Variant::Legacy, family, kind, lock, patience);
     let mut tables = tables.map_err(Cause::Open)?;
     if !tables.is_offered() {
         return Ok(());
@@ -136,11 +136,4 @@ fn commit_kind_removal(
     change.entries = built_in.map(|chain| (chain, Vec::new())).collect();
     change.removed = present.chains.into_keys().collect();
     tables.commit(&[change]).map_err(Cause::Commit).map(drop)
-}
-
-pub(super) fn of(family: Family) -> xtables::Family {
-    match family {
-        Family::Ipv4 => xtables::Family::Ipv4,
-        Family::Ipv6 => xtables::Family::Ipv6,
-    }
 }

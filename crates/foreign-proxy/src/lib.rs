@@ -15,11 +15,11 @@ pub mod services;
 pub mod virtual_servers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use dataplane::Family;
+pub use dataplane::Mechanism;
 use netlink::Socket;
 use runtime::chain;
 use xtables::Variant;
@@ -31,17 +31,6 @@ use virtual_servers::VirtualServers;
 /// The header that marks an answer of `/debug` as Signpost's, and not that of another program on the
 /// port.
 pub const ANSWERED_BY: &str = "x-answered-by";
-
-/// The kernel mechanism that another proxy uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mechanism {
-    /// kube-proxy's mode nftables: tables `ip kube-proxy` and `ip6 kube-proxy`.
-    Nftables,
-    /// kube-proxy's mode iptables: chains `KUBE-…` in tables that other programs use as well.
-    Iptables,
-    /// kube-proxy's mode ipvs: virtual servers, with their addresses on a dummy device.
-    Ipvs,
-}
 
 /// What kube-proxy has in the legacy variant of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -58,7 +47,10 @@ pub enum Legacy {
 /// The rules of other proxies that a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
-    /// The families for which rules of each mechanism were found.
+    /// The families for which rules of each mechanism were found. kube-proxy has tables `ip
+    /// kube-proxy` and `ip6 kube-proxy` in mode nftables, chains `KUBE-…` in tables that other
+    /// programs use as well in mode iptables, and virtual servers, with their addresses on a dummy
+    /// device, in mode ipvs.
     pub rules: BTreeMap<Mechanism, BTreeSet<Family>>,
     /// What it found in the legacy variant.
     pub legacy: Legacy,
@@ -122,9 +114,9 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
         let families = families.join(" and ");
         let message = format!(
             "found rules of kube-proxy in mode {mechanism} for {families}; {kube_proxy}; {}",
-            mechanism.precedence()
+            precedence(*mechanism)
         );
-        return say(Status::True, mechanism.reason(), message);
+        return say(Status::True, reason_of(*mechanism), message);
     }
     if found.ending == Ending::Pending {
         let message = "virtual servers of kube-proxy are left from before the takeover: each is removed \
@@ -136,14 +128,14 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
         (Legacy::Chains, _) => {
             let message = format!(
                 "found rules of kube-proxy in mode iptables, in the legacy variant; {kube_proxy}; {}",
-                Mechanism::Iptables.precedence()
+                precedence(Mechanism::Iptables)
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
         (Legacy::Unreadable, KubeProxy::Answers { .. }) => {
             let message = format!(
                 "the legacy variant of iptables has a table nat that cannot be read, and {kube_proxy}; {}",
-                Mechanism::Iptables.precedence()
+                precedence(Mechanism::Iptables)
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
@@ -154,6 +146,33 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
                 reason::LEGACY_RULES_UNREAD,
                 message.to_owned(),
             )
+        }
+    }
+}
+
+/// Returns the reason of the condition when kube-proxy has rules of `mechanism`.
+fn reason_of(mechanism: Mechanism) -> Reason {
+    match mechanism {
+        Mechanism::Nftables => reason::KUBE_PROXY_NFTABLES,
+        Mechanism::Iptables => reason::KUBE_PROXY_IPTABLES,
+        Mechanism::Ipvs => reason::KUBE_PROXY_IPVS,
+    }
+}
+
+/// Says which proxy serves new connections. Signpost's chains of type nat come before
+/// kube-proxy's in mode nftables, and have kube-proxy's priority in mode iptables. The kernel
+/// calls chains of equal priority in the reverse order of their registration, and the first
+/// chain that redirects a connection decides (`nf_hook_entries_grow` in net/netfilter/core.c,
+/// `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
+fn precedence(mechanism: Mechanism) -> &'static str {
+    match mechanism {
+        Mechanism::Nftables | Mechanism::Iptables => {
+            "new connections follow Signpost's rules in mode nftables, and in mode iptables the \
+             rules whose chains were attached last; established connections are unaffected"
+        }
+        Mechanism::Ipvs => {
+            "new connections follow Signpost's rules, which come before virtual servers; \
+             established connections are unaffected"
         }
     }
 }
@@ -226,47 +245,6 @@ impl Found {
                 self.rules.insert(Mechanism::Ipvs, Family::ALL.into());
             }
         }
-    }
-}
-
-// === impl Mechanism ===
-
-impl Mechanism {
-    fn reason(self) -> Reason {
-        match self {
-            Mechanism::Nftables => reason::KUBE_PROXY_NFTABLES,
-            Mechanism::Iptables => reason::KUBE_PROXY_IPTABLES,
-            Mechanism::Ipvs => reason::KUBE_PROXY_IPVS,
-        }
-    }
-
-    /// Says which proxy serves new connections. Signpost's chains of type nat come before
-    /// kube-proxy's in mode nftables, and have kube-proxy's priority in mode iptables. The kernel
-    /// calls chains of equal priority in the reverse order of their registration, and the first
-    /// chain that redirects a connection decides (`nf_hook_entries_grow` in net/netfilter/core.c,
-    /// `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
-    fn precedence(self) -> &'static str {
-        match self {
-            Mechanism::Nftables | Mechanism::Iptables => {
-                "new connections follow Signpost's rules in mode nftables, and in mode iptables \
-                 the rules whose chains were attached last; established connections are \
-                 unaffected"
-            }
-            Mechanism::Ipvs => {
-                "new connections follow Signpost's rules, which come before virtual servers; \
-                 established connections are unaffected"
-            }
-        }
-    }
-}
-
-impl fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mechanism::Nftables => "nftables",
-            Mechanism::Iptables => "iptables",
-            Mechanism::Ipvs => "ipvs",
-        })
     }
 }
 

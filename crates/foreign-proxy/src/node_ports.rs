@@ -221,7 +221,10 @@ pub fn observe_virtual_server_counts(
     let counted = virtual_servers::observe_node_ports_counted(family);
     let counted = counted.map_err(ScanError::VirtualServers)?.into_iter();
     let counts = counted.filter_map(|(server, connections)| {
-        let node_port = (of_number(server.protocol)?, server.address.port());
+        let node_port = (
+            Protocol::from_number(server.protocol)?,
+            server.address.port(),
+        );
         (connections > 0).then_some(((server.address.ip(), node_port), connections))
     });
     Ok(counts.collect())
@@ -269,7 +272,7 @@ pub(crate) fn node_port(rule: &Rule) -> Option<NodePort> {
                 ..
             } => match (loaded, value.as_slice()) {
                 (Some(Loaded::Port), &[high, low]) => port = Some(u16::from_be_bytes([high, low])),
-                (Some(Loaded::Protocol), &[number]) => protocol = of_number(number),
+                (Some(Loaded::Protocol), &[number]) => protocol = Protocol::from_number(number),
                 _ => {}
             },
             // `struct xt_tcp` and `xt_udp` (include/uapi/linux/netfilter): the range of source
@@ -291,15 +294,6 @@ pub(crate) fn node_port(rule: &Rule) -> Option<NodePort> {
 enum Loaded {
     Protocol,
     Port,
-}
-
-fn of_number(number: u8) -> Option<Protocol> {
-    match number {
-        6 => Some(Protocol::Tcp),
-        17 => Some(Protocol::Udp),
-        132 => Some(Protocol::Sctp),
-        _ => None,
-    }
 }
 
 /// Counts the current connections that were redirected from each of `addresses` and a node port for

@@ -5,7 +5,6 @@ use xtables::{AddressMatch, CountedRule, TableName, Tables};
 
 use super::{DestinationMatch, NODE_PORTS, NodePort, NodePortScope, SERVICES, scope};
 use crate::kernel::{ScanError, open_legacy};
-use crate::legacy_chains;
 
 /// Reads the addresses on which rules of `family` accept node ports.
 pub(super) fn observe_rules(family: Family) -> Result<NodePortScope, ScanError> {
@@ -35,7 +34,7 @@ pub(crate) fn observe_chains(
     family: Family,
     is_chosen: impl Fn(&str) -> bool,
 ) -> Result<Vec<CountedRule>, ScanError> {
-    let tables = open_legacy(legacy_chains::of(family)).map_err(ScanError::OpenLegacy)?;
+    let tables = open_legacy(family).map_err(ScanError::OpenLegacy)?;
     match tables {
         Tables::Legacy(tables) => tables
             .observe_counted_rules(TableName::Nat, is_chosen)
