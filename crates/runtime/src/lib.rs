@@ -32,6 +32,7 @@
 //! ```
 
 mod apply_status;
+mod blocking;
 mod client;
 mod connection;
 mod descriptor_limit;
@@ -47,6 +48,7 @@ mod signals;
 mod supervisor;
 
 pub use apply_status::{AppliedStatus, apply_status, without_fields};
+pub use blocking::run_blocking;
 pub use client::{ClientError, ClientSource, open_client};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error_chain::{Chain, chain};

@@ -15,15 +15,13 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use dataplane::ObjectName;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use runtime::{CancellationToken, chain};
+use runtime::{CancellationToken, chain, run_blocking};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
@@ -95,17 +93,12 @@ pub async fn watch(
     let mut checked = SystemTime::now();
     loop {
         let looked = SystemTime::now();
-        let reading = spawn_blocking(move || {
+        let reading = run_blocking(move || {
             let read = state.observe();
             (state, read)
         });
         let read;
-        (state, read) = match reading.await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
-            Err(_) => return Ok(()),
-        };
+        (state, read) = reading.await;
         for delivery in state.settle(read, checked) {
             deliver(&deliveries, delivery).await?;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dataplane::Family;
 use reconciler::{Activity, Report};
-use runtime::{CancellationToken, chain};
+use runtime::{CancellationToken, chain, run_blocking};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -32,7 +32,7 @@ pub(super) async fn keep(
     loop {
         let serves = serves(report.borrow_and_update().as_deref());
         // The kernel waits for all processors when the owner of a table ends.
-        let committing = spawn_blocking(move || match serves {
+        let committing = run_blocking(move || match serves {
             true => commit(kept),
             false => {
                 drop(kept);
@@ -40,12 +40,7 @@ pub(super) async fn keep(
             }
         });
         let refused;
-        (kept, refused) = match committing.await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
-            Err(_) => return,
-        };
+        (kept, refused) = committing.await;
         let was_refused = std::mem::replace(&mut is_refused, refused.is_some());
         if let Some(error) = refused
             && !was_refused

@@ -2,14 +2,12 @@
 
 use std::io;
 use std::num::NonZeroU32;
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crds::profile::forwarding::Conntrack;
-use runtime::{CancellationToken, chain};
+use runtime::{CancellationToken, chain, run_blocking};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
@@ -46,12 +44,7 @@ pub(super) async fn follow<C>(
             let (conntrack, root) = (desired.clone(), sysctls.clone());
             // On a change of the number of buckets, the kernel moves every entry before the write
             // returns.
-            let limits = match spawn_blocking(move || commit(&conntrack, &root)).await {
-                Ok(limits) => limits,
-                Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-                // The runtime is shutting down.
-                Err(_) => return,
-            };
+            let limits = run_blocking(move || commit(&conntrack, &root)).await;
             last = Some(Attempt {
                 desired,
                 retry: (limits != Limits::Set).then(|| now + RETRY),
