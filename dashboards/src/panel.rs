@@ -121,32 +121,53 @@ impl Dashboard {
 // === impl Panel ===
 
 impl Panel {
-    /// Creates a panel with a single query.
-    pub fn new(
-        title: &'static str,
-        shape: Shape,
-        unit: &'static str,
-        query: impl Into<String>,
-        legend: &'static str,
-    ) -> Panel {
+    /// Creates a panel of [`Shape::Lines`] without any query.
+    pub fn lines(title: &'static str, unit: &'static str) -> Panel {
+        Panel::new(title, unit, Shape::Lines)
+    }
+
+    /// Creates a panel of [`Shape::Numbers`] without any query.
+    pub fn numbers(title: &'static str, unit: &'static str) -> Panel {
+        Panel::new(title, unit, Shape::Numbers)
+    }
+
+    /// Creates a panel of [`Shape::Table`] without any query.
+    pub fn table(title: &'static str, unit: &'static str) -> Panel {
+        Panel::new(title, unit, Shape::Table)
+    }
+
+    /// Creates a panel of [`Shape::Heatmap`] without any query.
+    pub fn heatmap(title: &'static str, unit: &'static str) -> Panel {
+        Panel::new(title, unit, Shape::Heatmap)
+    }
+
+    fn new(title: &'static str, unit: &'static str, shape: Shape) -> Panel {
         Panel {
             title,
             help: "",
             shape,
             unit,
-            queries: vec![(query.into(), legend)],
+            queries: Vec::new(),
         }
+    }
+
+    /// Adds a query.
+    pub fn query(mut self, query: impl Into<String>) -> Panel {
+        self.queries.push((query.into(), ""));
+        self
+    }
+
+    /// Sets the legend of the last query.
+    pub fn legend(mut self, legend: &'static str) -> Panel {
+        if let Some((_, last)) = self.queries.last_mut() {
+            *last = legend;
+        }
+        self
     }
 
     /// Sets the help text.
     pub fn help(self, help: &'static str) -> Panel {
         Panel { help, ..self }
-    }
-
-    /// Adds another query.
-    pub fn and(mut self, query: impl Into<String>, legend: &'static str) -> Panel {
-        self.queries.push((query.into(), legend));
-        self
     }
 
     fn render(&self, id: usize, place: &Value) -> Value {
