@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
 use modes::FullAffinityMaps;
-use runtime::{CancellationToken, chain};
+use runtime::{CancellationToken, chain, run_blocking};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -41,23 +40,16 @@ pub(crate) async fn watch(
                 () = changed(&mut view) => continue,
             }
         };
-        let observing = spawn_blocking(move || (kernel.observe(&desired), kernel));
-        match observing.await {
-            Ok((seen, reusable)) => {
-                kernel = reusable;
-                let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
-                match seen {
-                    Ok(full_affinity_maps) => post(&full, full_affinity_maps),
-                    // Keep the last result. One log line is enough.
-                    Err(error) if !was_refused => {
-                        warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
-                    }
-                    Err(_) => {}
-                }
+        let seen;
+        (seen, kernel) = run_blocking(move || (kernel.observe(&desired), kernel)).await;
+        let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
+        match seen {
+            Ok(full_affinity_maps) => post(&full, full_affinity_maps),
+            // Keep the last result. One log line is enough.
+            Err(error) if !was_refused => {
+                warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
             }
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
-            Err(_) => return,
+            Err(_) => {}
         }
         let pause = applied_config
             .borrow_and_update()

@@ -7,9 +7,8 @@ use crds::event;
 use foreign_proxy::virtual_servers::{IdleRemoval, Remaining};
 use foreign_proxy::{Ending, ForeignProxyScan, Found, Scanner, finding};
 use handover::ServingState;
-use runtime::{CancellationToken, chain};
+use runtime::{CancellationToken, chain, run_blocking};
 use tokio::sync::watch::Receiver;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
@@ -43,7 +42,7 @@ pub(crate) async fn watch(
         // This scan may miss changes from here on.
         others.mark_unchanged();
         let is_serving = *serving_state.borrow() == ServingState::Serving;
-        let running = spawn_blocking(move || {
+        let running = run_blocking(move || {
             let mut scan = scanner.observe();
             if is_serving && commit_idle_removal(&scan, &mut removal) == Progress::Complete {
                 scan = scanner.observe();
@@ -51,12 +50,7 @@ pub(crate) async fn watch(
             (scanner, removal, scan)
         });
         let scan;
-        (scanner, removal, scan) = match running.await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
-            Err(_) => return,
-        };
+        (scanner, removal, scan) = running.await;
         if let ForeignProxyScan::Seen(found, _) = &scan {
             if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
                 events.announce(Announcement {

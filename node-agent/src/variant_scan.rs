@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crds::profile::mechanism::Mode;
 use modes::VariantScan;
-use runtime::CancellationToken;
+use runtime::{CancellationToken, run_blocking};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use xtables::VariantDetector;
 
@@ -39,17 +38,12 @@ pub(crate) async fn watch(
         };
         let scan = match mode {
             Some(Mode::Iptables) => {
-                let observing = spawn_blocking(move || {
+                let observing = run_blocking(move || {
                     let seen = VariantScan::observe(&mut variant_detector);
                     (variant_detector, seen)
                 });
                 let seen;
-                (variant_detector, seen) = match observing.await {
-                    Ok(done) => done,
-                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                    // The runtime is shutting down.
-                    Err(_) => return,
-                };
+                (variant_detector, seen) = observing.await;
                 seen
             }
             _ => VariantScan::None,

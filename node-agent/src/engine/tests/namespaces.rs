@@ -38,7 +38,8 @@ fn t372_services_beyond_the_limit_of_their_namespace_are_named_and_served_as_soo
     assert_eq!(story.served(), ["b", "c"]);
     let said = story.engine.view().rejections;
     let named: Vec<_> = said.iter().map(ToString::to_string).collect();
-    let expected = "Service shop/d: spec: not served: this Service and those of namespace shop before";
+    let expected =
+        "Service shop/d: spec: not served: this Service and those of namespace shop before";
     assert!(
         named.iter().any(|line| line.starts_with(expected)),
         "{named:?}"
