@@ -1,13 +1,13 @@
 //! Nodes of the cluster, and the few fields of them that the operator reads.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{placement, starter::NodeMarks};
 use k8s_openapi::{
-    api::core::v1::Taint,
+    api::core::v1::{Node, Taint},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube::{Resource, core::ClusterResourceScope};
+use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Version};
@@ -64,7 +64,8 @@ pub(crate) enum Role {
 }
 
 /// The few fields of a Node that the operator uses. A whole Node lists every image on its disk.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = Node)]
 pub(crate) struct SlimNode {
     /// The name, the UID, the labels and the annotations.
     #[serde(default)]
@@ -124,37 +125,6 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 ];
-
-// === impl SlimNode ===
-
-impl Resource for SlimNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-
-    fn group(_: &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version(_: &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural(_: &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 // === impl NodeRecord ===
 
