@@ -266,7 +266,7 @@ impl Backend for Ipvs {
         self.delivery = Some(delivery);
         self.full_read = Some(LongRead::since(began));
         self.figures = Arc::new(figures);
-        self.draining.hide(self.family, &mut servers);
+        self.draining.hide(&mut servers);
         let rules = Rules {
             // New virtual servers must not get the marks of draining ones.
             allocation: Allocation::after(last),

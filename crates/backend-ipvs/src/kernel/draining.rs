@@ -9,7 +9,7 @@
 //! What is known about them ends with the process. A starting agent finds destinations that its
 //! rules do not have, and they leave again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ pub(super) const REMOVED_AT_ONCE: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     servers: BTreeMap<VirtualServerKey, DrainingServer>,
+    /// By their Service port, if it is known: others may have hundreds of thousands.
+    by_owner: BTreeMap<ServicePortName, BTreeSet<VirtualServerKey>>,
     /// Those of [`Extent::Whole`]. Each rendering asks for them.
     leaving: Leaving,
 }
@@ -61,8 +63,11 @@ impl Draining {
                 .map(|(address, limit)| (address, limit.and_then(|limit| now.checked_add(limit))))
                 .collect();
             // It also leaves where a virtual server of the Service was replaced before.
-            let siblings = self.servers.values_mut();
-            for sibling in siblings.filter(|sibling| owner.is_some() && sibling.owner == owner) {
+            let siblings = owner.as_ref().and_then(|owner| self.by_owner.get(owner));
+            for sibling in siblings.into_iter().flatten() {
+                let Some(sibling) = self.servers.get_mut(sibling) else {
+                    continue;
+                };
                 for (address, deadline) in &deadlines {
                     if let Some(held) = sibling.destinations.get_mut(address) {
                         *held = held.or(*deadline);
@@ -74,6 +79,9 @@ impl Draining {
                 owner,
                 extent: departure.extent,
             });
+            if let Some(owner) = &server.owner {
+                self.by_owner.entry(owner.clone()).or_default().insert(key);
+            }
             server.extent = server.extent.max(departure.extent);
             if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
                 let owner = server.owner.as_ref();
@@ -142,7 +150,17 @@ impl Draining {
         if let Some(number) = number_of(key.mark.value()) {
             self.leaving.remove(number);
         }
-        self.servers.remove(&key).is_some()
+        let removed = self.servers.remove(&key);
+        let owner = removed.as_ref().and_then(|server| server.owner.as_ref());
+        if let Some(owner) = owner
+            && let Some(siblings) = self.by_owner.get_mut(owner)
+        {
+            siblings.remove(&key);
+            if siblings.is_empty() {
+                self.by_owner.remove(owner);
+            }
+        }
+        removed.is_some()
     }
 
     /// Whether `address` was draining; it is not any more.
@@ -153,13 +171,13 @@ impl Draining {
 
     /// Removes from `servers` what is draining. Forgets what another program has removed, or has
     /// given another weight: that is drift.
-    pub(super) fn hide(&mut self, family: Family, servers: &mut BTreeMap<u32, Arc<Server>>) {
+    pub(super) fn hide(&mut self, servers: &mut BTreeMap<u32, Arc<Server>>) {
         let mut gone = Vec::new();
-        self.servers.retain(|key, draining| {
+        for (key, draining) in &mut self.servers {
             let number = number_of(key.mark.value());
             let Some(server) = number.and_then(|number| servers.get_mut(&number)) else {
-                gone.extend(number);
-                return key.family != family;
+                gone.push(*key);
+                continue;
             };
             let held = Arc::make_mut(server);
             draining.destinations.retain(|address, _| {
@@ -174,12 +192,12 @@ impl Draining {
             if let Some(number) = number.filter(|_| is_hidden) {
                 servers.remove(&number);
             }
-            let stays = is_hidden || !draining.destinations.is_empty();
-            gone.extend(number.filter(|_| !stays));
-            stays
-        });
-        for number in gone {
-            self.leaving.remove(number);
+            if !is_hidden && draining.destinations.is_empty() {
+                gone.push(*key);
+            }
+        }
+        for key in gone {
+            self.remove(key);
         }
     }
 

@@ -71,7 +71,7 @@ fn hide(draining: &mut Draining, listed: &[(SocketAddr, u32)]) -> Option<Vec<Soc
         owner: None,
     };
     let mut servers = BTreeMap::from([(NUMBER, Arc::new(server))]);
-    draining.hide(Family::Ipv4, &mut servers);
+    draining.hide(&mut servers);
     let server = servers.get(&NUMBER)?;
     Some(server.destinations.keys().copied().collect())
 }
@@ -100,7 +100,7 @@ fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
     leaves(&mut draining);
     assert_eq!(hide(&mut draining, &[(at(2), 0)]), None);
     assert_eq!(draining.leaving(), &expected);
-    draining.hide(Family::Ipv4, &mut BTreeMap::new());
+    draining.hide(&mut BTreeMap::new());
     assert_eq!(
         draining.leaving(),
         &Leaving::default(),
@@ -233,4 +233,26 @@ fn t298_many_destinations_that_leave_are_removed_over_several_checks() {
     }
     // The last one is the virtual server.
     assert_eq!(operations, [REMOVED_AT_ONCE, REMOVED_AT_ONCE, 2]);
+}
+
+/// Failure story T367: a tenant may have hundreds of thousands of virtual servers that keep their connections,
+/// and each one that left, of any Service, was compared with all of them.
+#[test]
+fn t367_what_leaves_is_not_compared_with_what_leaves_of_others() {
+    let (mut draining, began) = (Draining::default(), Instant::now());
+    let departures = (1..=50_000).map(|number| {
+        let mut owner = owner();
+        owner.service.name = number.to_string().into();
+        Departure {
+            key: VirtualServerKey {
+                family: Family::Ipv4,
+                mark: MARKS.mark(number).expect("a mark"),
+            },
+            owner: Some(owner),
+            ..departure(&[at(5)], Extent::Whole)
+        }
+    });
+    let begun = draining.begin(departures.collect(), began);
+    assert_eq!(begun.len(), 50_000);
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
