@@ -190,7 +190,8 @@ impl<'a> Draft<'a> {
         }
         self.place_plans(before, &mut plans);
         // Services without a mark or table may find some now. One at a time: what is left is for one
-        // of them, and the others need not be planned again.
+        // of them, and the others need not be planned again. None is placed twice: one that gets a mark
+        // and lacks a table was refused it just then, and no other leaves any meanwhile.
         if !self.rules.allocation.take_more_room() {
             return;
         }
@@ -470,3 +471,6 @@ pub(crate) fn mark_key(number: u32) -> Bytes {
     let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
     Bytes::new().with(&mark.to_ne_bytes())
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,7 +36,7 @@ pub(crate) fn table_of(scheduler: &SchedulerName) -> Pages {
 pub(crate) struct Replacement {
     pub(crate) asked: Scheduler,
     pub(crate) used: Scheduler,
-    /// The room that it waits for.
+    /// The room that it waits for: of `asked`, or of one that is nearer to it than `used`.
     pub(crate) growth: Pages,
 }
 

@@ -28,6 +28,16 @@ impl Allocation {
             ..Allocation::after(last)
         }
     }
+
+    /// Whether a virtual server of `namespace` could be replaced that has a table of `mh`.
+    pub(crate) fn has_room_beside(&self, namespace: &str) -> bool {
+        self.admits_beside(&namespace.into(), Pages(8))
+    }
+
+    /// The number that was given out last.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
 }
 
 const BACKEND: fn() -> Ipvs = || Ipvs::detached(Family::Ipv4);
@@ -337,6 +347,46 @@ fn t370_a_scheduler_without_room_for_its_table_replaces_none() {
     assert_eq!(schedulers(&locality.rules, [1, 2, 3]), expected);
     let turns = next(services(&ALL, Scheduler::RoundRobin), &locality);
     assert_eq!(unserved(&turns.rules), [""; 0]);
+}
+
+/// Failure story T379: a Service of a hash got the room that another one left in the same change, and was
+/// changed where it is, with its endpoints in the order in which this node had seen them.
+#[test]
+fn t379_a_hash_gets_another_virtual_server_also_with_room_that_the_same_change_leaves() {
+    let with = |first: &[(&str, u8)], second: &[(&str, u8)], scheduler| {
+        let mut all = services(first, Scheduler::Maglev);
+        let others = services_at("10.0.2.6:80", second, scheduler);
+        for (_, service) in others.services().iter() {
+            all.set(Arc::clone(service));
+        }
+        all
+    };
+    let [a, b] = [("tenant/a", 1), ("tenant/b", 2)];
+    let before = next(with(&[b], &[], Scheduler::Maglev), &with_room([100, 9]));
+    let before = next(with(&[b], &[a], Scheduler::Maglev), &before);
+    assert_eq!(schedulers(&before.rules, [1, 2]), ["rr", "mh"]);
+    let after = next(with(&[a], &[b], Scheduler::RoundRobin), &before);
+    assert_eq!(schedulers(&after.rules, [1, 2]), ["mh", "rr"]);
+    let [old, new] = [&before, &after].map(|held| held.rules.marks(&frontend(1)));
+    assert!(old.is_disjoint(&new), "its order is that of the past");
+    assert_eq!(unserved(&after.rules), [""; 0]);
+}
+
+/// Failure story T380: a Service that had found no room for any table waited for the largest, and got a
+/// smaller one only when the agent was started again.
+#[test]
+fn t380_a_port_without_its_scheduler_gets_a_nearer_one_as_soon_as_there_is_room() {
+    let [a, b] = [("tenant/a", 1), ("tenant/b", 2)];
+    let all = services(&[a, b], Scheduler::Maglev);
+    let before = next(all, &with_room([100, 9]));
+    assert_eq!(schedulers(&before.rules, [1, 2]), ["mh", "rr"]);
+    let mut locality = services(&[a], Scheduler::LocalityLeastConnection);
+    for (_, service) in services(&[b], Scheduler::Maglev).services().iter() {
+        locality.set(Arc::clone(service));
+    }
+    let after = next(locality.clone(), &before);
+    assert_eq!(schedulers(&after.rules, [1, 2]), ["lblc", "sh"]);
+    assert_eq!(unserved(&after.rules), ["tenant/b"]);
 }
 
 /// Failure story T370: two Services exchange their schedulers.

@@ -1,5 +1,6 @@
 //! Which marks owners keep, which they get, and for whose schedulers there is room.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -27,9 +28,13 @@ impl Draft<'_> {
                 self.rules.allocation.keep(owner, number, table);
             }
         }
-        let needs = plans.iter_mut().flat_map(|(_, plan)| &mut plan.needs);
-        for (owner, need) in needs {
-            self.fit(owner, need);
+        // Twice: one may leave room for another one before it. Which of them are hashes must be known
+        // before any is replaced.
+        for _ in 0..2 {
+            let needs = plans.iter_mut().flat_map(|(_, plan)| &mut plan.needs);
+            for (owner, need) in needs {
+                self.fit(owner, need);
+            }
         }
         let known = |owner: &Owner| self.rules.allocation.get(owner);
         let plans = plans.iter().map(|(_, plan)| plan);
@@ -72,18 +77,24 @@ impl Draft<'_> {
         let missing = &self.rules.missing_schedulers;
         let table = |scheduler: Scheduler| table_of(&scheduler_name(scheduler));
         let namespace = &owner.port.service.namespace;
+        let least_refused = Cell::new(None);
         let has_room = |scheduler| {
-            let growth = allocation.growth(owner, table(scheduler));
-            allocation.admits_table(namespace, growth)
+            let table = table(scheduler);
+            let is_admitted = allocation.admits_table(namespace, allocation.growth(owner, table));
+            if !is_admitted {
+                let least = least_refused.get().unwrap_or(table);
+                least_refused.set(Some(least.min(table)));
+            }
+            is_admitted
         };
         let asked = missing.used(need.asked);
         let used = missing.used_of(need.asked, has_room);
         allocation.set_table(owner, table(used));
         need.server = virtual_server(used);
-        (used != asked).then(|| Replacement {
+        least_refused.get().map(|least| Replacement {
             asked,
             used,
-            growth: allocation.growth(owner, table(asked)),
+            growth: allocation.growth(owner, least),
         })
     }
 }
