@@ -296,6 +296,10 @@ impl Kernel {
                 let schedulers = if kernel.is_a_program() { 18 } else { 17 };
                 kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
             }),
+            self.trial("places_clients_of_new_nodes_alike_in_mode_ipvs", |kernel| {
+                // Those of T279 without affinity: with it they take as long again.
+                kernel.expect_named("schedulers_kernel", "::None", 3)
+            }),
             self.trial(
                 "takes_over_from_mode_ipvs_of_kube_proxy_and_back",
                 |kernel| {
