@@ -36,6 +36,8 @@ use crate::table_diff;
 pub struct Change {
     pub(crate) steps: Vec<Step>,
     services: BTreeSet<ServiceKey>,
+    /// The Service port of each virtual server that gets destinations, as far as known.
+    ports: BTreeMap<VirtualServerKey, ServicePortName>,
     drain_limit: Option<Duration>,
     /// The owners of marks once it is committed.
     owners: Elements,
@@ -107,6 +109,8 @@ struct Servers {
     last_departures: Vec<Departure>,
     /// The Services of these virtual servers.
     services: BTreeSet<ServiceKey>,
+    /// The ports of those that get destinations.
+    ports: BTreeMap<VirtualServerKey, ServicePortName>,
 }
 
 pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change {
@@ -148,6 +152,7 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
             .chain(delivery(Place::Last))
             .collect(),
         services: servers.services,
+        ports: servers.ports,
         drain_limit: desired.drain_limit,
         owners: desired.owners(),
     }
@@ -245,6 +250,9 @@ impl Servers {
             }
             let nothing = BTreeMap::new();
             let before = difference.before.map_or(&nothing, |b| &b.destinations);
+            if let Some(port) = &after.owner {
+                servers.ports.insert(key, port.clone());
+            }
             // New destinations are added before old ones stop receiving connections.
             let mut changed = Vec::new();
             for (address, destination) in &after.destinations {
@@ -333,6 +341,7 @@ impl Change {
         Some(halves.map(|steps| Change {
             steps,
             services: self.services.clone(),
+            ports: self.ports.clone(),
             drain_limit: self.drain_limit,
             owners: self.owners.clone(),
         }))
@@ -430,6 +439,11 @@ impl Change {
     /// The owners of marks once it is committed.
     pub(crate) fn owners(&self) -> &Elements {
         &self.owners
+    }
+
+    /// The Service port of each virtual server that gets destinations, as far as known.
+    pub(crate) fn ports(&self) -> &BTreeMap<VirtualServerKey, ServicePortName> {
+        &self.ports
     }
 
     /// The Services whose virtual servers change, as far as known.

@@ -365,6 +365,7 @@ impl Backend for Ipvs {
             self.ending = Leaving::default();
         }
         let owners = change.owners().clone();
+        let ports = change.ports().clone();
         if change.ends() {
             self.owners = owners;
             let _remains = self.commit_ending(&mut connection, Pace::Spread)?;
@@ -400,7 +401,7 @@ impl Backend for Ipvs {
                     failed.map(|e| self.uncommitted(of_table(&e, is_first), e))
                 }
                 Step::Servers(operations) => {
-                    let operations = self.draining.resume(operations);
+                    let operations = self.draining.resume(operations, &ports);
                     let result = connection.servers.commit(&operations).err();
                     result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
                 }

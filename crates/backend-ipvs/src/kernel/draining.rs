@@ -36,7 +36,7 @@ pub(super) const REMOVED_AT_ONCE: usize = 1_000;
 pub(super) struct Draining {
     servers: BTreeMap<VirtualServerKey, DrainingServer>,
     /// By their Service port, if it is known: others may have hundreds of thousands.
-    by_owner: BTreeMap<ServicePortName, BTreeSet<VirtualServerKey>>,
+    by_owner: BTreeMap<ServicePortName, OfOwner>,
     /// Those of [`Extent::Whole`]. Each rendering asks for them.
     leaving: Leaving,
 }
@@ -48,6 +48,14 @@ struct DrainingServer {
     destinations: BTreeMap<SocketAddr, Option<Instant>>,
     owner: Option<ServicePortName>,
     extent: Extent,
+}
+
+/// The virtual servers of one Service port that have draining destinations.
+#[derive(Debug, Default)]
+struct OfOwner {
+    keys: BTreeSet<VirtualServerKey>,
+    /// The endpoints that have left with a deadline, and have not come back.
+    limited: BTreeSet<SocketAddr>,
 }
 
 // === impl Draining ===
@@ -63,16 +71,11 @@ impl Draining {
                 .map(|(address, limit)| (address, limit.and_then(|limit| now.checked_add(limit))))
                 .collect();
             // It also leaves where a virtual server of the Service was replaced before.
-            let siblings = owner.as_ref().and_then(|owner| self.by_owner.get(owner));
-            for sibling in siblings.into_iter().flatten() {
-                let Some(sibling) = self.servers.get_mut(sibling) else {
-                    continue;
-                };
-                for (address, deadline) in &deadlines {
-                    if let Some(held) = sibling.destinations.get_mut(address) {
-                        *held = held.or(*deadline);
-                    }
-                }
+            let limited = deadlines.iter();
+            let limited = limited.filter_map(|(address, deadline)| Some((*address, (*deadline)?)));
+            let limited: Vec<(SocketAddr, Instant)> = limited.collect();
+            for (address, deadline) in &limited {
+                self.set_deadlines(owner.as_ref(), *address, |held| held.or(Some(*deadline)));
             }
             let server = self.servers.entry(key).or_insert_with(|| DrainingServer {
                 destinations: BTreeMap::new(),
@@ -80,7 +83,11 @@ impl Draining {
                 extent: departure.extent,
             });
             if let Some(owner) = &server.owner {
-                self.by_owner.entry(owner.clone()).or_default().insert(key);
+                let of_owner = self.by_owner.entry(owner.clone()).or_default();
+                of_owner.keys.insert(key);
+                of_owner
+                    .limited
+                    .extend(limited.iter().map(|(address, _)| *address));
             }
             server.extent = server.extent.max(departure.extent);
             if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
@@ -100,6 +107,23 @@ impl Draining {
         operations
     }
 
+    /// Sets the deadlines of an endpoint of `owner` at all virtual servers that it leaves.
+    fn set_deadlines(
+        &mut self,
+        owner: Option<&ServicePortName>,
+        address: SocketAddr,
+        deadline: impl Fn(Option<Instant>) -> Option<Instant>,
+    ) {
+        let of_owner = owner.and_then(|owner| self.by_owner.get(owner));
+        for key in of_owner.into_iter().flat_map(|of_owner| &of_owner.keys) {
+            let server = self.servers.get_mut(key);
+            let held = server.and_then(|server| server.destinations.get_mut(&address));
+            if let Some(held) = held {
+                *held = deadline(*held);
+            }
+        }
+    }
+
     /// Whether the deadline of any has passed.
     pub(super) fn has_overdue(&self, now: Instant) -> bool {
         let servers = self.servers.values();
@@ -108,8 +132,13 @@ impl Draining {
     }
 
     /// Returns `operations` as a kernel takes them that holds the draining destinations, too: those
-    /// that come back are there already.
-    pub(super) fn resume(&mut self, operations: Vec<Operation>) -> Vec<Operation> {
+    /// that come back are there already. An endpoint that comes back to one of `ports` keeps its
+    /// connections where a virtual server of that port was replaced, as if it had not left.
+    pub(super) fn resume(
+        &mut self,
+        operations: Vec<Operation>,
+        ports: &BTreeMap<VirtualServerKey, ServicePortName>,
+    ) -> Vec<Operation> {
         let mut taken = Vec::with_capacity(operations.len());
         for operation in operations {
             match operation {
@@ -117,11 +146,22 @@ impl Draining {
                     key,
                     address,
                     destination,
-                } if self.forget(key, address) => taken.push(Operation::SetDestination {
-                    key,
-                    address,
-                    destination,
-                }),
+                } => {
+                    let port = ports.get(&key);
+                    if let Some(of_owner) = port.and_then(|port| self.by_owner.get_mut(port))
+                        && of_owner.limited.remove(&address)
+                    {
+                        self.set_deadlines(port, address, |_| None);
+                    }
+                    taken.push(match self.forget(key, address) {
+                        true => Operation::SetDestination {
+                            key,
+                            address,
+                            destination,
+                        },
+                        false => operation,
+                    });
+                }
                 Operation::AddVirtualServer { key, .. } => {
                     // No rendering gives out such a mark. The kernel would refuse a second one.
                     if self.remove(key) {
@@ -137,9 +177,9 @@ impl Draining {
                     self.forget(key, address);
                     taken.push(operation);
                 }
-                Operation::AddDestination { .. }
-                | Operation::SetVirtualServer { .. }
-                | Operation::SetDestination { .. } => taken.push(operation),
+                Operation::SetVirtualServer { .. } | Operation::SetDestination { .. } => {
+                    taken.push(operation);
+                }
             }
         }
         taken
@@ -153,10 +193,10 @@ impl Draining {
         let removed = self.servers.remove(&key);
         let owner = removed.as_ref().and_then(|server| server.owner.as_ref());
         if let Some(owner) = owner
-            && let Some(siblings) = self.by_owner.get_mut(owner)
+            && let Some(of_owner) = self.by_owner.get_mut(owner)
         {
-            siblings.remove(&key);
-            if siblings.is_empty() {
+            of_owner.keys.remove(&key);
+            if of_owner.keys.is_empty() {
                 self.by_owner.remove(owner);
             }
         }

@@ -1,3 +1,4 @@
+mod returning;
 mod tenants;
 
 use dataplane::compile;

@@ -107,7 +107,10 @@ fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
         "removed by another program"
     );
     leaves(&mut draining);
-    draining.resume(vec![Operation::RemoveVirtualServer { key: key() }]);
+    draining.resume(
+        vec![Operation::RemoveVirtualServer { key: key() }],
+        &BTreeMap::new(),
+    );
     assert_eq!(draining.leaving(), &Leaving::default());
 }
 
@@ -172,12 +175,15 @@ fn a_destination_that_comes_back_is_there_already() {
         address: at(5),
         destination: destination(Weight(1)),
     };
-    let taken = draining.resume(vec![back.clone()]);
+    let taken = draining.resume(vec![back.clone()], &BTreeMap::new());
     assert!(
         matches!(taken[..], [Operation::SetDestination { .. }]),
         "{taken:?}"
     );
-    assert_eq!(draining.resume(vec![back.clone()]), [back]);
+    assert_eq!(
+        draining.resume(vec![back.clone()], &BTreeMap::new()),
+        [back]
+    );
     assert_eq!(draining.end(&found(&[(at(5), 1, 0)]), now + LIMIT), []);
 }
 

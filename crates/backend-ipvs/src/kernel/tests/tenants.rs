@@ -108,9 +108,10 @@ impl Node {
         let desired = self.desired();
         let rules = self.backend.render(&desired, &self.held);
         let change = self.backend.diff(&self.held.rules, &rules);
+        let ports = change.ports().clone();
         for step in change.steps {
             let operations = match step {
-                Step::Servers(operations) => self.backend.draining.resume(operations),
+                Step::Servers(operations) => self.backend.draining.resume(operations, &ports),
                 Step::Departures(departures) => {
                     self.backend.draining.begin(departures, Instant::now())
                 }
