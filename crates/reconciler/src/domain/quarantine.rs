@@ -108,8 +108,8 @@ pub(crate) fn hold_back<'a>(
 /// stays unanswered. Otherwise one refused change would hand the address of a Service to its next
 /// claimant, possibly of another tenant. A Service keeps what `programmed` already gives it.
 ///
-/// The cost is proportional to the difference between `desired` and `admitted` with the claims in it,
-/// however many Services claim the same address.
+/// The cost is proportional to the difference between `desired` and `admitted` with the claims in it. Each
+/// claim that is removed also costs a copy of the others on its frontend.
 pub(crate) fn keep_addresses(
     admitted: &mut Dataplane,
     desired: &Dataplane,
