@@ -54,8 +54,8 @@ struct DrainingServer {
 #[derive(Debug, Default)]
 struct OfOwner {
     keys: BTreeSet<VirtualServerKey>,
-    /// The endpoints that have left with a deadline, and have not come back.
-    limited: BTreeSet<SocketAddr>,
+    /// The endpoints that have left and have not come back, until their deadline.
+    limited: BTreeMap<SocketAddr, Instant>,
 }
 
 // === impl Draining ===
@@ -85,9 +85,7 @@ impl Draining {
             if let Some(owner) = &server.owner {
                 let of_owner = self.by_owner.entry(owner.clone()).or_default();
                 of_owner.keys.insert(key);
-                of_owner
-                    .limited
-                    .extend(limited.iter().map(|(address, _)| *address));
+                of_owner.limited.extend(limited);
             }
             server.extent = server.extent.max(departure.extent);
             if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
@@ -149,7 +147,7 @@ impl Draining {
                 } => {
                     let port = ports.get(&key);
                     if let Some(of_owner) = port.and_then(|port| self.by_owner.get_mut(port))
-                        && of_owner.limited.remove(&address)
+                        && of_owner.limited.remove(&address).is_some()
                     {
                         self.set_deadlines(port, address, |_| None);
                     }
@@ -299,6 +297,9 @@ impl Draining {
                 operations.push(Operation::RemoveVirtualServer { key: *key });
             }
             self.remove(*key);
+        }
+        for of_owner in self.by_owner.values_mut() {
+            of_owner.limited.retain(|_, deadline| now < *deadline);
         }
         operations
     }

@@ -262,3 +262,18 @@ fn t367_what_leaves_is_not_compared_with_what_leaves_of_others() {
     assert_eq!(begun.len(), 50_000);
     assert!(began.elapsed() < Duration::from_secs(10));
 }
+
+/// A connection at a replaced virtual server may last for days, and endpoints come and go meanwhile.
+#[test]
+fn t377_an_endpoint_that_left_is_remembered_until_its_deadline() {
+    let (mut draining, now) = (Draining::default(), Instant::now());
+    let mut lasting = departure(&[at(5)], Extent::Part);
+    lasting.destinations = vec![(at(5), None)];
+    draining.begin(vec![lasting], now);
+    draining.begin(vec![departure(&[at(6), at(7)], Extent::Part)], now);
+    let remembered = |draining: &Draining| draining.by_owner[&owner()].limited.len();
+    draining.end(&found(&[(at(5), 0, 1)]), now);
+    assert_eq!(remembered(&draining), 2);
+    draining.end(&found(&[(at(5), 0, 1)]), now + LIMIT);
+    assert_eq!(remembered(&draining), 0);
+}
