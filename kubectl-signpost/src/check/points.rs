@@ -338,6 +338,16 @@ fn agents(evidence: &Evidence) -> Point {
         .partition(|node| is_left_out(node, &evidence.placements, on.contains(&node.name_any())));
     let names = |nodes: Vec<&Node>| nodes.into_iter().map(ResourceExt::name_any).collect();
     let (left_out, without): (Vec<String>, Vec<String>) = (names(left_out), names(without));
+    if with.is_empty() && without.is_empty() && !left_out.is_empty() {
+        return Point {
+            verdict: Verdict::Fault,
+            text: format!(
+                "the DaemonSet of the agents leaves out every Linux node: {}",
+                first(left_out.iter())
+            ),
+            next: "correct agent.nodeSelector and agent.tolerations of the chart",
+        };
+    }
     if without.is_empty() {
         let nodes = counted(with.len(), "Linux node");
         let left_out = match left_out.is_empty() {

@@ -145,6 +145,12 @@ fn nodes_on_which_no_agent_may_run_are_not_counted() {
     let said = text(&after(&evidence));
     let fine = "ok     an agent is ready on each of 1 Linux node; the DaemonSet leaves out n3\n";
     assert!(said.contains(fine), "{said}");
+    evidence.signpost.clear();
+    let nowhere = json!({"template": {"spec": {"nodeSelector": {"no": "node"}}}});
+    evidence.placements = vec![Placement::parse("signpost-agent".to_owned(), &nowhere)];
+    let said = text(&after(&evidence));
+    let fault = "fault  the DaemonSet of the agents leaves out every Linux node: n1, ";
+    assert!(said.contains(fault), "{said}");
 }
 
 #[test]
