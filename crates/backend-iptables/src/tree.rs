@@ -1,12 +1,12 @@
 //! The tree that selects a packet's frontend: at most sixteen rules at each step, for any number of
-//! frontends.
+//! frontends whose addresses are not chosen against it.
 //!
 //! Its form depends only on its keys: more than sixteen keys branch at the first digit in which
 //! they differ, sixteen or fewer are in one leaf. So one set of keys has exactly one tree,
 //! independent of its history, and copies share what they have in common.
 //!
 //! Where branches would be nested deeper than [`BRANCHES`], a chain also has the rules of the
-//! heaviest child, and of its heaviest child, until the rest fits: some 570 rules at most, as a key
+//! heaviest child, and of its heaviest child, until the rest fits: some 560 rules at most, as a key
 //! has up to 37 digits. A key that is not in the heaviest child has at most as many keys beside it as are in
 //! that child. So at the maximum depth, where all keys are in one chain, there are at most a
 //! thousandth of all.

@@ -218,7 +218,7 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
                      it has synced"
                 )),
             });
-        } else if found.legacy == Legacy::Chains {
+        } else if found.has_chains(Variant::Legacy, family) {
             points.push(observe_rules(desired, family, Variant::Legacy));
         } else if found.legacy == Legacy::Unreadable {
             let text = "kube-proxy may have rules in legacy iptables, which the agent cannot read: \
