@@ -168,6 +168,13 @@ impl ServiceRules {
             ..self
         }
     }
+
+    /// Whether nothing of the Service is served. Each Service that is has frontends at its cluster IPs,
+    /// with or without endpoints.
+    pub fn is_refused(&self) -> bool {
+        let mut frontends = self.frontends.iter();
+        frontends.all(|(_, frontend)| frontend.kind == FrontendKind::LoadBalancerIp)
+    }
 }
 
 // === impl LocalEndpoints ===

@@ -10,8 +10,8 @@ mod trace;
 
 pub use agreement::Agreement;
 pub use explain::{
-    Evidence, Explanation, Kernel, ParseQuestionError, Question, RulesLocation, Unknown, explain,
-    services_at, services_of_mark,
+    Evidence, Explanation, Kernel, ParseQuestionError, Question, RulesLocation, Unknown, asks_for,
+    explain, services_at, services_of_mark,
 };
 pub use query_result::{QueryResult, ServiceState};
 pub use rendering::{RENDERED_VARIANT, render};

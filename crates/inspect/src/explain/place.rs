@@ -8,7 +8,7 @@ use dataplane::{Dataplane, Family, FrontendKey, Port, Protocol, ServiceKey, Targ
 
 use super::answer::{EndpointAnswer, EndpointOf, FrontendAnswer};
 use super::comparison::Comparison;
-use super::{Evidence, Question, count, service};
+use super::{Evidence, Question, count, left_out, service};
 
 /// Returns the Services with a frontend at an address or node port. The cost is proportional to the
 /// cluster.
@@ -64,7 +64,8 @@ pub(super) fn endpoint_of(question: &Question, evidence: &Evidence<'_>) -> Vec<E
         return Vec::new();
     };
     let mut uses = Vec::new();
-    for name in evidence.reported.services.keys() {
+    let services = evidence.reported.services.keys();
+    for name in services.filter(|name| !left_out::is_left_out(name, evidence.dataplane)) {
         for service_port in service::explain_ports(name, evidence) {
             let endpoints = service_port.endpoints.into_iter();
             let meant = endpoints.filter(|endpoint| is_endpoint(endpoint, *address, *port));
@@ -101,7 +102,10 @@ pub(super) fn remarks(
         let services = count(services.len(), "Service");
         remarks.push(format!("{question} is an endpoint of {services}"));
     }
-    if !asked.is_empty() || !uses.is_empty() {
+    let left_out = left_out::remarks(question, evidence);
+    let is_left_out = !left_out.is_empty();
+    remarks.extend(left_out);
+    if !asked.is_empty() || !uses.is_empty() || is_left_out {
         return remarks;
     }
     let dataplane = evidence.dataplane;

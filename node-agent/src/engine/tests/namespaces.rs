@@ -168,3 +168,30 @@ fn t372_services_that_are_evicted_are_handed_over_though_nothing_else_changes() 
     assert!(story.one_service().is_some(), "nothing is handed over");
     assert_eq!(story.served(), [""; 0]);
 }
+
+/// Failure story T382: `explain` of an address or endpoint gets the Services that the limit leaves out.
+#[test]
+fn t382_a_question_about_an_address_finds_who_asks_for_it_beyond_the_limit() {
+    let mut story = Story::by_defaults();
+    story.engine.namespace_limit = NamespaceLimit::new(5);
+    for (name, address) in [("b", "10.96.0.2"), ("c", "10.96.0.3"), ("d", "10.96.0.4")] {
+        story.service(name, address);
+    }
+    story.passes();
+    story.endpoint("d", "10.1.0.4");
+    story.passes();
+    assert_eq!(story.served(), ["b", "c"]);
+    let d = ServiceKey::new("shop", "d");
+    for (place, is_asked) in [
+        ("10.96.0.4", true),
+        ("10.96.0.4:80/tcp", true),
+        ("198.51.100.1:80", true),
+        ("10.1.0.4", true),
+        ("10.96.0.4:81", false),
+        ("10.96.0.3", false),
+        ("node:30080", false),
+    ] {
+        let reported = story.engine.query(&place.parse().expect("a question"));
+        assert_eq!(reported.services.contains_key(&d), is_asked, "{place}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Questions that begin with an address.
 
+use dataplane::ServiceRules;
 use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, till};
@@ -44,6 +45,65 @@ fn an_address_of_one_family_is_reported_without_the_other() {
         both.contains("[fd00:10:0:1::5]:80 on node-1 (here), ready: used"),
         "{both}"
     );
+}
+
+/// Failure story T382.
+#[test]
+fn t382_a_service_that_is_left_out_is_named_wherever_it_is_asked_for() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.12")
+        .external_ip("198.51.100.12")
+        .load_balancer_ip("192.0.2.12")
+        .port("http", 80)
+        .node_port(30012)
+        .port("https", 443)
+        .build();
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("10.0.1.9:8080", "node-1")
+        .build();
+    let mut world = World::new(&[cart(), (service.clone(), endpoints)]);
+    let rules = world.dataplane.services().get(&service.key).cloned();
+    let rules = ServiceRules::clone(&rules.expect("it was compiled"));
+    let rules = rules.refused(
+        "spec",
+        "not served: its namespace takes too much".to_owned(),
+    );
+    world.rejections = rules.rejections.clone();
+    world.dataplane.set(rules.into());
+    for place in [
+        "10.96.0.12",
+        "10.96.0.12:80",
+        "10.96.0.12:443/tcp",
+        "198.51.100.12:80",
+        "192.0.2.12:443",
+        "node:30012",
+        "node:30012/tcp",
+        "192.168.0.1:30012",
+    ] {
+        let text = world.answer(place);
+        let who = format!("Service shop/web asks for {place}, and is not programmed");
+        let why = "spec: not served: its namespace takes too much";
+        assert!(text.contains(&who) && text.contains(why), "{text}");
+        assert!(!text.to_lowercase().contains("no service has"), "{text}");
+    }
+    for endpoint in ["10.0.1.9", "10.0.1.9:8080"] {
+        let text = world.answer(endpoint);
+        let who = format!("{endpoint} is an endpoint of Service shop/web, which is not programmed");
+        assert!(
+            text.contains(&who) && text.contains("spec: not served"),
+            "{text}"
+        );
+    }
+    for other in [
+        "10.96.0.12:81",
+        "node:30013",
+        "198.51.100.12:80/udp",
+        "10.96.0.10:80",
+    ] {
+        let text = world.answer(other);
+        assert!(!text.contains("asks for"), "{text}");
+    }
 }
 
 #[test]
