@@ -41,7 +41,7 @@ pub(crate) fn before_the_installation(stage: &Stage) -> Result<()> {
     ];
     expect(&checked.text, &missing)?;
     let refused = stage.signpost(1, &["status"])?;
-    expect(&refused.errors, &["next: ", "install it first"])
+    expect(&refused.errors, &["next: ", "install Signpost"])
 }
 
 /// With Signpost, in the order in which a new user looks at things.
