@@ -115,7 +115,7 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
         anyhow::bail!("the address is nowhere, and the chart is rendered");
     };
     let said = error.to_string();
-    ensure!(said.contains("apiServer.host is needed"), "{said}");
+    ensure!(said.contains("apiServer.host is required"), "{said}");
     control_plane.apply(ENDPOINTS)?;
     let Err(error) = helm.render(&[""; 0]) else {
         anyhow::bail!("endpoints are taken for an address that stays");
