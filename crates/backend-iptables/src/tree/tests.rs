@@ -228,7 +228,7 @@ proptest! {
         for key in &keys {
             tree.set(*key, Some(entry(1)));
         }
-        let most = (keys.len() >> branches).max(16) + 15 * 12;
+        let most = (keys.len() >> branches).max(16 + 15 * 12);
         for (name, rules) in chains(&tree) {
             prop_assert!(rules.len() <= most, "{} has {} rules", name, rules.len());
         }

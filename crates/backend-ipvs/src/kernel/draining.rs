@@ -266,6 +266,9 @@ impl Draining {
         now: Instant,
     ) -> Vec<Operation> {
         let (mut operations, mut removed) = (Vec::new(), 0);
+        let owners = found.iter();
+        let owners = owners.filter_map(|(key, _)| self.servers.get(key)?.owner.clone());
+        let owners: BTreeSet<ServicePortName> = owners.collect();
         for (key, listed) in found {
             let Some(draining) = self.servers.get_mut(key) else {
                 continue;
@@ -298,8 +301,11 @@ impl Draining {
             }
             self.remove(*key);
         }
-        for of_owner in self.by_owner.values_mut() {
-            of_owner.limited.retain(|_, deadline| now < *deadline);
+        // Those that were asked alone: there may be hundreds of thousands of others.
+        for owner in owners {
+            if let Some(of_owner) = self.by_owner.get_mut(&owner) {
+                of_owner.limited.retain(|_, deadline| now < *deadline);
+            }
         }
         operations
     }
