@@ -2,17 +2,21 @@
 
 use dataplane::{Scheduler, Target, maglev};
 
+use crate::chains::Counter;
+
 /// How many slots `endpoints` have.
 pub(crate) fn count(scheduler: Scheduler, endpoints: usize) -> u32 {
     u32::try_from(scheduler.slots(endpoints)).unwrap_or(u32::MAX)
 }
 
 /// Fills the slots of `desired`, from 0 without a gap. If a hash of the client's address chooses the
-/// slot, the result depends only on `desired`, since every node must compute the same; otherwise as
-/// few slots as possible differ from `before`.
+/// slot, the result depends only on `desired`, since every node must compute the same. So it does
+/// if the frontends of a port share a round-robin counter: with different slots one endpoint could
+/// get two turns and another none. Otherwise as few slots as possible differ from `before`.
 pub(crate) fn fill(scheduler: Scheduler, before: &[Target], desired: &[Target]) -> Vec<Target> {
     match scheduler {
         Scheduler::SourceHash => arrange(&[], desired),
+        Scheduler::RoundRobin if Counter::suits(desired.len()) => arrange(&[], desired),
         Scheduler::Maglev => maglev(desired),
         _ => arrange(before, desired),
     }

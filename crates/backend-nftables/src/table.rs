@@ -33,7 +33,7 @@ pub struct Table {
     /// The Services with a separate affinity map. The kernel stores this only as the numbers of
     /// their frontends.
     pub(crate) affinity_maps: AffinityMaps,
-    /// The frontends with a separate round-robin counter. The kernel stores this only as the
+    /// The Service ports with a separate round-robin counter. The kernel stores this only as the
     /// numbers of their frontends.
     pub(crate) turns: RoundRobinCounters,
     /// The results of [`Table::slots`] for frontends with many slots, by frontend and first slot.

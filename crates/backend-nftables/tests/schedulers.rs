@@ -176,10 +176,10 @@ fn a_source_hash_moves_most_clients_as_the_number_of_endpoints_changes() {
     assert!(moved(&before, &after, |_| true) > 0.4);
 }
 
-/// Failure story T105: two frontends with the same number of endpoints have separate round-robin
+/// Failure story T105: two Services with the same number of endpoints have separate round-robin
 /// counters, and each keeps its counter through a restart.
 #[test]
-fn t105_each_frontend_counts_its_own_turns() {
+fn t105_each_service_counts_its_own_turns() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());
     for (name, address) in [("shop/a", "10.96.0.10"), ("shop/b", "10.96.0.11")] {
@@ -332,4 +332,90 @@ fn t105_no_namespace_takes_all_counters() {
     }
     let rules = render(Family::Ipv4, &dataplane, &restarted);
     assert!(named(&Rendered { dataplane, rules }).is_empty());
+}
+
+/// A Service of namespace `shop` with round robin, these external IPs and these endpoints.
+fn set_with_addresses(dataplane: &mut Dataplane, external_ips: &[u8], endpoints: &[u8]) {
+    let mut service = mk_service("shop/web").cluster_ip("10.96.200.1");
+    for number in external_ips {
+        service = service.external_ip(&format!("198.51.100.{number}"));
+    }
+    let service = service.port("http", 80).scheduler(Scheduler::RoundRobin);
+    let mut slice = mk_endpoints().tcp("http");
+    for number in endpoints {
+        slice = slice.ready(&format!("10.0.2.{number}:80"), "node-2");
+    }
+    let (node, config) = (dataplane.node(), dataplane.config());
+    let rules = compile(&service.build(), &slice.build(), node, config);
+    dataplane.set(rules.into());
+}
+
+/// The lines of `table` that begin with an address of that Service, without the address: its chains
+/// and its slots.
+fn lines_of_addresses(table: &Table) -> BTreeMap<String, Vec<String>> {
+    let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let text = table.to_string();
+    for line in text.lines().map(str::trim) {
+        if let Some((address, rest)) = line.split_once(" . tcp . 80")
+            && (address == "10.96.200.1" || address.starts_with("198.51.100."))
+        {
+            let rest = rest.trim_end_matches(',').to_owned();
+            lines.entry(address.to_owned()).or_default().push(rest);
+        }
+    }
+    lines
+}
+
+/// Failure story T381: a client that uses a Service's addresses in turn reached the same endpoint at
+/// all of them, because each address counted for itself. The addresses have one counter, and the same
+/// endpoint in each slot, whenever they came.
+#[test]
+fn t381_all_addresses_of_a_service_have_one_counter_and_the_same_slots() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node, config);
+    let mut held: Rendered<Table> = Rendered::default();
+    let steps: [(&[u8], &[u8]); 6] = [
+        (&[], &[5, 6, 7]),
+        (&[], &[6, 7]),
+        (&[1], &[6, 7]),
+        (&[1, 2], &[5, 6, 7]),
+        (&[2, 3], &[5, 6, 7, 8]),
+        (&[2, 3], &[5, 8]),
+    ];
+    for (external_ips, endpoints) in steps {
+        set_with_addresses(&mut dataplane, external_ips, endpoints);
+        add_with_turns(&mut dataplane, "shop/other", 11);
+        for known in [held.dataplane.clone(), Dataplane::default()] {
+            let from = Rendered {
+                dataplane: known,
+                rules: held.rules.clone(),
+            };
+            let rules = render(Family::Ipv4, &dataplane, &from);
+            let lines = lines_of_addresses(&rules);
+            assert_eq!(lines.len(), external_ips.len() + 1, "{lines:?}");
+            // `0x…` at the end names the chain: the addresses differ in whether it masquerades
+            // packets of pods, in bits that are not the counter's.
+            let parts = |own: &[String]| {
+                let (chains, slots): (Vec<String>, Vec<String>) =
+                    own.iter().cloned().partition(|line| line.starts_with(" :"));
+                let chains = chains.into_iter();
+                let counters: Vec<String> = chains
+                    .filter_map(|line| Some(line.rsplit_once("0x")?.1[4..].to_owned()))
+                    .collect();
+                (counters, slots)
+            };
+            let all: BTreeSet<_> = lines.values().map(|own| parts(own)).collect();
+            assert_eq!(all.len(), 1, "{lines:#?}");
+            let [(counters, slots)] = &Vec::from_iter(all)[..] else {
+                panic!("one counter")
+            };
+            assert_eq!((counters.len(), slots.len()), (1, endpoints.len()));
+            held.rules = rules;
+        }
+        held.dataplane = dataplane.clone();
+    }
+    // Where an older version gave each address its own, those of one win.
+    let text = held.rules.to_string();
+    let chain = |counter: u16| text.contains(&format!("chain turns-{counter}-lb-2\n"));
+    assert_eq!([1, 2, 3, 4].map(chain), [true, true, false, false]);
 }

@@ -16,7 +16,7 @@ pub enum Scheduler {
     /// Each with the same probability.
     #[default]
     Random,
-    /// In turn, with a counter for each frontend.
+    /// In turn, with a counter for each Service port.
     RoundRobin,
     /// By a hash of the client's address modulo the number of endpoints. A change of the number
     /// moves most clients.

@@ -38,18 +38,27 @@ fn main() -> Result<()> {
         "nftables/t105_each_service_takes_its_own_turns",
         || turns(|script| RealKernel::build(script, backend_nftables::open, nftables_form())),
     )];
+    trials.push(trial(
+        "nftables/t381_all_addresses_of_a_service_take_turns_together",
+        || {
+            let open = backend_nftables::open;
+            turns_of_addresses(|script| RealKernel::build(script, open, nftables_form()))
+        },
+    ));
     for variant in [Variant::NfTables, Variant::Legacy] {
         let lock = Lock {
             path: locks.path().join(variant.to_string()),
             patience: Duration::from_secs(10),
         };
+        let build = move |script: &Script| {
+            let open = || backend_iptables::open(variant, &lock);
+            RealKernel::build(script, open, iptables_form())
+        };
+        let build_first = build.clone();
         let name = format!("{variant}/t105_each_service_takes_its_own_turns");
-        trials.push(trial(&name, move || {
-            turns(|script| {
-                let open = || backend_iptables::open(variant, &lock);
-                RealKernel::build(script, open, iptables_form())
-            })
-        }));
+        trials.push(trial(&name, move || turns(build_first)));
+        let name = format!("{variant}/t381_all_addresses_of_a_service_take_turns_together");
+        trials.push(trial(&name, move || turns_of_addresses(build)));
     }
     for scheduler in ["sourceHash", "maglev"] {
         let name = format!("nftables/t67_t106_clients_are_placed_as_on_every_node::{scheduler}");
@@ -59,7 +68,13 @@ fn main() -> Result<()> {
     let turns_of_ipvs = trial("ipvs/t105_each_service_takes_its_own_turns", || {
         turns(build_ipvs)
     });
-    let mut of_ipvs = vec![turns_of_ipvs.with_ignored_flag(missing.is_some())];
+    let turns_of_addresses = trial(
+        "ipvs/t381_all_addresses_of_a_service_take_turns_together",
+        || turns_of_addresses(build_ipvs),
+    );
+    let mut of_ipvs: Vec<Trial> = [turns_of_ipvs, turns_of_addresses]
+        .map(|trial| trial.with_ignored_flag(missing.is_some()))
+        .into();
     for scheduler in ["sourceHash", "maglev", "dh"] {
         let name =
             format!("ipvs/t67_t106_clients_are_placed_alike_whatever_came_before::{scheduler}");
@@ -137,11 +152,14 @@ fn sections(policy: Policy<'_>) -> String {
 kind: Service
 metadata: {{namespace: shop, name: {name}, annotations: {{signpost.dev/scheduler: {scheduler}}}}}
 spec:
+  type: LoadBalancer
+  externalIPs: [198.51.100.{last}, \"2001:db8:51::{last}\"]
   clusterIP: 10.96.0.{last}
   clusterIPs: [10.96.0.{last}, \"fd00:10:96::{last}\"]
   ipFamilies: [IPv4, IPv6]
   sessionAffinity: {affinity}
   ports: [{{name: tcp, port: 80, protocol: TCP}}, {{name: udp, port: 80, protocol: UDP}}]
+status: {{loadBalancer: {{ingress: [{{ip: 192.0.2.{last}}}, {{ip: \"2001:db8:2::{last}\"}}]}}}}
 "
         );
         for (section, numbers) in [("all", &[5, 6, 7, 8][..]), ("fewer", &[5, 6, 8])] {
@@ -258,6 +276,49 @@ fn turns<B: Backend + Send>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>
                 ensure!(
                     each.len() == 4 && first == second,
                     "{family} {protocol} .{last}: {targets:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Failure story T381. Connections go in turns to the cluster IP, an external IP and a load-balancer
+/// IP of one Service, and to another Service in between: all of the former reach one endpoint after
+/// the other, as if they had gone to one address.
+fn turns_of_addresses<B: Backend + Send>(
+    build: impl FnOnce(&Script) -> Result<RealKernel<B>>,
+) -> Result<()> {
+    let scheduler = "roundRobin";
+    let mut kernel = build(&script("apply a a-all b b-all", scheduler)?)?;
+    for (steps, endpoints) in [
+        ("apply a a-all b b-all", 4),
+        ("apply a a-fewer b b-all", 3),
+        ("apply a a-all b b-all", 4),
+    ] {
+        tell(&mut kernel, steps, scheduler)?;
+        for family in Family::ALL {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                let addresses = [
+                    address_plan::cluster_ip(10, family),
+                    address_plan::external_ip(10, family),
+                    address_plan::load_balancer_ip(10, family),
+                ];
+                let mut targets = Vec::new();
+                for (client, destination) in (2..).zip(addresses.repeat(endpoints)) {
+                    let packet = Packet {
+                        destination,
+                        ..packet(family, protocol, client, 10)
+                    };
+                    targets.extend(connect(&mut kernel, &packet, 1)?);
+                    connect(&mut kernel, &self::packet(family, protocol, client, 11), 1)?;
+                }
+                let mut rounds = targets.chunks(endpoints);
+                let first = rounds.next().unwrap_or_default();
+                let each: BTreeSet<_> = first.iter().collect();
+                ensure!(
+                    each.len() == endpoints && rounds.all(|round| round == first),
+                    "{family} {protocol}: {targets:?}"
                 );
             }
         }

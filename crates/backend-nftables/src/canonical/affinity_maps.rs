@@ -80,8 +80,12 @@ impl Order {
                 }
             }
         }
-        let holders: BTreeMap<_, _> = table.counters(family).collect();
-        let counters = holders.into_values().zip(1..).collect();
+        let users: BTreeMap<_, _> = table.counters(family).collect();
+        let mut counters = BTreeMap::new();
+        for number in users.into_values() {
+            let next = u16::try_from(counters.len() + 1).unwrap_or(u16::MAX);
+            counters.entry(number).or_insert(next);
+        }
         Order {
             numbers,
             used,

@@ -53,13 +53,13 @@ pub(crate) enum SlotChoice {
     Source,
 }
 
-/// Where a round-robin count is kept. The kernel keeps it in a rule, so a frontend with a separate
-/// counter needs separate chains.
+/// Where a round-robin count is kept. The kernel keeps it in a rule, so a Service port with a
+/// separate counter needs separate chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Counter {
-    /// In a chain shared by all frontends with the same number of endpoints.
+    /// In a chain shared by all other frontends with the same number of endpoints.
     Shared,
-    /// In chains for one frontend, by number: 1 to [`Counter::OWN`].
+    /// In chains for the frontends of one Service port, by number: 1 to [`Counter::OWN`].
     Own(u16),
 }
 
@@ -289,10 +289,15 @@ impl fmt::Display for SlotChoice {
 // === impl Counter ===
 
 impl Counter {
-    /// How many frontends of a family may have a separate counter.
+    /// How many Service ports of a family may have a separate counter.
     pub(crate) const OWN: u16 = (1 << 9) - 1;
-    /// How many endpoints such a frontend may have.
+    /// How many endpoints such a port may have.
     pub(crate) const MOST_ENDPOINTS: u32 = (1 << 10) - 1;
+
+    /// Whether a port with this many endpoints may have one.
+    pub(crate) fn suits(endpoints: usize) -> bool {
+        u32::try_from(endpoints).is_ok_and(|endpoints| endpoints <= Counter::MOST_ENDPOINTS)
+    }
 
     /// The separate counter of this number; `None` if the number is out of range.
     pub(crate) fn own(number: u16) -> Option<Counter> {

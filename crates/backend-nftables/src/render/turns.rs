@@ -1,6 +1,7 @@
-//! Assigns separate round-robin counters to frontends.
+//! Assigns separate round-robin counters to the ports of Services.
 //!
-//! A frontend keeps its counter as long as it uses round robin, also through restarts: the chains
+//! All frontends of a port have the same counter, so that its addresses take turns together. A port
+//! keeps its counter as long as a frontend of it uses round robin, also through restarts: the chains
 //! that its elements lead to identify the counter. There are few, and a namespace gets no more than
 //! it leaves for others, so that no tenant takes them all.
 
@@ -8,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use backend::UnsupportedField;
-use dataplane::{Dataplane, Family, Frontend, FrontendKey, PersistentMap, Scheduler, ServiceKey};
+use dataplane::{
+    Dataplane, Family, Frontend, FrontendKey, PersistentMap, Scheduler, ServiceKey, ServicePortName,
+};
 
 use crate::chains::{ChainId, Counter, SlotChoice};
 use crate::layout::{self, Keyed};
@@ -18,10 +21,12 @@ use crate::table::Table;
 /// rejections are to be read, too.
 const NAMED: usize = 8;
 
-/// The frontends of one family that have a separate counter.
+/// The Service ports of one family that have a separate counter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RoundRobinCounters {
-    own: Arc<BTreeMap<FrontendKey, OwnCounter>>,
+    own: Arc<BTreeMap<ServicePortName, OwnCounter>>,
+    /// The frontends that use these counters.
+    users: PersistentMap<FrontendKey, ServicePortName>,
     /// The frontends that were read with the shared counter. They keep it in the same render: a start
     /// writes nothing if nothing differs, and a part of the Services does not show how many counters
     /// are left.
@@ -33,18 +38,18 @@ pub(crate) struct RoundRobinCounters {
 #[derive(Debug, Clone)]
 struct OwnCounter {
     number: u16,
-    /// The namespace of the frontend's Service.
-    namespace: Arc<str>,
+    /// How many frontends of the port use it.
+    users: usize,
 }
 
 impl RoundRobinCounters {
     /// Reads the counters that the elements in `rules` lead to, for frontends that still use round
     /// robin. The cost is proportional to all frontends.
     pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> RoundRobinCounters {
-        let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
-        let mut shared = BTreeSet::new();
+        let mut counters = RoundRobinCounters::default();
+        let (mut taken, mut shared) = (BTreeSet::new(), BTreeSet::new());
         for (key, counter) in rules.turns_of(family) {
-            let Counter::Own(counter) = counter else {
+            let Counter::Own(number) = counter else {
                 shared.insert(key);
                 continue;
             };
@@ -52,21 +57,20 @@ impl RoundRobinCounters {
                 continue;
             };
             let (_, frontend) = claims.winner();
+            let port = &frontend.service_port;
             let takes_turns = frontend.scheduler == Scheduler::RoundRobin;
-            // Two frontends share a counter only if the rules were damaged.
-            if takes_turns && !held.contains_key(&key) && taken.insert(counter) {
-                held.insert(key, OwnCounter::of(counter, frontend));
+            // Two ports share a counter only if the rules were damaged. Frontends of one port have
+            // different ones if another version wrote them; then the first one counts for all.
+            if takes_turns && (counters.own.contains_key(port) || taken.insert(number)) {
+                counters.join(&key, port, number);
             }
         }
-        RoundRobinCounters {
-            own: Arc::new(held),
-            shared: Arc::new(shared),
-            without_room: PersistentMap::new(),
-        }
+        counters.shared = Arc::new(shared);
+        counters
     }
 
-    /// Returns the counter of the frontend at `key`: the one it has, or a free one. A frontend that
-    /// does not use round robin releases its counter.
+    /// Returns the counter of the frontend at `key`: that of its port, or a free one. A frontend that
+    /// does not use round robin, or belongs to another port now, releases its counter.
     pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
         let frontend = frontend.filter(|frontend| frontend.scheduler == Scheduler::RoundRobin);
         let counter = self.counter_of(key, frontend);
@@ -84,15 +88,46 @@ impl RoundRobinCounters {
     }
 
     fn counter_of(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
-        match (frontend, self.own.get(key)) {
-            (Some(_), Some(held)) => Counter::Own(held.number),
-            (Some(_), None) if self.shared.contains(key) => Counter::Shared,
-            (Some(frontend), None) => self.take(key, frontend),
-            (None, held) => {
-                if held.is_some() {
-                    Arc::make_mut(&mut self.own).remove(key);
-                }
-                Counter::Shared
+        let port = frontend.map(|frontend| &frontend.service_port);
+        if self.users.get(key) != port {
+            self.release(key);
+        }
+        let Some(port) = port else {
+            return Counter::Shared;
+        };
+        let number = match self.own.get(port) {
+            Some(own) => Some(own.number),
+            None if self.shared.contains(key) => None,
+            None => self.free_number(&port.service.namespace),
+        };
+        match number {
+            Some(number) => {
+                self.join(key, port, number);
+                Counter::Own(number)
+            }
+            None => Counter::Shared,
+        }
+    }
+
+    /// Makes the frontend at `key` use the counter of `port`, which is `number` if it has none yet.
+    fn join(&mut self, key: &FrontendKey, port: &ServicePortName, number: u16) {
+        if self.users.get(key).is_none() {
+            self.users.insert(*key, port.clone());
+            let own = Arc::make_mut(&mut self.own);
+            let none = OwnCounter { number, users: 0 };
+            own.entry(port.clone()).or_insert(none).users += 1;
+        }
+    }
+
+    fn release(&mut self, key: &FrontendKey) {
+        let Some(port) = self.users.remove(key) else {
+            return;
+        };
+        let own = Arc::make_mut(&mut self.own);
+        if let Some(counter) = own.get_mut(&port) {
+            counter.users -= 1;
+            if counter.users == 0 {
+                own.remove(&port);
             }
         }
     }
@@ -131,45 +166,23 @@ impl RoundRobinCounters {
         named
     }
 
-    fn take(&mut self, key: &FrontendKey, frontend: &Frontend) -> Counter {
-        let namespace = &frontend.service_port.service.namespace;
-        let held = self
-            .own
-            .values()
-            .filter(|held| held.namespace == *namespace);
+    /// A number for a port of this namespace; `None` if it has as many as it leaves for others.
+    fn free_number(&self, namespace: &str) -> Option<u16> {
+        let held = self.own.keys();
+        let held = held.filter(|port| *port.service.namespace == *namespace);
         let left = usize::from(Counter::OWN).saturating_sub(self.own.len());
         if held.count() >= left {
-            return Counter::Shared;
+            return None;
         }
-        let taken: BTreeSet<u16> = self.own.values().map(|held| held.number).collect();
-        let free = (1..=Counter::OWN).find(|number| !taken.contains(number));
-        match free.and_then(|number| Some((number, Counter::own(number)?))) {
-            Some((number, counter)) => {
-                let own = OwnCounter::of(number, frontend);
-                Arc::make_mut(&mut self.own).insert(*key, own);
-                counter
-            }
-            None => Counter::Shared,
-        }
+        let taken: BTreeSet<u16> = self.own.values().map(|own| own.number).collect();
+        (1..=Counter::OWN).find(|number| !taken.contains(number))
     }
 }
 
 /// Whether a frontend with this many endpoints takes turns together with others.
 fn is_shared(counter: Counter, endpoints: usize) -> bool {
-    let has_own = matches!(counter, Counter::Own(_))
-        && u32::try_from(endpoints).is_ok_and(|endpoints| endpoints <= Counter::MOST_ENDPOINTS);
+    let has_own = matches!(counter, Counter::Own(_)) && Counter::suits(endpoints);
     endpoints > 1 && !has_own
-}
-
-// === impl OwnCounter ===
-
-impl OwnCounter {
-    fn of(number: u16, frontend: &Frontend) -> OwnCounter {
-        OwnCounter {
-            number,
-            namespace: Arc::clone(&frontend.service_port.service.namespace),
-        }
-    }
 }
 
 impl Table {
