@@ -38,7 +38,6 @@ pub struct Change {
     services: BTreeSet<ServiceKey>,
     /// The Service port of each virtual server that gets destinations, as far as known.
     ports: BTreeMap<VirtualServerKey, ServicePortName>,
-    drain_limit: Option<Duration>,
     /// The owners of marks once it is committed.
     owners: Elements,
 }
@@ -153,7 +152,6 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
             .collect(),
         services: servers.services,
         ports: servers.ports,
-        drain_limit: desired.drain_limit,
         owners: desired.owners(),
     }
 }
@@ -342,7 +340,6 @@ impl Change {
             steps,
             services: self.services.clone(),
             ports: self.ports.clone(),
-            drain_limit: self.drain_limit,
             owners: self.owners.clone(),
         }))
     }
@@ -429,11 +426,6 @@ impl Change {
             Operation::AddDestination { address, .. } => Some(address.ip()),
             _ => None,
         })
-    }
-
-    /// How long connections to endpoints that have left may last.
-    pub(crate) fn drain_limit(&self) -> Option<Duration> {
-        self.drain_limit
     }
 
     /// The owners of marks once it is committed.

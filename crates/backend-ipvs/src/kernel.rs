@@ -361,7 +361,7 @@ impl Backend for Ipvs {
         }
         let returns = self.holding == Holding::Ending && change.begins();
         if returns {
-            self.drain_all(&mut connection, change.drain_limit())?;
+            self.drain_all(&mut connection)?;
             self.ending = Leaving::default();
         }
         let owners = change.owners().clone();

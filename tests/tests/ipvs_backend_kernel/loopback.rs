@@ -27,7 +27,7 @@ pub(super) fn serves_the_node_alone() -> Result<()> {
     let mut stage = Stage::build()?;
     let listening = Family::ALL.map(loopback);
     let _server = start_server(stage.node()?, ON_LOOPBACK, &listening)?;
-    let desired = service(&listening.map(|at| vec![at]), Affinity::None);
+    let desired = service(&listening.map(|at| vec![at]), Affinity::None, None);
     stage.program(&desired)?;
     expect_for_the_node_alone(&stage).context("mode ipvs")?;
     for (backend, held) in &mut stage.backends {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
 use backend_ipvs::{Ipvs, Rules, Step};
-use dataplane::{Dataplane, Family, Mechanism, compile};
+use dataplane::{Config, Dataplane, Family, Mechanism, compile};
 use netlink::nf_tables::Operation;
 use testkit::address_plan as addresses;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -37,6 +37,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Stage {
     _servers: Vec<Server>,
     pub(crate) backends: Vec<(Ipvs, Rendered<Rules>)>,
+    /// How long connections to endpoints that leave last; `None` until they end.
+    pub(crate) drains_for: Option<Duration>,
     ports: SourcePorts,
     topology: Topology,
 }
@@ -89,6 +91,7 @@ impl Stage {
         let backends = topology.node(1)?.enter(open)??;
         Ok(Stage {
             _servers: servers,
+            drains_for: None,
             backends: backends.map(|one| (one, Rendered::default())).into(),
             ports: SourcePorts::default(),
             topology,
@@ -101,7 +104,7 @@ impl Stage {
             let pods = pods.iter();
             pods.map(|pod| endpoint(*pod, family)).collect()
         };
-        self.program(&service(&Family::ALL.map(at), affinity))
+        self.program(&service(&Family::ALL.map(at), affinity, self.drains_for))
     }
 
     /// Programs a node with these Services.
@@ -211,10 +214,17 @@ fn endpoint(pod: u8, family: Family) -> SocketAddr {
     SocketAddr::new(addresses::pod_address(1, pod, family), 8080)
 }
 
-/// The Service `shop/web` over TCP and UDP with these endpoints of each family.
-pub(crate) fn service(endpoints: &[Vec<SocketAddr>; 2], affinity: Affinity) -> Dataplane {
+/// The Service `shop/web` over TCP and UDP with these endpoints of each family. The connections of
+/// those that leave last for `drains_for`.
+pub(crate) fn service(
+    endpoints: &[Vec<SocketAddr>; 2],
+    affinity: Affinity,
+    drains_for: Option<Duration>,
+) -> Dataplane {
     let node = mk_node(1).build();
-    let config = mk_config().mechanism(Mechanism::Ipvs).build();
+    let mut config = Config::clone(&mk_config().mechanism(Mechanism::Ipvs).build());
+    config.ipvs_timeouts.drain = drains_for;
+    let config = Arc::new(config);
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     let service = mk_service("shop/web").port("tcp", PORT);
     let mut service = service.node_port(NODE_PORT).udp("udp", PORT);

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use backend::{CommitError, Effect};
 use dataplane::{Family, ServicePortName};
@@ -327,12 +327,9 @@ impl Ipvs {
     }
 
     /// Lets every virtual server in the kernel leave: the mode returns while connections of its
-    /// previous time remain.
-    pub(super) fn drain_all(
-        &mut self,
-        connection: &mut Connection,
-        limit: Option<Duration>,
-    ) -> Result<(), CommitError> {
+    /// previous time remain. They have no deadline: which Services they belong to is not known any
+    /// more, and most endpoints have not left theirs.
+    pub(super) fn drain_all(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
         let found = connection.observe_servers(self.family);
         let (found, _) =
             found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::None), e))?;
@@ -343,7 +340,7 @@ impl Ipvs {
                     mark: MARKS.mark(number)?,
                 },
                 owner: None,
-                destinations: server.destinations.keys().map(|at| (*at, limit)).collect(),
+                destinations: server.destinations.keys().map(|at| (*at, None)).collect(),
                 extent: Extent::Whole,
                 table: table_of(&server.server.scheduler),
             })

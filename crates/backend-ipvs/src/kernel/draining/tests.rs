@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use netlink::ipvs::{Connections, SchedulerName, VirtualServer, VirtualServerFlags};
 
 use dataplane::{Protocol, ServiceKey};
