@@ -29,7 +29,7 @@ pub enum Kind {
 
 /// Which of the two a connection to the common port reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Winner {
+pub enum PortRecipient {
     /// The Service.
     Service,
     /// The Pod.
@@ -86,7 +86,7 @@ impl Change {
         let after = self.after(kind);
         let before = match self.own_rules {
             // Signpost's rules, which give a Service precedence, do so beside kube-proxy's, too.
-            OwnRules::Present if after != Winner::Pod => after,
+            OwnRules::Present if after != PortRecipient::Pod => after,
             OwnRules::Present | OwnRules::Absent => self.before(kind),
         };
         before != after
@@ -95,7 +95,7 @@ impl Change {
     /// Whether it is certain which one answers before and after.
     #[must_use]
     pub fn is_certain(self, kind: Kind) -> bool {
-        self.before(kind) != Winner::Latest && self.after(kind) != Winner::Latest
+        self.before(kind) != PortRecipient::Latest && self.after(kind) != PortRecipient::Latest
     }
 
     /// By kube-proxy's rules: modes iptables and ipvs put them before all others of their table, and mode
@@ -103,22 +103,24 @@ impl Change {
     /// accepts packets to external and load-balancer IPs, from every source, which ends that table for
     /// them; it does not accept those to node ports (`externalIPRules` and `acceptIPVSTraffic` in
     /// pkg/proxy/ipvs/proxier.go).
-    fn before(self, kind: Kind) -> Winner {
+    fn before(self, kind: Kind) -> PortRecipient {
         match (self.from.mode, self.from.tables, kind) {
-            (Mode::Nftables, ..) | (Mode::Iptables, Tables::Separate, _) => Winner::Latest,
-            (Mode::Ipvs, Tables::Separate, _) | (Mode::Ipvs, _, Kind::NodePort) => Winner::Pod,
-            (Mode::Iptables | Mode::Ipvs, Tables::Shared, _) => Winner::Service,
+            (Mode::Nftables, ..) | (Mode::Iptables, Tables::Separate, _) => PortRecipient::Latest,
+            (Mode::Ipvs, Tables::Separate, _) | (Mode::Ipvs, _, Kind::NodePort) => {
+                PortRecipient::Pod
+            }
+            (Mode::Iptables | Mode::Ipvs, Tables::Shared, _) => PortRecipient::Service,
         }
     }
 
     /// By Signpost's rules, without kube-proxy's.
-    fn after(self, kind: Kind) -> Winner {
+    fn after(self, kind: Kind) -> PortRecipient {
         match (self.to.mode, kind) {
-            (Mode::Ipvs, Kind::LoadBalancerWithRanges) => Winner::Pod,
+            (Mode::Ipvs, Kind::LoadBalancerWithRanges) => PortRecipient::Pod,
             // Refused by Signpost, and reported.
-            (_, Kind::External) => Winner::Pod,
-            (Mode::Iptables, _) if self.to.tables == Tables::Separate => Winner::Latest,
-            (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => Winner::Service,
+            (_, Kind::External) => PortRecipient::Pod,
+            (Mode::Iptables, _) if self.to.tables == Tables::Separate => PortRecipient::Latest,
+            (Mode::Nftables | Mode::Iptables | Mode::Ipvs, _) => PortRecipient::Service,
         }
     }
 
@@ -179,14 +181,14 @@ impl Kind {
     }
 }
 
-// === impl Winner ===
+// === impl PortRecipient ===
 
-impl Winner {
+impl PortRecipient {
     fn in_words(self) -> &'static str {
         match self {
-            Winner::Service => "the Service answers",
-            Winner::Pod => "the Pod answers",
-            Winner::Latest => "the program that attached its rules last decides",
+            PortRecipient::Service => "the Service answers",
+            PortRecipient::Pod => "the Pod answers",
+            PortRecipient::Latest => "the program that attached its rules last decides",
         }
     }
 }

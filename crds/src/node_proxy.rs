@@ -210,7 +210,7 @@ pub struct Counts {
     pub services: u32,
     /// Endpoints, each counted once for every Service port it serves.
     pub endpoints: u32,
-    /// Their number in the kernel: set and map elements, rules, or virtual and real servers.
+    /// Set and map elements, rules, or virtual and real servers in the kernel.
     pub elements: u32,
 }
 

@@ -34,12 +34,12 @@ pub struct Starters<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct KubeProxyDaemonSet {
     placement: Placement,
-    reversion: Reversion,
+    reversion: RestoreRisk,
 }
 
 /// What becomes of a change of the DaemonSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reversion {
+enum RestoreRisk {
     /// An add-on manager reverts it (`cluster/addons/addon-manager` in Kubernetes).
     AddOnManager,
     /// Nothing in the DaemonSet says that it is reverted.
@@ -167,7 +167,7 @@ impl<'a> Starters<'a> {
                 "a kube-proxy configuration with `enabled: false` (`az aks update --kube-proxy-config`, a preview feature) \
                  removes it; without that AKS reverts a patch: stay with kube-proxy"
             }
-            (_, Some(set)) if set.reversion == Reversion::AddOnManager => {
+            (_, Some(set)) if set.reversion == RestoreRisk::AddOnManager => {
                 "take kube-proxy out of the add-ons of the cluster, then delete DaemonSet kube-system/kube-proxy"
             }
             (_, Some(_)) => STOP_KUBE_PROXY,
@@ -208,7 +208,7 @@ impl<'a> Starters<'a> {
             Some(
                 "DaemonSet kube-system/kube-proxy selects the node, and starts kube-proxy on it again",
             )
-        } else if set.reversion == Reversion::AddOnManager {
+        } else if set.reversion == RestoreRisk::AddOnManager {
             Some(
                 "an add-on manager keeps DaemonSet kube-system/kube-proxy as it was, and starts kube-proxy again",
             )
@@ -286,8 +286,8 @@ impl KubeProxyDaemonSet {
         Some(Self {
             placement: Placement::parse(KUBE_PROXY.to_owned(), spec),
             reversion: match mode {
-                Some(mode) if mode == value => Reversion::AddOnManager,
-                _ => Reversion::Unknown,
+                Some(mode) if mode == value => RestoreRisk::AddOnManager,
+                _ => RestoreRisk::Unknown,
             },
         })
     }

@@ -26,7 +26,7 @@ const OTHERS: [&str; 20] = [
     "NodeProxy",
     "ProxyProfile",
     "ResourceQuota",
-    "RulesOverwritten",
+    "RulesDrifted",
     "ServiceAccountTokenPodNodeInfo",
     "SignpostAgentDown",
     "ToBeDeletedByClusterAutoscaler",

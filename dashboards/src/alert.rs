@@ -120,7 +120,7 @@ fn of_nodes() -> [Alert; 6] {
             summary: "{{ $labels.node }} has had no answer from the API server for {{ $value | humanizeDuration }}: it may send traffic to endpoints that are gone.",
         },
         Alert {
-            name: "SignpostRulesOverwritten",
+            name: "SignpostRulesDrifted",
             measured: "sum by (node, instance) (increase(signpost_drift_total[1h]))".to_owned(),
             when: " > 3",
             lasts: "0m",
@@ -133,7 +133,7 @@ fn of_nodes() -> [Alert; 6] {
             when: " > 0",
             lasts: "15m",
             severity: Severity::Info,
-            summary: "{{ $labels.node }} does not serve {{ $value | humanize }} objects, or parts of them, as they ask.",
+            summary: "{{ $labels.node }} rejects {{ $value | humanize }} objects or fields: status.rejections of its NodeProxy names them.",
         },
     ]
 }
@@ -227,7 +227,7 @@ fn of_operator() -> [Alert; 4] {
             when: " > 5",
             lasts: "10m",
             severity: Severity::Warning,
-            summary: "The operator fails to write: {{ $labels.action }}.",
+            summary: "Writes of the operator to the API server fail (action {{ $labels.action }}).",
         },
     ]
 }

@@ -111,7 +111,7 @@ fn trouble() -> Row {
             Panel::lines("Connections that conntrack lost", "ops")
                 .query("topk(10, sum by (node) (rate(signpost_conntrack_drop_total[$__rate_interval]) + rate(signpost_conntrack_insert_failed_total[$__rate_interval])))")
                 .legend("{{node}}"),
-            Panel::lines("Time since the source last answered", "s")
+            Panel::lines("Time since the API server last answered", "s")
                 .query("topk(10, max by (node) (signpost_source_stale_seconds))")
                 .legend("{{node}}"),
             Panel::lines("Objects rejected or not supported", "short")
@@ -135,7 +135,7 @@ fn operator() -> Row {
             Panel::lines("Writes of the operator", "ops")
                 .query("sum by (action, result) (rate(signpost_operator_writes_total[$__rate_interval]))")
                 .legend("{{action}} {{result}}"),
-            Panel::lines("Duration of a look at the fleet, p99", "s")
+            Panel::lines("Duration of an operator sync, p99", "s")
                 .query("histogram_quantile(0.99, sum by (le) (rate(signpost_operator_sync_duration_seconds_bucket[$__rate_interval])))")
                 .legend("p99"),
             Panel::lines("Requests to the API server", "reqps")

@@ -98,7 +98,7 @@ fn trouble() -> Row {
                 .legend("entries")
                 .query(r#"max(signpost_conntrack_limit{node="$node"})"#)
                 .legend("limit"),
-            Panel::lines("What conntrack lost", "ops")
+            Panel::lines("Packets and connections lost in conntrack", "ops")
                 .query(r#"sum(rate(signpost_conntrack_insert_failed_total{node="$node"}[$__rate_interval]))"#)
                 .legend("insert failed")
                 .query(r#"sum(rate(signpost_conntrack_drop_total{node="$node"}[$__rate_interval]))"#)
@@ -110,7 +110,7 @@ fn trouble() -> Row {
                 .legend("rejections")
                 .query(r#"max(signpost_affinity_exhausted_services{node="$node"})"#)
                 .legend("affinity exhausted"),
-            Panel::lines("Time since the source last answered", "s")
+            Panel::lines("Time since the API server last answered", "s")
                 .query(r#"max(signpost_source_stale_seconds{node="$node"})"#),
         ],
     }

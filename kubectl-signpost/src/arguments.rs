@@ -97,10 +97,10 @@ pub enum Command {
     /// Print a script that completes commands and flags in a shell.
     ///
     /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost. For kubectl
-    /// signpost, write the output of kubectl-signpost completion kubectl to kubectl_complete-signpost in a folder of PATH, and make it
+    /// signpost, write the output of kubectl-signpost completion kubectl to kubectl_complete-signpost in a directory of PATH, and make it
     /// executable.
     Completion(CompletionOptions),
-    /// Write manual pages of this program and of each of its commands into a folder.
+    /// Write manual pages of this program and of each of its commands into a directory.
     ///
     /// kubectl-signpost man ~/.local/share/man/man1, and then man kubectl-signpost-rollout-undo.
     Man(ManOptions),

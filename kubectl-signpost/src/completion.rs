@@ -12,7 +12,7 @@ use crate::{PROGRAM, SHORT_NAME};
 const BOTH_IN_BASH: &str = "complete -F _signpost -o bashdefault -o default kubectl-signpost\n";
 /// The same for the short name in fish, where one command can be completed as another.
 const BOTH_IN_FISH: &str = "complete --command signpost --wraps kubectl-signpost\n";
-/// The same in zsh: the first line counts where the script is a file of a folder in `fpath`, the last
+/// The same in zsh: the first line counts where the script is a file of a directory in `fpath`, the last
 /// one where it is sourced.
 const BOTH_IN_ZSH: [(&str, &str); 2] = [
     (
@@ -30,7 +30,7 @@ const BOTH_IN_ZSH: [(&str, &str); 2] = [
 /// 4 excludes names of files, 0 offers them (`cobra/completions.go`). Words in brackets are no
 /// words but the names of values.
 const FOR_KUBECTL: &str = r#"#!/usr/bin/env bash
-# Save as kubectl_complete-signpost in a folder of PATH, executable: kubectl then completes `kubectl signpost`.
+# Save as kubectl_complete-signpost in a directory of PATH, executable: kubectl then completes `kubectl signpost`.
 source <(kubectl-signpost completion bash)
 COMP_WORDS=(kubectl-signpost "$@")
 COMP_CWORD=$#

@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn a_file_of_kube_proxy_is_named_with_what_makes_a_profile_of_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("kube-proxy.yaml");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("kube-proxy.yaml");
         let next = |text: &str| {
             fs::write(&path, text).expect("a file");
             let error = parse_profile(&path).expect_err("it is no profile");

@@ -8,15 +8,15 @@ use crate::arguments::{Arguments, ManOptions};
 use crate::ending::Ending;
 use crate::print;
 
-/// Writes a page for the program and for each command, and prints the folder.
+/// Writes a page for the program and for each command, and prints the directory.
 pub(crate) fn write(options: &ManOptions) -> anyhow::Result<Ending> {
-    let folder = options.folder.display();
-    clap_mangen::generate_to(Arguments::command(), &options.folder).with_context(|| {
+    let directory = options.directory.display();
+    clap_mangen::generate_to(Arguments::command(), &options.directory).with_context(|| {
         problem(
-            format!("failed to write manual pages to {folder}"),
-            "give a folder that exists and that you may write to, as `mkdir -p` makes it",
+            format!("failed to write manual pages to {directory}"),
+            "give a directory that exists and that you may write to, as `mkdir -p` makes it",
         )
     })?;
-    print(&format!("wrote manual pages to {folder}\n"))?;
+    print(&format!("wrote manual pages to {directory}\n"))?;
     Ok(Ending::Success)
 }

@@ -75,7 +75,7 @@ pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Re
         let what = format!("failed to create {}", file.display());
         problem(
             what,
-            "give a file that does not exist, in a folder of yours, with --file",
+            "give a file that does not exist, in a directory of yours, with --file",
         )
     })?;
     let mut collector = Collector {

@@ -70,7 +70,7 @@ pub struct Run {
     /// The directory in which the last good configuration is kept for the next start.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub state: PathBuf,
-    /// The directory of the kernel's connection tracking settings. In a container whose /proc/sys is
+    /// The directory of sysctls: of connection tracking, and of IPVS in mode ipvs. In a container whose /proc/sys is
     /// read-only: where the host's is mounted.
     #[arg(long, env = "SIGNPOST_SYSCTLS", default_value = "/proc/sys")]
     pub sysctls: PathBuf,

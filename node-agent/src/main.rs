@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use handover::{WarningPolicy, What};
+use handover::{Direction, WarningPolicy};
 use http::HeaderValue;
 use inspect::{Agreement, PacketSpec, Question};
 use node_agent::arguments;
@@ -73,8 +73,8 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
         Command::Show(arguments) => show(&arguments).map(plain),
-        Command::Takeover(handover) => ask_for(What::Takeover, &handover).map(plain),
-        Command::Handback(handover) => ask_for(What::Handback, &handover).map(plain),
+        Command::Takeover(handover) => ask_for(Direction::Takeover, &handover).map(plain),
+        Command::Handback(handover) => ask_for(Direction::Handback, &handover).map(plain),
         Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup).map(plain),
     };
     match printed {
@@ -120,7 +120,7 @@ fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
 }
 
 /// Asks the running agent for a handover.
-fn ask_for(what: What, arguments: &Handover) -> anyhow::Result<String> {
+fn ask_for(what: Direction, arguments: &Handover) -> anyhow::Result<String> {
     let effort = match (arguments.dry_run, arguments.force) {
         (true, _) => WarningPolicy::DryRun,
         (false, true) => WarningPolicy::Forced,

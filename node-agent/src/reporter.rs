@@ -249,7 +249,7 @@ pub(crate) async fn report(
                 if !fields.is_empty() && fields != left_out {
                     warn!(
                         ?fields,
-                        "the definition of NodeProxy is older than this agent: its status is written without these fields"
+                        "the CustomResourceDefinition of NodeProxy is older than this agent: its status is written without these fields"
                     );
                 }
                 left_out = fields;

@@ -188,7 +188,7 @@ fn warn_of_fields_left_out(event: &Event, fleet: &Fleet) {
         warn!(
             profile = record.name(),
             fields = ?left_out,
-            "the definition of ProxyProfile is older than this operator: the status is written without these fields"
+            "the CustomResourceDefinition of ProxyProfile is older than this operator: the status is written without these fields"
         );
     }
 }

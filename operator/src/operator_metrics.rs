@@ -141,7 +141,7 @@ impl OperatorMetrics {
             ),
             oldest_heartbeat: metrics.register(
                 "signpost_operator_oldest_heartbeat_seconds",
-                "For how long the agent that was heard from the longest ago has not renewed its Lease, as of the last list of Leases",
+                "Age of the oldest Lease of an agent, as of the last list of Leases",
                 Gauge::default(),
             ),
             writes: metrics.register(
@@ -176,7 +176,7 @@ impl OperatorMetrics {
             ),
         };
         // `increase()` does not count the first event of a counter that starts with it.
-        for action in ["report", "stamp", "silence", "remove"] {
+        for action in ["update_status", "assign", "mark_unknown", "delete"] {
             for result in [
                 WriteResult::success,
                 WriteResult::partial,
@@ -275,10 +275,10 @@ impl OperatorMetrics {
     /// Counts a write.
     pub(crate) fn wrote(&self, action: &Action, result: WriteResult) {
         let action = match action {
-            Action::Report { .. } => "report",
-            Action::Stamp { .. } => "stamp",
-            Action::Silence { .. } => "silence",
-            Action::Remove { .. } => "remove",
+            Action::Report { .. } => "update_status",
+            Action::Stamp { .. } => "assign",
+            Action::Silence { .. } => "mark_unknown",
+            Action::Remove { .. } => "delete",
         };
         self.writes
             .get_or_create(&WriteLabels { action, result })
@@ -358,8 +358,8 @@ mod tests {
             "signpost_operator_syncs_total 2",
             "signpost_operator_sync_duration_seconds_bucket{le=\"0.025\"} 2",
             "signpost_operator_last_sync_timestamp_seconds 7.5",
-            "signpost_operator_writes_total{action=\"remove\",result=\"failure\"} 1",
-            "signpost_operator_writes_total{action=\"remove\",result=\"conflict\"} 1",
+            "signpost_operator_writes_total{action=\"delete\",result=\"failure\"} 1",
+            "signpost_operator_writes_total{action=\"delete\",result=\"conflict\"} 1",
         ] {
             assert!(
                 scrape.lines().any(|have| have == line),

@@ -146,7 +146,7 @@ impl AgentMetrics {
             ),
             kernel_agrees: metrics.register(
                 "signpost_kernel_agrees",
-                "Whether that comparison found no difference: 1 or 0",
+                "Whether the last comparison of the kernel with the recorded state found no difference: 1 or 0",
                 Labelled::default(),
             ),
             phases: metrics.register(

@@ -7,7 +7,7 @@ use dataplane::{Dataplane, Family, FrontendKey, Node, Packet, Verdict};
 
 use crate::kernel::Iptables;
 use crate::rules::Rules;
-use crate::simulate::{simulate, ways};
+use crate::simulate::{paths, simulate};
 
 impl Inspect for Iptables {
     fn exist(&self, rules: &Rules) -> bool {
@@ -23,8 +23,8 @@ impl Inspect for Iptables {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-        ways(rules, node, packet)
+    fn paths(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+        paths(rules, node, packet)
     }
 
     /// Renders all of `desired`: the place of a rule in a tree depends on all other Services. Which ports

@@ -50,4 +50,4 @@ pub use names::PREFIX;
 pub use notification_listener::NotificationListener;
 pub use replay::Refused;
 pub use rules::Rules;
-pub use simulate::{Memory, simulate, simulate_next, ways};
+pub use simulate::{Memory, paths, simulate, simulate_next};

@@ -18,7 +18,7 @@ use crate::kernel::SharedTables;
 const POLL: Duration = Duration::from_millis(250);
 
 /// Reports external changes to both families in one network namespace, once it has
-/// [joined](Disturbances::join).
+/// [joined](NotificationListener::join).
 #[derive(Debug)]
 pub struct NotificationListener {
     /// The listener and the ledger that records what it receives; `None` for legacy tables, for
@@ -50,7 +50,7 @@ impl NotificationListener {
         }
     }
 
-    /// Returns a handle that interrupts [`receive`](Disturbances::receive) from any thread, or
+    /// Returns a handle that interrupts [`receive`](NotificationListener::receive) from any thread, or
     /// `None` if it polls, since then it never waits for long.
     pub fn interruption(&self) -> Option<Interruption> {
         let listener = self.listener.as_ref();

@@ -17,7 +17,7 @@ use xtables::{BuiltIn, Match, PacketEnd, Recent, Rule, States, TableName, Target
 use crate::rules::Rules;
 use path::Path;
 
-pub use path::ways;
+pub use path::paths;
 
 /// How deep chains may be nested below a built-in chain, which is the sixteenth of
 /// `NFT_JUMP_STACK_SIZE`; `-g` counts as `-j` does.

@@ -13,7 +13,7 @@ use crate::allocation::number_of;
 use crate::kernel::Ipvs;
 use crate::layout::TABLE;
 use crate::rules::{Figures, Rules, print_foreign};
-use crate::simulate::{simulate, ways};
+use crate::simulate::{paths, simulate};
 
 impl Inspect for Ipvs {
     fn exist(&self, rules: &Rules) -> bool {
@@ -28,8 +28,8 @@ impl Inspect for Ipvs {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-        ways(rules, node, packet)
+    fn paths(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+        paths(rules, node, packet)
     }
 
     /// Renders only the part. What depends on other Services or on the kernel is in `observed`: the

@@ -57,4 +57,4 @@ pub use nftables_model::Memory;
 pub use packet_counters::PacketCounters;
 pub use replay::Refused;
 pub use rules::Rules;
-pub use simulate::{simulate, simulate_next, ways};
+pub use simulate::{paths, simulate, simulate_next};

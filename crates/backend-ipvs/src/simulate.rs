@@ -51,8 +51,8 @@ pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Outcome {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `rules` for the packet's family: one for each endpoint that may be
 /// chosen.
-pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-    nftables_model::ways(rules.view(), node, packet, |walk| run(rules, walk))
+pub fn paths(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+    nftables_model::paths(rules.view(), node, packet, |walk| run(rules, walk))
 }
 
 fn run(rules: &Rules, walk: &mut Walk<'_>) -> End {

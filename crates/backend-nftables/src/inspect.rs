@@ -9,7 +9,7 @@ use netlink::nf_tables::family_name;
 
 use crate::kernel::Nftables;
 use crate::layout::TABLE;
-use crate::simulate::{simulate, ways};
+use crate::simulate::{paths, simulate};
 use crate::table::Table;
 
 impl Inspect for Nftables {
@@ -25,8 +25,8 @@ impl Inspect for Nftables {
         simulate(rules, node, packet)
     }
 
-    fn ways(&self, rules: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-        ways(rules, node, packet)
+    fn paths(&self, rules: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+        paths(rules, node, packet)
     }
 
     /// Renders only the part: no element depends on other Services except for its slot, which

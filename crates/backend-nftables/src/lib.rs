@@ -56,5 +56,5 @@ pub use nftables_model::{
 };
 pub use notification_listener::NotificationListener;
 pub use packet_counters::PacketCounters;
-pub use simulate::{Memory, simulate, simulate_next, ways};
+pub use simulate::{Memory, paths, simulate, simulate_next};
 pub use table::Table;

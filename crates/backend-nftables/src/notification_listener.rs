@@ -12,7 +12,7 @@ use netlink::{
 };
 
 /// Reports external changes to both families in one network namespace, once it has
-/// [joined](Disturbances::join).
+/// [joined](NotificationListener::join).
 #[derive(Debug)]
 pub struct NotificationListener {
     listener: Listener,
@@ -39,7 +39,7 @@ impl NotificationListener {
         self.listener.join()
     }
 
-    /// Returns a handle that interrupts [`receive`](Disturbances::receive) from any thread.
+    /// Returns a handle that interrupts [`receive`](NotificationListener::receive) from any thread.
     pub fn interruption(&self) -> Interruption {
         self.listener.interruption()
     }

@@ -31,8 +31,8 @@ pub fn simulate(table: &Table, node: &Node, packet: &Packet) -> Outcome {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `table` for the packet's family: one for each combination of random
 /// numbers.
-pub fn ways(table: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-    nftables_model::ways(table.serving().view(), node, packet, run)
+pub fn paths(table: &Table, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+    nftables_model::paths(table.serving().view(), node, packet, run)
 }
 
 fn run(walk: &mut Walk<'_>) -> End {

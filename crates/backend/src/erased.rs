@@ -40,7 +40,7 @@ struct Erased<B>(B);
 /// The error of a commit that was given the change of another backend.
 #[derive(Debug, thiserror::Error)]
 #[error("the change belongs to another backend")]
-struct ForeignChangeError;
+struct WrongBackendError;
 
 trait ErasedRules: Debug + Display + Send + Sync {
     fn as_any(&self) -> &dyn Any;
@@ -223,7 +223,7 @@ impl<B: Inspect> Backend for Erased<B> {
             Some(change) => self.0.commit(change),
             None => {
                 let next = (Recovery::Observe, Effect::None);
-                Err(CommitError::new(self.family(), next, ForeignChangeError))
+                Err(CommitError::new(self.family(), next, WrongBackendError))
             }
         }
     }
@@ -280,8 +280,8 @@ impl<B: Inspect> Inspect for Erased<B> {
         self.0.simulate(&rules.typed(), node, packet)
     }
 
-    fn ways(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-        self.0.ways(&rules.typed(), node, packet)
+    fn paths(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+        self.0.paths(&rules.typed(), node, packet)
     }
 
     fn render_part(&self, part: &Dataplane, desired: &Dataplane, observed: &AnyRules) -> AnyRules {

@@ -22,7 +22,7 @@ pub trait Inspect: Backend + Debug {
     fn simulate(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Verdict;
 
     /// The paths that `packet` may take through `rules`, each with its steps.
-    fn ways(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<PacketPath>;
+    fn paths(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<PacketPath>;
 
     /// Renders the Services of `part`, a subset of `desired`, in the arrangement of `observed`. The
     /// result is the input of the comparisons below.

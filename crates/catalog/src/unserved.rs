@@ -18,12 +18,14 @@ impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Unserved::AnotherProxy => {
-                "its label service.kubernetes.io/service-proxy-name asks for another proxy"
+                "its label service.kubernetes.io/service-proxy-name assigns it to another proxy"
             }
             Unserved::Headless => {
                 "it is headless: DNS gives its clients the addresses of its endpoints"
             }
-            Unserved::ExternalName => "it is an ExternalName: only DNS knows it",
+            Unserved::ExternalName => {
+                "it is an ExternalName: DNS resolves it, and no proxy forwards to it"
+            }
         })
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! ```text
 //! reconciler --Feed: each Dataplane of a family, or Unknown--> run
-//!    every step --add_step--> Doubts                  pure; no doubts: nothing is listed
-//!    Doubts + newest --compile--> Watchlist           pure
+//!    every step --add_step--> StaleCandidates         pure; none: nothing is listed
+//!    StaleCandidates + newest --compile--> StaleFlows pure
 //!    kernel's flows, one at a time --is_stale--> commit_deletion
 //!    Pass: what was done, what remains, and why
 //! ```

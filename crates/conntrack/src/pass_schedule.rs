@@ -96,7 +96,7 @@ impl PassSchedule {
     }
 
     /// Records the outcome of the last started pass, which ended at `now` and took `took`. There
-    /// was no call of [`learn`](Agenda::learn) in between.
+    /// was no call of [`learn`](PassSchedule::learn) in between.
     pub(crate) fn finish(&mut self, outcome: &Outcome, took: Duration, now: Instant) {
         let mut pause = (took * PAUSE).min(PROMPT).max(took * LEAST_PAUSE);
         match outcome {

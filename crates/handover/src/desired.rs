@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::handback::has_withdrawn;
 use super::server::{Caller, Server};
-use super::{Ending, WarningPolicy, What};
+use super::{Direction, Ending, WarningPolicy};
 use crate::ServingState;
 use foreign_proxy::ForeignProxyScan;
 use runtime::jitter::jittered;
@@ -114,8 +114,8 @@ impl Server {
     async fn attempt(&self, desired: Handover) -> Option<String> {
         let what = match desired {
             Handover::Manual => return None,
-            Handover::Takeover => What::Takeover,
-            Handover::Handback => What::Handback,
+            Handover::Takeover => Direction::Takeover,
+            Handover::Handback => Direction::Handback,
         };
         let _turn = self.turn.lock().await;
         info!(?what, "the profile asks for a handover");
@@ -137,17 +137,17 @@ impl Server {
 }
 
 /// Returns why a command that contradicts the profile is refused; `None` if it does not contradict.
-pub(super) fn contradiction(desired: Handover, what: What, profile: &str) -> Option<String> {
+pub(super) fn contradiction(desired: Handover, what: Direction, profile: &str) -> Option<String> {
     let (says, instead) = match (desired, what) {
-        (Handover::Takeover, What::Handback) => {
+        (Handover::Takeover, Direction::Handback) => {
             ("Takeover", "Handback, which hands the nodes back")
         }
-        (Handover::Handback, What::Takeover) => {
+        (Handover::Handback, Direction::Takeover) => {
             ("Handback", "Takeover, which takes the nodes over")
         }
         (Handover::Manual, _)
-        | (Handover::Takeover, What::Takeover)
-        | (Handover::Handback, What::Handback) => return None,
+        | (Handover::Takeover, Direction::Takeover)
+        | (Handover::Handback, Direction::Handback) => return None,
     };
     Some(format!(
         "spec.handover of ProxyProfile {profile} is {says}, and the agent would undo this: set it to {instead}, or to Manual \
@@ -210,14 +210,14 @@ mod tests {
     #[test]
     fn a_command_against_the_profile_is_refused_with_the_field_to_change() {
         let refused = |desired, what| contradiction(desired, what, "default");
-        let text = refused(Handover::Takeover, What::Handback).expect("a refusal");
+        let text = refused(Handover::Takeover, Direction::Handback).expect("a refusal");
         assert!(text.starts_with("spec.handover of ProxyProfile default is Takeover"));
         assert!(text.contains("set it to Handback, which hands the nodes back, or to Manual and"));
-        let text = refused(Handover::Handback, What::Takeover).expect("a refusal");
+        let text = refused(Handover::Handback, Direction::Takeover).expect("a refusal");
         assert!(text.contains("set it to Takeover, which takes the nodes over, or to Manual and"));
-        for what in [What::Takeover, What::Handback] {
+        for what in [Direction::Takeover, Direction::Handback] {
             assert_eq!(refused(Handover::Manual, what), None);
         }
-        assert_eq!(refused(Handover::Takeover, What::Takeover), None);
+        assert_eq!(refused(Handover::Takeover, Direction::Takeover), None);
     }
 }

@@ -177,7 +177,7 @@ fn render_points(family: Family, table: &str, dependencies: &ForeignDependencies
     if *drops_forwarded {
         points.push(Point::warning(format!(
             "{family}: chain FORWARD of {table} filter drops what no rule accepts, and kube-proxy's rules accept traffic \
-             to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
+             to Services: have the network plugin, or a rule of your own, accept traffic that is forwarded to Pods"
         )));
     }
     points

@@ -54,14 +54,14 @@ const SILENCE: Duration = Duration::from_secs(180);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request {
-    what: What,
+    what: Direction,
     effort: WarningPolicy,
 }
 
 /// The direction of a handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum What {
+pub enum Direction {
     /// From kube-proxy to Signpost.
     Takeover,
     /// From Signpost to kube-proxy.
@@ -104,7 +104,7 @@ enum Ending {
 
 /// Asks the agent with this state directory for a handover, prints its lines as they arrive, and fails
 /// unless it did what was requested.
-pub fn ask(what: What, state: &Path, effort: WarningPolicy) -> anyhow::Result<String> {
+pub fn ask(what: Direction, state: &Path, effort: WarningPolicy) -> anyhow::Result<String> {
     let socket = socket_within(state);
     let stream = UnixStream::connect(&socket).with_context(|| {
         let socket = socket.display();

@@ -1,6 +1,6 @@
 //! Whether detection by podCIDRs recognises the Pods of this node, before a takeover. Pure.
 //!
-//! Network plug-ins with their own address management ignore podCIDRs. The agent sees no Pods, but
+//! Network plugins with their own address management ignore podCIDRs. The agent sees no Pods, but
 //! endpoints: one that is on this node, and whose address is not the node's own, is a Pod.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use super::preflight::Point;
 
 /// What to set instead.
 const DETECT_OTHERWISE: &str = concat!(
-    "set detectLocal of the profile as the network plug-in requires (",
+    "set detectLocal of the profile as the network plugin requires (",
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/migrate.md): mode ClusterCIDR with clusterCIDRs, the addresses of all Pods, or mode InterfaceNamePrefix \
      with interfaceNamePrefix"

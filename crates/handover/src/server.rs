@@ -26,7 +26,7 @@ use xtables::Variant;
 use super::closing::Counters;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
-use super::{Ending, Reply, Request, WarningPolicy, What, desired, socket_within};
+use super::{Direction, Ending, Reply, Request, WarningPolicy, desired, socket_within};
 use crate::Agent;
 use crate::HandbackMark;
 use foreign_proxy::{self, ForeignProxyScan};
@@ -180,18 +180,18 @@ impl Server {
     /// Performs the handover `what`. The caller holds `turn`.
     pub(super) async fn carry_out(
         &self,
-        what: What,
+        what: Direction,
         effort: WarningPolicy,
         caller: &mut Caller,
     ) -> Ending {
         match what {
-            What::Takeover => self.take_over(effort, caller).await,
-            What::Handback => self.hand_back(effort, caller).await,
+            Direction::Takeover => self.take_over(effort, caller).await,
+            Direction::Handback => self.hand_back(effort, caller).await,
         }
     }
 
     /// Returns why the node's profile rules `what` out.
-    fn contradiction(&self, what: What) -> Option<String> {
+    fn contradiction(&self, what: Direction) -> Option<String> {
         let profile = self.agent.profile_name()?;
         desired::contradiction(self.agent.desired_handover(), what, &profile)
     }

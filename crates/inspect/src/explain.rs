@@ -59,8 +59,8 @@ pub struct Evidence<'a> {
 pub enum Unknown {
     /// No such Service. The agent does not list Services with another proxy's label.
     #[error(
-        "nothing is known of Service {0} here: it does not exist, or the label \
-         service.kubernetes.io/service-proxy-name gives it to another proxy"
+        "the agent of this node does not know Service {0}: it does not exist, or its label \
+         service.kubernetes.io/service-proxy-name assigns it to another proxy"
     )]
     Service(ServiceKey),
     /// The Service has no such port.

@@ -23,17 +23,17 @@ pub struct Trace {
     /// The packet.
     pub packet: String,
     /// How its origin was derived, if it was not given.
-    pub guess: Option<String>,
+    pub assumed_origin: Option<String>,
     /// Its destination according to the desired state.
     pub desired: String,
     /// Where the simulated rules come from.
     pub rules_of: RulesOf,
     /// Its destination according to these rules.
-    pub taken: String,
+    pub actual: String,
     /// Whether both destinations are the same.
     pub agree: bool,
     /// The possible paths. Paths that differ only in a random number are one.
-    pub ways: Vec<PathAnswer>,
+    pub paths: Vec<TracedPath>,
 }
 
 /// The origin of the simulated rules.
@@ -49,11 +49,11 @@ pub enum RulesOf {
 /// One path, or several that differ only in a random number and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PathAnswer {
+pub struct TracedPath {
     /// Where it ends.
     pub outcome: String,
     /// The chains, elements and rules on the path.
-    pub stations: Vec<PathStep>,
+    pub steps: Vec<PathStep>,
 }
 
 /// One step on a path.
@@ -61,15 +61,15 @@ pub struct PathAnswer {
 #[serde(rename_all = "camelCase")]
 pub struct PathStep {
     /// Its kind.
-    pub sort: Sort,
+    pub kind: StepKind,
     /// Its text; one text per random number if they differ.
-    pub either: Vec<String>,
+    pub texts: Vec<String>,
 }
 
 /// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Sort {
+pub enum StepKind {
     /// A base chain, at a hook.
     Base,
     /// A chain that another chain jumps to.
@@ -123,47 +123,47 @@ pub fn follow<'a>(
     rules_of: RulesOf,
     held: impl FnOnce(Family) -> Result<&'a RulesByMechanism, TraceError>,
 ) -> Result<Trace, TraceError> {
-    let (packet, guess) = packet_spec.resolve(dataplane)?;
+    let (packet, assumed_origin) = packet_spec.resolve(dataplane)?;
     let held = held(Family::of(packet.destination))?;
     let desired = dataplane.verdict(&packet);
     let mechanism = active_mode(held, dataplane.config().mechanism);
     let backend = simulator(mechanism, Family::of(packet.destination));
     let (rules, node) = (held.of(mechanism), dataplane.node());
-    let taken = backend.simulate(&rules, node, &packet);
-    let ways = backend.ways(&rules, node, &packet);
+    let actual = backend.simulate(&rules, node, &packet);
+    let paths = backend.paths(&rules, node, &packet);
     Ok(Trace {
         packet: packet.to_string(),
-        guess,
-        agree: agree(&desired, &taken),
+        assumed_origin,
+        agree: agree(&desired, &actual),
         desired: desired.to_string(),
         rules_of,
-        taken: taken.to_string(),
-        ways: group(&ways),
+        actual: actual.to_string(),
+        paths: group(&paths),
     })
 }
 
 /// Returns whether both verdicts send a packet to the same endpoints in the same manner. The weight
 /// is compared, too, as it shows how often an endpoint is chosen: a missing slot falls to the first
 /// endpoint.
-fn agree(desired: &Verdict, taken: &Verdict) -> bool {
+fn agree(desired: &Verdict, actual: &Verdict) -> bool {
     let key = |choice: &Choice| (choice.target, choice.weight, choice.masquerade);
-    match (desired, taken) {
-        (Verdict::Deliver(desired), Verdict::Deliver(taken)) => {
+    match (desired, actual) {
+        (Verdict::Deliver(desired), Verdict::Deliver(actual)) => {
             let desired: BTreeSet<_> = desired.iter().map(key).collect();
-            desired == taken.iter().map(key).collect()
+            desired == actual.iter().map(key).collect()
         }
-        (desired, taken) => desired == taken,
+        (desired, actual) => desired == actual,
     }
 }
 
 /// Combines paths that traverse the same chains and differ only in elements, redirects and learned
 /// affinity.
-fn group(ways: &[PacketPath]) -> Vec<PathAnswer> {
+fn group(paths: &[PacketPath]) -> Vec<TracedPath> {
     let mut groups: Vec<Vec<&PacketPath>> = Vec::new();
-    for way in ways {
-        match groups.iter_mut().find(|group| is_alike(group[0], way)) {
-            Some(group) => group.push(way),
-            None => groups.push(vec![way]),
+    for path in paths {
+        match groups.iter_mut().find(|group| is_alike(group[0], path)) {
+            Some(group) => group.push(path),
+            None => groups.push(vec![path]),
         }
     }
     groups.iter().map(|group| together(group)).collect()
@@ -179,24 +179,24 @@ fn is_alike(one: &PacketPath, other: &PacketPath) -> bool {
     one.events.len() == other.events.len() && one.events.iter().zip(&other.events).all(same)
 }
 
-fn together(ways: &[&PacketPath]) -> PathAnswer {
+fn together(paths: &[&PacketPath]) -> TracedPath {
     let mut outcomes: Vec<String> = Vec::new();
-    let mut stations: Vec<PathStep> = Vec::new();
-    for way in ways {
-        push_once(&mut outcomes, way.outcome.to_string());
-        for (position, event) in way.events.iter().enumerate() {
-            match stations.get_mut(position) {
-                Some(station) => push_once(&mut station.either, event.to_string()),
-                None => stations.push(PathStep {
-                    sort: Sort::of(event),
-                    either: vec![event.to_string()],
+    let mut steps: Vec<PathStep> = Vec::new();
+    for path in paths {
+        push_once(&mut outcomes, path.outcome.to_string());
+        for (position, event) in path.events.iter().enumerate() {
+            match steps.get_mut(position) {
+                Some(step) => push_once(&mut step.texts, event.to_string()),
+                None => steps.push(PathStep {
+                    kind: StepKind::of(event),
+                    texts: vec![event.to_string()],
                 }),
             }
         }
     }
-    PathAnswer {
+    TracedPath {
         outcome: outcomes.join(" or "),
-        stations,
+        steps,
     }
 }
 
@@ -206,14 +206,14 @@ fn push_once(texts: &mut Vec<String>, text: String) {
     }
 }
 
-// === impl Sort ===
+// === impl StepKind ===
 
-impl Sort {
-    fn of(event: &Event) -> Sort {
+impl StepKind {
+    fn of(event: &Event) -> StepKind {
         match event {
-            Event::Base { .. } => Sort::Base,
-            Event::Chain { depth, .. } => Sort::Chain { depth: *depth },
-            _ => Sort::Event,
+            Event::Base { .. } => StepKind::Base,
+            Event::Chain { depth, .. } => StepKind::Chain { depth: *depth },
+            _ => StepKind::Event,
         }
     }
 }

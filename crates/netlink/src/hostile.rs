@@ -208,11 +208,11 @@ fn whatever_an_answer_holds_it_is_an_error_or_reads_the_same_again() {
 #[test]
 fn whatever_is_heard_is_reported_or_passed_over() {
     for_every_input(|bytes| {
-        let mut hearing = NotificationCollector::new(
+        let mut collector = NotificationCollector::new(
             Watched::Tables(&["signpost"]),
             vec![Arc::new(AtomicU32::new(4711))],
         );
-        let heard = hearing.take(bytes);
+        let heard = collector.take(bytes);
         assert!(heard.len() <= bytes.len() / 16);
     });
 }

@@ -27,7 +27,7 @@ pub struct Listener {
     descriptor: OwnedFd,
     port: u32,
     datagram: Vec<u8>,
-    hearing: NotificationCollector,
+    collector: NotificationCollector,
     interruption: Interruption,
 }
 
@@ -43,7 +43,7 @@ impl Listener {
             descriptor,
             port,
             datagram: vec![0; DATAGRAM],
-            hearing: NotificationCollector::new(
+            collector: NotificationCollector::new(
                 watched,
                 own.iter().map(|socket| socket.port()).collect(),
             ),
@@ -74,9 +74,9 @@ impl Listener {
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
             match recv(&self.descriptor, &mut self.datagram, flags) {
                 Err(Errno::INTR) => {}
-                Err(Errno::NOBUFS) => self.hearing.overrun(),
+                Err(Errno::NOBUFS) => self.collector.overrun(),
                 Err(Errno::AGAIN) => {
-                    let missed = self.hearing.quiet();
+                    let missed = self.collector.quiet();
                     if waited || missed.is_some() {
                         return Ok(missed.into_iter().collect());
                     }
@@ -90,8 +90,8 @@ impl Listener {
                     }
                 }
                 Err(errno) => return Err(errno.into()),
-                Ok((_, length)) if length > self.datagram.len() => self.hearing.illegible(),
-                Ok((_, length)) => return Ok(self.hearing.take(&self.datagram[..length])),
+                Ok((_, length)) if length > self.datagram.len() => self.collector.illegible(),
+                Ok((_, length)) => return Ok(self.collector.take(&self.datagram[..length])),
             }
         }
     }

@@ -49,4 +49,4 @@ pub use replay::Refused;
 pub use source_ranges::{RESTRICT, RangePart, RangesAhead, allow_sources, ranges_ahead};
 pub use support::{MissingFeature, Probe, Support};
 pub use table_socket::{RulesetVersion, TableSocket};
-pub use walk::{End, Memory, Step, View, Walk, simulate, simulate_next, ways};
+pub use walk::{End, Memory, Step, View, Walk, paths, simulate, simulate_next};

@@ -20,7 +20,7 @@ use netlink::nf_tables::{
 };
 
 use self::path::Path;
-pub use self::path::ways;
+pub use self::path::paths;
 use crate::contents::{Chains, SetWithElements, Sets};
 
 /// The maximum depth of jumps (`NFT_JUMP_STACK_SIZE`).

@@ -33,7 +33,7 @@ impl Inspect for FakeBackend {
         dataplane.verdict(packet)
     }
 
-    fn ways(&self, rules: &FakeRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+    fn paths(&self, rules: &FakeRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
         let outcomes = match self.simulate(rules, node, packet) {
             Verdict::Deliver(choices) => choices
                 .into_iter()

@@ -66,14 +66,14 @@ pub struct Choice {
     /// The variant.
     pub variant: Variant,
     /// Why this variant.
-    pub why: Why,
+    pub why: VariantReason,
     /// Set if other programs use both variants, which Signpost cannot resolve.
     pub split: Option<Split>,
 }
 
 /// The reason for a choice of variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum VariantReason {
     /// The kubelet uses this variant and not the other.
     Kubelet,
     /// Other programs have more rules in this variant.
@@ -170,13 +170,13 @@ impl Found {
     pub fn choose(&self) -> Choice {
         let Found { nf_tables, legacy } = self;
         let (variant, why) = match (nf_tables.kubelet, legacy.kubelet) {
-            (true, false) => (Variant::NfTables, Why::Kubelet),
-            (false, true) => (Variant::Legacy, Why::Kubelet),
-            _ if nf_tables.rules > legacy.rules => (Variant::NfTables, Why::MoreRules),
-            _ if nf_tables.rules < legacy.rules => (Variant::Legacy, Why::MoreRules),
-            _ if !nf_tables.offered => (Variant::Legacy, Why::Alone),
-            _ if !legacy.offered => (Variant::NfTables, Why::Alone),
-            _ => (Variant::NfTables, Why::Preferred),
+            (true, false) => (Variant::NfTables, VariantReason::Kubelet),
+            (false, true) => (Variant::Legacy, VariantReason::Kubelet),
+            _ if nf_tables.rules > legacy.rules => (Variant::NfTables, VariantReason::MoreRules),
+            _ if nf_tables.rules < legacy.rules => (Variant::Legacy, VariantReason::MoreRules),
+            _ if !nf_tables.offered => (Variant::Legacy, VariantReason::Alone),
+            _ if !legacy.offered => (Variant::NfTables, VariantReason::Alone),
+            _ => (Variant::NfTables, VariantReason::Preferred),
         };
         let split = (nf_tables.rules > 0 && legacy.rules > 0).then_some(Split {
             nf_tables: nf_tables.rules,
@@ -235,15 +235,15 @@ impl Presence {
     }
 }
 
-// === impl Why ===
+// === impl VariantReason ===
 
-impl fmt::Display for Why {
+impl fmt::Display for VariantReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Why::Kubelet => "the kubelet uses it",
-            Why::MoreRules => "other programs have more rules there",
-            Why::Preferred => "other programs use neither more than the other",
-            Why::Alone => "the kernel offers no other",
+            VariantReason::Kubelet => "the kubelet uses it",
+            VariantReason::MoreRules => "other programs have more rules there",
+            VariantReason::Preferred => "other programs use neither more than the other",
+            VariantReason::Alone => "the kernel offers no other",
         })
     }
 }

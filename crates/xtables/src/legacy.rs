@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blob::{Kind, Table, To};
+use blob::{JumpTarget, Kind, Table};
 use failure::{Damaged, Failure, NoFamily};
 use kernel::Kernel;
 use listing::{counted_rules, listed_chains};
@@ -403,8 +403,8 @@ fn decode_entry(table: &Table<'_>, number: usize, family: Family) -> Option<Rule
 /// The name of the chain that entry `number` leads to.
 fn target_name(table: &Table<'_>, number: usize) -> Option<Arc<str>> {
     match table.leads_to(number)? {
-        To::Next => None,
-        To::Chain(chain) => {
+        JumpTarget::Next => None,
+        JumpTarget::Chain(chain) => {
             let name = str::from_utf8(table.chains[chain].name()?).ok()?;
             Some(Arc::from(name))
         }

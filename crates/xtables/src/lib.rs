@@ -35,7 +35,8 @@ mod tables;
 
 pub use change::{OwnRules, TableChange};
 pub use detect::{
-    Choice, DetectError, Found, OwnChains, Presence, Split, VariantDetector, Why, observe_variants,
+    Choice, DetectError, Found, OwnChains, Presence, Split, VariantDetector, VariantReason,
+    observe_variants,
 };
 pub use error::{CommitError, Fault, ObserveError, OpenError};
 pub use foreign::{ChainKind, CountedRule, ListedChain, Policy};

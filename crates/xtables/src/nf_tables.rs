@@ -95,19 +95,19 @@ enum Attempt {
     Idle,
     Written,
     /// Another program has changed the ruleset since the state that the step relies on was read.
-    Overtaken,
+    ConcurrentChangeError,
 }
 
 /// Nothing was changed: the state that each attempt relied on was out of date when it was
 /// committed.
 #[derive(Debug, Error)]
 #[error("other programs changed nf_tables before each of {ATTEMPTS} attempts")]
-struct Overtaken;
+struct ConcurrentChangeError;
 
 /// The kernel refused a rule because it lacks a feature.
 #[derive(Debug, Error)]
 #[error("the kernel refused a rule of a transaction")]
-struct Lacking {
+struct MissingFeatureError {
     source: MissingFeature,
 }
 
@@ -287,13 +287,13 @@ impl NfTables {
             match self.attempt(change)? {
                 Attempt::Idle => return Ok(false),
                 Attempt::Written => return Ok(true),
-                Attempt::Overtaken => {}
+                Attempt::ConcurrentChangeError => {}
             }
         }
         Err(Failure {
             fault: Fault::Passing,
             cause: Cause::Other,
-            source: Overtaken.into(),
+            source: ConcurrentChangeError.into(),
         })
     }
 
@@ -318,7 +318,7 @@ impl NfTables {
         drop(transactions);
         match committed {
             Ok(()) => Ok(Attempt::Written),
-            Err(error) if fault::is_overtaken(&error) => Ok(Attempt::Overtaken),
+            Err(error) if fault::is_overtaken(&error) => Ok(Attempt::ConcurrentChangeError),
             Err(error) => Err(self.refused(error, &transaction)),
         }
     }
@@ -349,7 +349,7 @@ impl NfTables {
             for extension in fault::doubtful_extensions(&error, transaction) {
                 // If this request fails, too, report only the kernel's refusal.
                 if let Ok(Some(source)) = self.observe_lack(extension) {
-                    let source = Lacking { source }.into();
+                    let source = MissingFeatureError { source }.into();
                     let cause = Cause::Other;
                     return Failure {
                         fault,

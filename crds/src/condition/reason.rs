@@ -207,7 +207,7 @@ reasons! {
     NODE_NOT_READY = "NodeNotReady" for []:
         "The Node of the wave was lost after its change, and this failed the wave: look at it with \
          kubectl describe node, then type `kubectl signpost rollout retry PROFILE`.";
-    NO_REPORT = "NoReport" for []:
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded" for []:
         "The node did not report within rollout.progressDeadline that it is ready: look for its \
          agent with `kubectl signpost check`, then type `kubectl signpost rollout retry PROFILE`.";
 

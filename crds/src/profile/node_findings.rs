@@ -32,7 +32,7 @@ pub enum NodeFindingKind {
     RulesContested,
     /// Other programs have changed Signpost's rules since the agent started, and the agent repaired them: status.drift is not
     /// empty.
-    RulesOverwritten,
+    RulesDrifted,
     /// The connection tracking table is filling up: condition ConntrackPressure is True.
     ConntrackPressure,
     /// The node's Services were handed back to another service proxy: the reason of condition Ready is HandedBack.

@@ -39,7 +39,7 @@ pub struct Requirement {
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
 
-    /// How the label is held against values: In, NotIn, Exists, DoesNotExist.
+    /// How the label is compared with values: In, NotIn, Exists, DoesNotExist.
     pub operator: Operator,
 
     /// What the label may be (In) or may not be (NotIn), at most 64; absent with the other operators.
@@ -48,7 +48,7 @@ pub struct Requirement {
     pub values: Vec<String>,
 }
 
-/// How a label is held against values.
+/// How a label is compared with values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Operator {
     /// The label is there and has one of the values.

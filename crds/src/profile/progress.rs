@@ -91,7 +91,7 @@ pub struct RolloutVerdict {
     pub node: String,
 
     /// Why that node counts as failed: the reason of its condition Degraded or Ready, or NodeNotReady, AgentSilent or
-    /// NoReport. Aborted when rollout.abort names the configuration.
+    /// ProgressDeadlineExceeded. Aborted when rollout.abort names the configuration.
     #[schemars(length(max = 128))]
     pub reason: String,
 

@@ -9,9 +9,9 @@ use super::{Format, without_wide};
 /// Where the manual pages are written to.
 #[derive(Debug, Args)]
 pub struct ManOptions {
-    /// The folder, which must exist. Pages of an earlier version are replaced.
-    #[arg(value_name = "FOLDER")]
-    pub folder: PathBuf,
+    /// The directory, which must exist. Pages of an earlier version are replaced.
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
 }
 
 /// Whose version, and how it is printed.

@@ -71,7 +71,7 @@ fn is_refused(profile: &ProxyProfile) -> bool {
     conditions.any(|condition| condition.type_ == ACCEPTED && condition.status == "False")
 }
 
-/// Returns the flags that select the cluster of `access`, for a shell in any folder; each begins
+/// Returns the flags that select the cluster of `access`, for a shell in any directory; each begins
 /// with a space. `current` is the context of the kubeconfig when the page began: a user may change
 /// it, and `rollout undo default` would act on another cluster.
 pub(crate) fn flags(access: &Access, current: Option<&str>) -> String {

@@ -15,8 +15,8 @@ use super::secrets::without_secrets;
 /// An archive in progress.
 pub(super) struct Archive {
     files: Builder<GzEncoder<File>>,
-    /// The top-level folder in the archive.
-    folder: PathBuf,
+    /// The top-level directory in the archive.
+    directory: PathBuf,
     made: Timestamp,
     parts: usize,
     missing: Vec<Missing>,
@@ -43,7 +43,7 @@ const MISSING: &str = "missing.txt";
 
 impl Archive {
     /// Creates `file`, which must not exist, readable only by its owner.
-    pub(super) fn create(file: &Path, folder: &str, made: Timestamp) -> io::Result<Archive> {
+    pub(super) fn create(file: &Path, directory: &str, made: Timestamp) -> io::Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -51,7 +51,7 @@ impl Archive {
             .open(file)?;
         Ok(Archive {
             files: Builder::new(GzEncoder::new(file, Compression::default())),
-            folder: folder.into(),
+            directory: directory.into(),
             made,
             parts: 0,
             missing: Vec::new(),
@@ -93,7 +93,7 @@ impl Archive {
         header.set_size(text.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(u64::try_from(self.made.as_second()).unwrap_or_default());
-        let path = self.folder.join(part);
+        let path = self.directory.join(part);
         self.files.append_data(&mut header, path, text.as_bytes())
     }
 }
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_read_is_named_and_the_rest_is_there() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("dump.tar.gz");
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("dump.tar.gz");
         let mut archive = Archive::create(&file, "dump", Timestamp::UNIX_EPOCH).expect("created");
         let long = format!("nodes/{}/rules.txt", "n".repeat(253));
         for (part, read) in [

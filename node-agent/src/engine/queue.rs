@@ -19,8 +19,8 @@ const MOST_SMALL: usize = 2_000;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<ServiceKey, Waiting>,
-    small: Lane,
-    large: Lane,
+    small: SizeClass,
+    large: SizeClass,
     /// The size of the last pass.
     last: Option<Size>,
 }
@@ -50,7 +50,7 @@ struct Waiting {
 /// Services of one size by namespace, in each the first that came first. May have Services that no
 /// longer wait, or have become large.
 #[derive(Debug, Default)]
-struct Lane {
+struct SizeClass {
     namespaces: BTreeMap<Arc<str>, VecDeque<ServiceKey>>,
     /// The namespace whose turn was last.
     last: Option<Arc<str>>,
@@ -114,7 +114,7 @@ impl Queue {
         all.map(|(key, waiting)| (key, waiting.pending))
     }
 
-    fn lane(&mut self, size: Size) -> &mut Lane {
+    fn lane(&mut self, size: Size) -> &mut SizeClass {
         match size {
             Size::Small => &mut self.small,
             Size::Large => &mut self.large,
@@ -144,9 +144,9 @@ impl Size {
     }
 }
 
-// === impl Lane ===
+// === impl SizeClass ===
 
-impl Lane {
+impl SizeClass {
     fn is_empty(&self) -> bool {
         self.namespaces.is_empty()
     }

@@ -36,7 +36,7 @@ pub(super) struct SyncSubscribers {
 
 /// The log level of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worth {
+enum LogLevel {
     /// A failure that may need action.
     Warning,
     /// Info.
@@ -143,28 +143,30 @@ fn log_remaining(before: u64, remaining: u64) {
 /// Logs a sync; `failures` is the number of failures in a row, this one included.
 fn log_sync(sync: &FamilySync, failures: u32) {
     match worth(sync, failures) {
-        Worth::Warning => warn!("{sync}"),
-        Worth::Line => info!("{sync}"),
-        Worth::Detail => debug!("{sync}"),
+        LogLevel::Warning => warn!("{sync}"),
+        LogLevel::Line => info!("{sync}"),
+        LogLevel::Detail => debug!("{sync}"),
     }
 }
 
-fn worth(sync: &FamilySync, failures: u32) -> Worth {
+fn worth(sync: &FamilySync, failures: u32) -> LogLevel {
     match &sync.outcome {
-        Outcome::Unchanged | Outcome::Partial => Worth::Detail,
-        Outcome::Committed if sync.reason == Reason::Changed && sync.took < SLOW => Worth::Detail,
-        Outcome::Committed => Worth::Line,
+        Outcome::Unchanged | Outcome::Partial => LogLevel::Detail,
+        Outcome::Committed if sync.reason == Reason::Changed && sync.took < SLOW => {
+            LogLevel::Detail
+        }
+        Outcome::Committed => LogLevel::Line,
         // A busy kernel is no longer busy when the line is read (kubernetes#122604).
         Outcome::Failed(failure)
             if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
         {
-            Worth::Detail
+            LogLevel::Detail
         }
         // An unsupported kernel fails at each check; the condition reports it all the time.
         Outcome::Failed(failure) if failure.recovery == Recovery::Halt && failures > 1 => {
-            Worth::Detail
+            LogLevel::Detail
         }
-        Outcome::Failed(_) => Worth::Warning,
+        Outcome::Failed(_) => LogLevel::Warning,
     }
 }
 
@@ -200,18 +202,18 @@ mod tests {
     fn only_fast_syncs_for_changes_are_left_out_of_the_log() {
         let fast = Duration::from_millis(4);
         let committed = |reason, took| worth(&sync(reason, took, Outcome::Committed), 0);
-        assert_eq!(committed(Reason::Changed, fast), Worth::Detail);
-        assert_eq!(committed(Reason::Changed, SLOW), Worth::Line);
+        assert_eq!(committed(Reason::Changed, fast), LogLevel::Detail);
+        assert_eq!(committed(Reason::Changed, SLOW), LogLevel::Line);
         for reason in [
             Reason::Startup,
             Reason::Drift,
             Reason::Retry,
             Reason::Requested,
         ] {
-            assert_eq!(committed(reason, fast), Worth::Line, "{reason}");
+            assert_eq!(committed(reason, fast), LogLevel::Line, "{reason}");
         }
         let unchanged = sync(Reason::Timer, SLOW, Outcome::Unchanged);
-        assert_eq!(worth(&unchanged, 0), Worth::Detail);
+        assert_eq!(worth(&unchanged, 0), LogLevel::Detail);
     }
 
     #[test]
@@ -221,9 +223,9 @@ mod tests {
             let outcome = Outcome::Failed(Failure { error, recovery });
             worth(&sync(Reason::Changed, Duration::ZERO, outcome), failures)
         };
-        assert_eq!(failed(Recovery::Halt, 1), Worth::Warning);
-        assert_eq!(failed(Recovery::Halt, 2), Worth::Detail);
-        assert_eq!(failed(Recovery::Retry, WORTH_TELLING - 1), Worth::Detail);
-        assert_eq!(failed(Recovery::Retry, WORTH_TELLING), Worth::Warning);
+        assert_eq!(failed(Recovery::Halt, 1), LogLevel::Warning);
+        assert_eq!(failed(Recovery::Halt, 2), LogLevel::Detail);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING - 1), LogLevel::Detail);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING), LogLevel::Warning);
     }
 }

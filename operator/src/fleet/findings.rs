@@ -298,7 +298,8 @@ impl Rollup {
             (
                 Status::True,
                 ALL_HONOURED,
-                "everything asked for is carried out".to_owned(),
+                "every node supports everything that the profile and the Services ask for"
+                    .to_owned(),
             )
         })
     }

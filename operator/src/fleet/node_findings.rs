@@ -41,7 +41,7 @@ fn found_on(member: &Member<'_>) -> impl Iterator<Item = NodeFindingKind> {
             says(FOREIGN_PROXY_DETECTED),
         ),
         (NodeFindingKind::RulesContested, says(RULES_CONTESTED)),
-        (NodeFindingKind::RulesOverwritten, has_drift),
+        (NodeFindingKind::RulesDrifted, has_drift),
         (NodeFindingKind::ConntrackPressure, says(CONNTRACK_PRESSURE)),
         (NodeFindingKind::HandedBack, member.is_handed_back()),
     ];

@@ -11,7 +11,9 @@ use std::{borrow::Cow, time::Duration};
 use crds::{
     condition::{
         API_SERVICE_REACHABLE, DEGRADED, READY,
-        reason::{AGENT_SILENT, LISTS_PENDING, NO_REPORT, NODE_NOT_READY, SOURCE_STALE},
+        reason::{
+            AGENT_SILENT, LISTS_PENDING, NODE_NOT_READY, PROGRESS_DEADLINE_EXCEEDED, SOURCE_STALE,
+        },
     },
     effective::hash::ConfigHash,
     profile::rollout::Rollout,
@@ -353,7 +355,7 @@ impl Member<'_> {
             }
             None => {
                 let why = format!("no report that it is ready after {deadline}");
-                Fault::new(NO_REPORT.name, why)
+                Fault::new(PROGRESS_DEADLINE_EXCEEDED.name, why)
             }
         }
     }

@@ -186,7 +186,7 @@ impl Measure {
     pub fn title(self) -> &'static str {
         match self {
             Measure::ColdStart => "cold start to programmed",
-            Measure::ColdStartRounds => "of it, by its own word, the rounds that wrote",
+            Measure::ColdStartRounds => "of it, syncs that wrote, as the program reports",
             Measure::MemoryPeak => "resident memory of the process tree, peak",
             Measure::MemoryAtRest => "resident memory of the process tree, at rest",
             Measure::KernelMemory => "memory of the kernel, more than before",
@@ -217,7 +217,9 @@ impl Measure {
             Measure::BesideFlipsMost => {
                 "changes of others while endpoints of large objects change, longest"
             }
-            Measure::Restart => "restart with everything in place, to done by its own word",
+            Measure::Restart => {
+                "restart with everything in place, until the program reports that it is done"
+            }
             Measure::RestartTransactions => "restart, transactions",
             Measure::RestartObjects => "restart, objects written",
             Measure::Repair => "table deleted to repaired",

@@ -313,12 +313,12 @@ const COMPARISON: &str = r#"{
 const TRACE: &str = r#"{
     "node": "n2", "agrees": false,
     "trace": {
-        "packet": "10.0.1.9 -> 10.96.0.10:80/tcp", "guess": null, "desired": "10.0.1.4:8080", "rulesOf": "kernel",
-        "taken": "10.0.2.4:8080", "agree": false,
-        "ways": [{"outcome": "10.0.2.4:8080", "stations": [
-            {"sort": "base", "either": ["prerouting"]},
-            {"sort": {"chain": {"depth": 1}}, "either": ["services"]},
-            {"sort": "event", "either": ["dnat to 10.0.1.4:8080", "dnat to 10.0.2.4:8080"]}
+        "packet": "10.0.1.9 -> 10.96.0.10:80/tcp", "assumedOrigin": null, "desired": "10.0.1.4:8080", "rulesOf": "kernel",
+        "actual": "10.0.2.4:8080", "agree": false,
+        "paths": [{"outcome": "10.0.2.4:8080", "steps": [
+            {"kind": "base", "texts": ["prerouting"]},
+            {"kind": {"chain": {"depth": 1}}, "texts": ["services"]},
+            {"kind": "event", "texts": ["dnat to 10.0.1.4:8080", "dnat to 10.0.2.4:8080"]}
         ]}]
     }
 }"#;

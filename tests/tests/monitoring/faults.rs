@@ -37,7 +37,7 @@ const OF_A_LASTING_FAULT: &[&str] = &[
 const OF_A_STUCK_ROLLOUT: &[&str] = &["SignpostRolloutStuck"];
 /// A program that takes the table over again and again, and an operator that may not write.
 const OF_INTERRUPTIONS: &[&str] = &[
-    "SignpostRulesOverwritten node-1",
+    "SignpostRulesDrifted node-1",
     "SignpostChangesSlow node-1",
     "SignpostOperatorWritesFail",
 ];

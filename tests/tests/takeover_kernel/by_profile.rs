@@ -158,7 +158,7 @@ fn list_all(stage: &Stage, mode: Mode) -> Result<String> {
     Ok(all)
 }
 
-/// Failure story T197: a network plug-in has its own address management, and detection by podCIDRs
+/// Failure story T197: a network plugin has its own address management, and detection by podCIDRs
 /// would take Pods for clients elsewhere. The profile that says how to detect them goes on.
 pub(crate) fn pods_outside_of_pod_cidrs(stage: &mut Stage) -> Result<()> {
     let mode = Mode::Nftables;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tests::network::{BusyWriter, Namespace};
 use xtables::{
     BuiltIn, Choice, Family, Fault, Found, OwnChains, Rule, Split, TableChange, TableName, Tables,
-    Target, Variant, Why, observe_variants,
+    Target, Variant, VariantReason, observe_variants,
 };
 
 use crate::ground::PREFIX;
@@ -48,28 +48,33 @@ pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Resu
         Ok(())
     };
     let (nf, legacy) = (Variant::NfTables, Variant::Legacy);
-    expect("nothing", nf, Why::Preferred, None)?;
+    expect("nothing", nf, VariantReason::Preferred, None)?;
     let names =
         namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/ip_tables_names"))?;
     ensure!(names?.is_empty(), "to look has made a table");
 
     run(namespace, "iptables-legacy -t nat -N KUBE-KUBELET-CANARY")?;
-    expect("a chain without rules", nf, Why::Preferred, None)?;
+    expect("a chain without rules", nf, VariantReason::Preferred, None)?;
     run(
         namespace,
         "iptables-legacy -t nat -A POSTROUTING -j MASQUERADE",
     )?;
-    expect("a legacy rule", legacy, Why::MoreRules, None)?;
+    expect("a legacy rule", legacy, VariantReason::MoreRules, None)?;
     run(namespace, "iptables-nft -A INPUT -j ACCEPT")?;
     run(namespace, "ip6tables-nft -A INPUT -j ACCEPT")?;
     let split = |nf_tables, legacy| Some(Split { nf_tables, legacy });
-    expect("two of nft", nf, Why::MoreRules, split(2, 1))?;
+    expect("two of nft", nf, VariantReason::MoreRules, split(2, 1))?;
     run(namespace, "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT")?;
-    expect("the legacy hint", legacy, Why::Kubelet, split(2, 1))?;
+    expect(
+        "the legacy hint",
+        legacy,
+        VariantReason::Kubelet,
+        split(2, 1),
+    )?;
     run(namespace, "ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY")?;
-    expect("two hints", nf, Why::MoreRules, split(2, 1))?;
+    expect("two hints", nf, VariantReason::MoreRules, split(2, 1))?;
     run(namespace, "iptables-legacy -t mangle -X")?;
-    expect("the nft hint", nf, Why::Kubelet, split(2, 1))
+    expect("the nft hint", nf, VariantReason::Kubelet, split(2, 1))
 }
 
 /// Signpost's own leftovers in a variant are detected, and do not count as use by another program.
@@ -87,7 +92,7 @@ pub(crate) fn signposts_rules_are_distinguished_from_others(namespace: &Namespac
         let presence = found.of(variant);
         let only_own = presence.own_chains == OwnChains::Present && presence.rules == 0;
         ensure!(only_own, "{found:?}");
-        ensure!(found.choose().why == Why::Preferred, "{found:?}");
+        ensure!(found.choose().why == VariantReason::Preferred, "{found:?}");
 
         let mut step = TableChange::new(TableName::Nat);
         step.entries.push((BuiltIn::Prerouting, Vec::new()));

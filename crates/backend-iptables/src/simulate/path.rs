@@ -20,14 +20,14 @@ pub(super) struct Path {
 /// Returns every path that `packet`, the first of its connection and of its client, may take on a
 /// node whose kernel holds `rules` for the packet's family: one for each random match that may
 /// match.
-pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-    let mut ways = Vec::new();
+pub fn paths(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+    let mut paths = Vec::new();
     for number in 0.. {
         let mut memory = Memory::default();
         let mut walk = Walk::new(rules, node, packet, &mut memory, number);
         walk.path.events = Some(Vec::new());
         let outcome = walk.outcome();
-        ways.push(PacketPath {
+        paths.push(PacketPath {
             events: walk.path.events.take().unwrap_or_default(),
             outcome,
         });
@@ -35,7 +35,7 @@ pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
             break;
         }
     }
-    ways
+    paths
 }
 
 // === impl Path ===

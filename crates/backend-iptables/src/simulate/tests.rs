@@ -183,10 +183,10 @@ fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() 
 #[test]
 fn a_way_tells_the_rules_that_asked_something_and_what_they_did() {
     let dataplane = dataplane(&["10.0.1.5:8080", "10.0.2.7:8080"], None);
-    let ways = ways(&render(&dataplane), dataplane.node(), &packet());
-    let outcomes: Vec<String> = ways.iter().map(|way| way.outcome.to_string()).collect();
+    let paths = paths(&render(&dataplane), dataplane.node(), &packet());
+    let outcomes: Vec<String> = paths.iter().map(|way| way.outcome.to_string()).collect();
     assert_eq!(outcomes, ["10.0.1.5:8080", "10.0.2.7:8080"]);
-    let events: Vec<String> = ways[1].events.iter().map(Event::to_string).collect();
+    let events: Vec<String> = paths[1].events.iter().map(Event::to_string).collect();
     let port = ServicePortName {
         service: ServiceKey::new("shop", "cart"),
         port: "http".into(),

@@ -12,9 +12,7 @@ use crate::diff::Change;
 
 /// A destination that the kernel would refuse (`ip_vs_new_dest` in `ip_vs_ctl.c`, EINVAL).
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "IPVS takes no destination at {address}: it stands for all hosts of a network of this node"
-)]
+#[error("IPVS cannot use {address} as a destination: it is a broadcast address of this node")]
 struct Broadcast {
     address: Ipv4Addr,
 }

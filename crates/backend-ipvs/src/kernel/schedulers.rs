@@ -37,7 +37,7 @@ pub(super) struct Schedulers {
 /// A scheduler that the kernel lacks.
 #[derive(Debug, thiserror::Error)]
 #[error("the kernel has no IPVS scheduler {scheduler} (module {})", scheduler.module())]
-struct Lacking {
+struct MissingSchedulerError {
     scheduler: SchedulerName,
 }
 
@@ -191,7 +191,7 @@ impl Ipvs {
             Recovery::Halt => Some(first),
             _ => lacking.into_iter().next(),
         };
-        let lacking = named.map(|scheduler| Lacking { scheduler });
+        let lacking = named.map(|scheduler| MissingSchedulerError { scheduler });
         lacking.map_or(Ok(()), |e| {
             Err(self.uncommitted((recovery, Effect::None), e))
         })

@@ -60,7 +60,7 @@ impl ChainId {
             ChainId::ExternalLocal(keyed) => node_port(keyed) | EXTERNAL_LOCAL << JOB,
             ChainId::Numbered(chain) => {
                 let sticky = match chain.placement {
-                    Placement::Anew => 0,
+                    Placement::Independent => 0,
                     Placement::Sticky => STICKY,
                 };
                 let mut jobs = (EXTERNAL_LOCAL + 1..).zip(ChainRole::ALL);
@@ -80,7 +80,7 @@ impl ChainId {
             _ => Keyed::NodePort,
         };
         let placement = match number & STICKY {
-            0 => Placement::Anew,
+            0 => Placement::Independent,
             _ => Placement::Sticky,
         };
         let chain_id = match number >> JOB & 0xf {
@@ -248,7 +248,7 @@ mod tests {
     fn every_lead_has_a_number_of_its_own() {
         let mut leads = ChainId::FIXED.to_vec();
         for keyed in [Keyed::Address, Keyed::NodePort] {
-            for placement in [Placement::Anew, Placement::Sticky] {
+            for placement in [Placement::Independent, Placement::Sticky] {
                 for role in ChainRole::ALL {
                     for affinity_map in [0, 1, AffinityMap::RESERVED] {
                         let numbered = |slot_choice, number| {

@@ -37,7 +37,7 @@ pub(crate) struct NumberedChain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Placement {
     /// Each connection gets an endpoint independently.
-    Anew,
+    Independent,
     /// Each connection goes to the client's previous endpoint while that exists.
     Sticky,
 }
@@ -102,13 +102,13 @@ impl NumberedChain {
         };
         let (placement, rest) = match rest.strip_prefix(Placement::Sticky.prefix()) {
             Some(rest) => (Placement::Sticky, rest),
-            None => (Placement::Anew, rest),
+            None => (Placement::Independent, rest),
         };
         let (slot_choice, rest) = SlotChoice::split(rest)?;
         let (role, number) = rest.split_once('-')?;
         let role = ChainRole::ALL.into_iter().find(|own| own.name() == role)?;
         if role == ChainRole::Learn
-            && (placement, slot_choice) != (Placement::Anew, SlotChoice::Random)
+            && (placement, slot_choice) != (Placement::Independent, SlotChoice::Random)
         {
             return None;
         }
@@ -118,7 +118,7 @@ impl NumberedChain {
         };
         if affinity_map != AffinityMap::Shared
             && role != ChainRole::Learn
-            && placement == Placement::Anew
+            && placement == Placement::Independent
         {
             return None;
         }
@@ -152,13 +152,12 @@ impl NumberedChain {
                 ..self
             }),
             (ChainRole::Balance | ChainRole::Local, Placement::Sticky) => Some(NumberedChain {
-                placement: Placement::Anew,
+                placement: Placement::Independent,
                 affinity_map: AffinityMap::Shared,
                 ..self
             }),
-            (ChainRole::Balance | ChainRole::Local, Placement::Anew) | (ChainRole::Learn, _) => {
-                None
-            }
+            (ChainRole::Balance | ChainRole::Local, Placement::Independent)
+            | (ChainRole::Learn, _) => None,
         }
     }
 
@@ -172,8 +171,8 @@ impl NumberedChain {
             (ChainRole::Local, Placement::Sticky) => {
                 affinity::return_to_endpoint(family, self.keyed, self.affinity_map, LOCAL_SLOTS)
             }
-            (ChainRole::Balance, Placement::Anew) => self.choose(family, 0),
-            (ChainRole::Local, Placement::Anew) => self.choose(family, LOCAL_SLOTS),
+            (ChainRole::Balance, Placement::Independent) => self.choose(family, 0),
+            (ChainRole::Local, Placement::Independent) => self.choose(family, LOCAL_SLOTS),
             (ChainRole::Learn, _) => {
                 let timeout = Duration::from_secs(self.number.into());
                 affinity::remember(family, self.keyed, self.affinity_map, timeout)
@@ -336,7 +335,7 @@ impl Placement {
     /// The prefix of the names of chains with this placement.
     fn prefix(self) -> &'static str {
         match self {
-            Placement::Anew => "",
+            Placement::Independent => "",
             Placement::Sticky => "sticky-",
         }
     }

@@ -12,7 +12,7 @@ const REMEMBERED: u32 = 1 << 18;
 /// The capacity of the affinity map of one Service. Together these are as large as the shared one.
 const RESERVED: u32 = 1 << 13;
 /// The capacity of a set of crowded frontends. Frontends beyond it are not reported.
-const TOLD: u32 = 1 << 10;
+const CROWDED_CAPACITY: u32 = 1 << 10;
 
 /// The names of the sets of source ranges, by prefix length.
 static SOURCES: LazyLock<Vec<String>> =
@@ -313,9 +313,9 @@ impl SetName {
                 SetName::ClientsIn(_) | SetName::NodePortClientsIn(_) => {
                     SetWriter::Packets { capacity: RESERVED }
                 }
-                SetName::FullAffinityMaps | SetName::NodePortCrowded => {
-                    SetWriter::Packets { capacity: TOLD }
-                }
+                SetName::FullAffinityMaps | SetName::NodePortCrowded => SetWriter::Packets {
+                    capacity: CROWDED_CAPACITY,
+                },
                 _ => SetWriter::Transactions,
             },
         }

@@ -75,7 +75,7 @@ impl<'a> Plan<'a> {
                     number,
                     affinity_map: match (role, placement) {
                         (ChainRole::Learn, _) | (_, Placement::Sticky) => affinity_map,
-                        (_, Placement::Anew) => AffinityMap::Shared,
+                        (_, Placement::Independent) => AffinityMap::Shared,
                     },
                 };
                 chains.insert(chain);
@@ -83,11 +83,11 @@ impl<'a> Plan<'a> {
             })
         };
         let (placement, affinity) = match frontend.affinity {
-            Affinity::None => (Placement::Anew, None),
+            Affinity::None => (Placement::Independent, None),
             Affinity::ClientIp { timeout } => {
                 let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
                 let learn = goto_numbered(
-                    Placement::Anew,
+                    Placement::Independent,
                     SlotChoice::Random,
                     ChainRole::Learn,
                     seconds,

@@ -88,7 +88,7 @@ fn addresses(
     object: &object::Node,
     findings: &mut Findings<'_>,
 ) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-    const INSTEAD: &str = "it is passed over";
+    const INSTEAD: &str = "it is ignored";
     let (mut ipv4, mut ipv6) = (None, None);
     for kind_of_address in ["InternalIP", "ExternalIP"] {
         for (i, entry) in object.status.addresses.iter().enumerate() {

@@ -93,7 +93,7 @@ fn service(
             .port(
                 format_args!("spec.healthCheckNodePort"),
                 &spec.health_check_node_port,
-                "health is not answered for this Service",
+                "health checks of this Service are not answered",
             )
             .unwrap_or(None),
         ports,
@@ -320,7 +320,7 @@ fn affinity(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Affinity {
 
 fn affinity_timeout(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Duration {
     let path = format_args!("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
-    let instead = "10800 are used";
+    let instead = "10800 seconds are used";
     let field = &spec.session_affinity_config.client_ip.timeout_seconds;
     let Ok(Some(seconds)) = findings.value(path, field, instead) else {
         return DEFAULT_AFFINITY_TIMEOUT;

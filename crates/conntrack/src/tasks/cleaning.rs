@@ -35,7 +35,7 @@ fn report(pass: &Pass) {
     let (listed, took) = (pass.listed, pass.took);
     if pass.unreadable > 0 {
         let unreadable = pass.unreadable;
-        warn!(%family, unreadable, "left unreadable connections unchanged");
+        warn!(%family, unreadable, "skipped conntrack entries that could not be decoded");
     }
     match &pass.outcome {
         Outcome::Failed(error) => {

@@ -101,7 +101,7 @@ pub(super) fn limited(
 ) -> String {
     let others = match scheduler.basis() {
         Basis::Source => "all nodes use the same, and the others get none",
-        Basis::Chance | Basis::Turn | Basis::Load => "other nodes use others",
+        Basis::Chance | Basis::Turn | Basis::Load => "other nodes use other endpoints",
     };
     format!(
         "port {:?} has {count} usable {family} endpoints: in mode {mechanism} this node sends packets to \

@@ -154,7 +154,11 @@ fn a_way_that_differs_in_more_than_a_number_is_reported_by_itself() {
         let dataplane = dataplane(mechanism, BOTH);
         let trace = ask("10.0.1.5 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
         assert!(trace.agree, "{trace}");
-        let outcomes: Vec<&str> = trace.ways.iter().map(|way| way.outcome.as_str()).collect();
+        let outcomes: Vec<&str> = trace
+            .paths
+            .iter()
+            .map(|path| path.outcome.as_str())
+            .collect();
         assert_eq!(outcomes, ["10.0.1.5:8080 masqueraded", "10.0.2.7:8080"]);
         assert!(trace.to_string().contains(hairpin), "{trace}");
     }
@@ -177,7 +181,7 @@ fn a_refused_packet_ends_where_it_is_refused() {
         let dataplane = dataplane(mechanism, &[]);
         let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
         let text = trace.to_string();
-        assert_eq!(trace.taken, "reject");
+        assert_eq!(trace.actual, "reject");
         // Lines are wrapped between words.
         let unfolded = text.replace("\n          ", " ");
         assert!(unfolded.contains(words), "no {words:?} in:\n{text}");
@@ -208,7 +212,7 @@ fn a_packet_is_followed_through_a_virtual_server() {
     let dataplane = dataplane(Mechanism::Ipvs, BOTH);
     let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
     assert!(trace.agree, "{trace}");
-    assert_eq!(trace.taken, "10.0.1.5:8080, 10.0.2.7:8080");
+    assert_eq!(trace.actual, "10.0.1.5:8080, 10.0.2.7:8080");
 }
 
 /// A node whose kernel does not support the desired mode is served by another mechanism.

@@ -21,8 +21,8 @@ impl Inspect for OpenOnDemand {
         self.pure().simulate(&rules.used, node, packet)
     }
 
-    fn ways(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
-        self.pure().ways(&rules.used, node, packet)
+    fn paths(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Vec<PacketPath> {
+        self.pure().paths(&rules.used, node, packet)
     }
 
     fn render_part(

@@ -8,7 +8,7 @@ const NEW_TABLE: u16 = SUBSYSTEM << 8;
 /// `NFT_MSG_NEWSETELEM`.
 const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
 
-fn hearing() -> NotificationCollector {
+fn collector() -> NotificationCollector {
     NotificationCollector::new(
         Watched::Tables(&["signpost"]),
         vec![Arc::new(AtomicU32::new(OWN))],
@@ -54,7 +54,7 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Notification
 
 #[test]
 fn a_transaction_of_others_is_distinguished_from_signposts() {
-    let mut hearing = hearing();
+    let mut collector = collector();
     let own = [
         change(OWN, NEW_ELEMENT, Family::Ipv4, "signpost"),
         end(OWN, 7),
@@ -63,50 +63,53 @@ fn a_transaction_of_others_is_distinguished_from_signposts() {
         change(OTHER, DELETE_CHAIN, Family::Ipv4, "signpost"),
         end(OTHER, 8),
     ];
-    assert_eq!(hearing.take(&own.concat()), []);
-    assert_eq!(hearing.take(&foreign.concat()), [by_nft([Family::Ipv4], 8)]);
+    assert_eq!(collector.take(&own.concat()), []);
+    assert_eq!(
+        collector.take(&foreign.concat()),
+        [by_nft([Family::Ipv4], 8)]
+    );
 }
 
 #[test]
 fn a_transaction_over_several_datagrams_is_one() {
-    let mut hearing = hearing();
+    let mut collector = collector();
     for family in FAMILIES {
         let deleted = change(OTHER, DELETE_CHAIN, family, "signpost");
-        assert_eq!(hearing.take(&deleted), []);
+        assert_eq!(collector.take(&deleted), []);
     }
-    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
-    assert_eq!(hearing.take(&end(OTHER, 9)), [by_nft([], 9)]);
+    assert_eq!(collector.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
+    assert_eq!(collector.take(&end(OTHER, 9)), [by_nft([], 9)]);
 }
 
 #[test]
 fn other_tables_and_families_are_not_signposts() {
-    let mut hearing = hearing();
+    let mut collector = collector();
     let inet = message(OTHER, DELETE_CHAIN, 1, |writer| {
         writer.string(TABLE, "signpost");
     });
     let kube_proxy = change(OTHER, DELETE_CHAIN, Family::Ipv4, "kube-proxy");
     let datagram = [inet, kube_proxy, end(OTHER, 8)].concat();
-    assert_eq!(hearing.take(&datagram), [by_nft([], 8)]);
+    assert_eq!(collector.take(&datagram), [by_nft([], 8)]);
 }
 
 #[test]
 fn what_was_lost_may_have_been_about_signposts_tables() {
-    let mut hearing = hearing();
-    hearing.overrun();
+    let mut collector = collector();
+    collector.overrun();
     // Queued before the loss, and complete.
-    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft([], 8)]);
-    assert_eq!(hearing.quiet(), Some(Notification::Missed));
-    assert_eq!(hearing.quiet(), None);
+    assert_eq!(collector.take(&end(OTHER, 8)), [by_nft([], 8)]);
+    assert_eq!(collector.quiet(), Some(Notification::Missed));
+    assert_eq!(collector.quiet(), None);
     // Its first notifications may be among the lost ones.
-    assert_eq!(hearing.take(&end(OTHER, 10)), [by_nft(FAMILIES, 10)]);
-    assert_eq!(hearing.take(&end(OTHER, 11)), [by_nft([], 11)]);
+    assert_eq!(collector.take(&end(OTHER, 10)), [by_nft(FAMILIES, 10)]);
+    assert_eq!(collector.take(&end(OTHER, 11)), [by_nft([], 11)]);
 }
 
 #[test]
 fn a_datagram_that_cannot_be_read_may_have_been_about_signposts_tables() {
-    let mut hearing = hearing();
-    hearing.illegible();
-    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
+    let mut collector = collector();
+    collector.illegible();
+    assert_eq!(collector.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
 }
 
 proptest::proptest! {
@@ -114,7 +117,7 @@ proptest::proptest! {
     fn whatever_is_received_does_no_harm(
         bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400),
     ) {
-        hearing().take(&bytes);
+        collector().take(&bytes);
     }
 }
 
@@ -124,14 +127,14 @@ fn in_shared_tables_only_what_may_be_signposts_counts() {
         tables: &["nat", "filter"],
         prefix: "SIGNPOST-",
     };
-    let mut hearing = NotificationCollector::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
+    let mut collector = NotificationCollector::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
     let touched =
-        |kind, table: &str, attribute, chain: &str, hearing: &mut NotificationCollector| {
+        |kind, table: &str, attribute, chain: &str, collector: &mut NotificationCollector| {
             let change = message(OTHER, kind, Family::Ipv4.number(), |writer| {
                 writer.string(TABLE, table);
                 writer.string(attribute, chain);
             });
-            let heard = hearing.take(&[change, end(OTHER, 8)].concat());
+            let heard = collector.take(&[change, end(OTHER, 8)].concat());
             let [Notification::Transaction(transaction)] = &heard[..] else {
                 panic!("one transaction is heard, not {heard:?}");
             };
@@ -150,7 +153,7 @@ fn in_shared_tables_only_what_may_be_signposts_counts() {
         (DELETE_TABLE, "filter", CHAIN_NAME, "", true),
         (NEW_TABLE, "filter", CHAIN_NAME, "", false),
     ] {
-        let found = touched(kind, table, attribute, chain, &mut hearing);
+        let found = touched(kind, table, attribute, chain, &mut collector);
         // A renamed chain or a table set dormant may concern any of Signpost's objects.
         let near = table != "mangle";
         assert_eq!(found, (counts, near), "{kind:#x} {table} {chain}");

@@ -15,19 +15,19 @@ pub(super) struct Path(Option<Vec<Event>>);
 /// Every way that `packet`, the first of its connection and of its client, may take on a node whose
 /// kernel has the content of `view` for the packet's family: one for each number that may be drawn.
 /// `run` leads the packet through the hooks.
-pub fn ways(
+pub fn paths(
     view: View<'_>,
     node: &Node,
     packet: &Packet,
     run: impl Fn(&mut Walk<'_>) -> End,
 ) -> Vec<PacketPath> {
-    let mut ways = Vec::new();
+    let mut paths = Vec::new();
     for number in 0.. {
         let mut memory = Memory::default();
         let mut walk = Walk::new(view, node, packet, &mut memory, number);
         walk.path = Path(Some(Vec::new()));
         let end = run(&mut walk);
-        ways.push(PacketPath {
+        paths.push(PacketPath {
             outcome: walk.outcome(end),
             events: walk.path.0.take().unwrap_or_default(),
         });
@@ -35,7 +35,7 @@ pub fn ways(
             break;
         }
     }
-    ways
+    paths
 }
 
 // === impl Path ===

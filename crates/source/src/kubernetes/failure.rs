@@ -56,7 +56,7 @@ pub(super) enum Remedy {
 
 impl WatchError {
     /// Returns the remedy, chosen by the status code alone.
-    pub(super) fn remedy(&self, asked: Asked) -> Remedy {
+    pub(super) fn remedy(&self, asked: RequestKind) -> Remedy {
         match self {
             WatchError::Status { code: 410, .. } => Remedy::ListQuietly,
             WatchError::Status { code: 404, .. } => Remedy::Absent,
@@ -64,7 +64,7 @@ impl WatchError {
             // (422).
             WatchError::Status {
                 code: 400 | 422, ..
-            } if asked == Asked::StreamedList => Remedy::ListPaged,
+            } if asked == RequestKind::StreamedList => Remedy::ListPaged,
             // The cause is the client's identity or the moment, not the request.
             WatchError::Status {
                 code: 401 | 403 | 408 | 429,
@@ -79,7 +79,7 @@ impl WatchError {
 
 /// The kind of request that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestKind {
     /// A list, streamed.
     StreamedList,
     /// A list, in one answer or page by page.

@@ -31,7 +31,7 @@ use tracing::{debug, warn};
 use super::answer::ask;
 use super::backoff::{Backoff, jittered};
 use super::collection::{Collection, Extent, Start, UnknownKindPolicy};
-use super::failure::{Asked, Remedy, WatchError};
+use super::failure::{Remedy, RequestKind, WatchError};
 use super::freshness::WatchHealth;
 use super::wire::{Decoded, Line, Place, Watched};
 use crate::EngineGone;
@@ -113,8 +113,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         loop {
             let asked = self.next.asked();
             let ended = match asked {
-                Asked::List => self.list().await,
-                Asked::StreamedList | Asked::Events => self.watch().await,
+                RequestKind::List => self.list().await,
+                RequestKind::StreamedList | RequestKind::Events => self.watch().await,
             };
             let opened = self.opened.take();
             let settled = opened.is_some_and(|opened| opened.elapsed() >= SETTLED);
@@ -123,7 +123,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
             let wait = match ended {
                 // The watch follows its list at once.
-                Ok(()) if settled || asked == Asked::List => Duration::ZERO,
+                Ok(()) if settled || asked == RequestKind::List => Duration::ZERO,
                 Ok(()) => self.backoff.next(),
                 Err(Ended::Failed(error)) => self.recover(&error, asked).await?,
                 Err(Ended::EngineGone) => return Err(EngineGone),
@@ -133,7 +133,11 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
     }
 
     /// Chooses the next request; returns how long to wait before it.
-    async fn recover(&mut self, error: &WatchError, asked: Asked) -> Result<Duration, EngineGone> {
+    async fn recover(
+        &mut self,
+        error: &WatchError,
+        asked: RequestKind,
+    ) -> Result<Duration, EngineGone> {
         let kind = self.collection.kind;
         let message = chain(error).to_string();
         debug!(kind, error = message, "watch ended");
@@ -307,11 +311,11 @@ impl Next {
         }
     }
 
-    fn asked(&self) -> Asked {
+    fn asked(&self) -> RequestKind {
         match self {
-            Next::ListStreamed => Asked::StreamedList,
-            Next::ListWhole | Next::ListPaged => Asked::List,
-            Next::ResumeAfter(_) => Asked::Events,
+            Next::ListStreamed => RequestKind::StreamedList,
+            Next::ListWhole | Next::ListPaged => RequestKind::List,
+            Next::ResumeAfter(_) => RequestKind::Events,
         }
     }
 }

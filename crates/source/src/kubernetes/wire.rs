@@ -42,13 +42,13 @@ pub(super) enum Unreadable {
     #[error("the bytes are not in Kubernetes' envelope for protobuf")]
     NoEnvelope,
     /// A frame longer than any event.
-    #[error("a frame of {0} bytes is announced, and {most} is the most", most = protobuf::LONGEST_FRAME)]
+    #[error("the API server announced a frame of {0} bytes; the limit is {most}", most = protobuf::LONGEST_FRAME)]
     LongFrame(usize),
     /// Bytes where the next object of a list should be.
     #[error("a list has something other than objects in it")]
     NoField,
     /// An event of a type that does not exist.
-    #[error("an event has type {0:?}")]
+    #[error("unknown watch event type {0:?}")]
     EventType(String),
     /// A bookmark without a resource version.
     #[error("a bookmark has no resource version")]

@@ -20,7 +20,7 @@ pub(super) const LARGEST: u64 = 64 << 20;
 
 /// Why a manifest cannot be read.
 #[derive(Debug, Error)]
-enum LookError {
+enum ManifestReadError {
     /// It cannot be opened or read, or is not UTF-8.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -99,7 +99,7 @@ impl Directory {
             .into_iter()
             .map(|(path, there)| {
                 let check = there
-                    .map_err(LookError::from)
+                    .map_err(ManifestReadError::from)
                     .and_then(|()| self.check(&path))
                     .unwrap_or_else(|error| {
                         self.stamps.remove(&path);
@@ -113,7 +113,7 @@ impl Directory {
         Ok(looks)
     }
 
-    fn check(&mut self, path: &Path) -> Result<FileCheck, LookError> {
+    fn check(&mut self, path: &Path) -> Result<FileCheck, ManifestReadError> {
         let file = self.root.join(path);
         let metadata = fs::metadata(&file)?;
         if self.stamps.get(path) == Some(&Stamp::of(&metadata)) {
@@ -132,7 +132,7 @@ impl Directory {
 }
 
 /// Reads a file; returns its stamp as of the read, and its text.
-fn read(path: &Path) -> Result<(Stamp, String), LookError> {
+fn read(path: &Path) -> Result<(Stamp, String), ManifestReadError> {
     // Another file may have replaced it by now: O_NONBLOCK opens a FIFO without waiting for a
     // writer.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
@@ -146,17 +146,17 @@ fn read(path: &Path) -> Result<(Stamp, String), LookError> {
     // It may grow while it is read.
     let length = file.take(LARGEST + 1).read_to_string(&mut text)?;
     if u64::try_from(length).is_ok_and(|length| length > LARGEST) {
-        return Err(LookError::TooLarge);
+        return Err(ManifestReadError::TooLarge);
     }
     Ok((Stamp::of(&metadata), text))
 }
 
-fn ensure_readable(metadata: &fs::Metadata) -> Result<(), LookError> {
+fn ensure_readable(metadata: &fs::Metadata) -> Result<(), ManifestReadError> {
     if !metadata.is_file() {
-        return Err(LookError::NotRegular(name_of(metadata.file_type())));
+        return Err(ManifestReadError::NotRegular(name_of(metadata.file_type())));
     }
     if metadata.len() > LARGEST {
-        return Err(LookError::TooLarge);
+        return Err(ManifestReadError::TooLarge);
     }
     Ok(())
 }

@@ -29,10 +29,10 @@ const LONGEST_MESSAGE: usize = 500;
 #[derive(Debug)]
 pub(super) struct ManifestStore {
     node: String,
-    shelves: BTreeMap<PathBuf, ManifestFile>,
+    files: BTreeMap<PathBuf, ManifestFile>,
     served: Served,
     assignment: Option<Assignment>,
-    taken_in: TakenIn,
+    load_state: LoadState,
     duplicates: Vec<UnreadableManifest>,
 }
 
@@ -55,7 +55,7 @@ struct ManifestObject {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TakenIn {
+enum LoadState {
     Nothing,
     Everything,
 }
@@ -63,36 +63,36 @@ enum TakenIn {
 // === impl ManifestStore ===
 
 impl ManifestStore {
-    /// An empty library for the node called `node`.
+    /// An empty store for the node called `node`.
     pub(super) fn new(node: String) -> ManifestStore {
         ManifestStore {
             node,
-            shelves: BTreeMap::new(),
+            files: BTreeMap::new(),
             served: Served::new(),
             assignment: None,
-            taken_in: TakenIn::Nothing,
+            load_state: LoadState::Nothing,
             duplicates: Vec::new(),
         }
     }
 
     /// Takes the results of a scan of all files, in the order of their paths, and returns what is
     /// new: everything the first time, changes after that.
-    pub(super) fn take_in(&mut self, files: Vec<(PathBuf, FileCheck)>) -> Vec<Delivery> {
-        let mut shelves = BTreeMap::new();
-        for (path, check) in files {
+    pub(super) fn take_in(&mut self, checks: Vec<(PathBuf, FileCheck)>) -> Vec<Delivery> {
+        let mut files = BTreeMap::new();
+        for (path, check) in checks {
             if matches!(check, FileCheck::Unreadable(_)) {
                 // A directory that cannot be read: its files are not visible, but not necessarily
                 // deleted.
                 let inside = |known: &Path| known.starts_with(&path) && known != path;
-                shelves.extend(self.shelves.extract_if(.., |known, _| inside(known)));
+                files.extend(self.files.extract_if(.., |known, _| inside(known)));
             }
-            let before = self.shelves.remove(&path).unwrap_or_default();
+            let before = self.files.remove(&path).unwrap_or_default();
             let manifest_file = before.after(&path, check);
-            shelves.insert(path, manifest_file);
+            files.insert(path, manifest_file);
         }
-        self.shelves = shelves;
+        self.files = files;
         let served = self.merge();
-        let first = self.taken_in == TakenIn::Nothing;
+        let first = self.load_state == LoadState::Nothing;
         let mut deliveries = Vec::new();
         let assignment = self.resolve(&served);
         if first || assignment != self.assignment {
@@ -105,13 +105,13 @@ impl ManifestStore {
         }
         self.assignment = assignment;
         self.served = served;
-        self.taken_in = TakenIn::Everything;
+        self.load_state = LoadState::Everything;
         deliveries
     }
 
     /// Everything that is not used as written, file by file.
     pub(super) fn unreadable(&self) -> Vec<UnreadableManifest> {
-        let faults = self.shelves.iter().flat_map(|(path, manifest_file)| {
+        let faults = self.files.iter().flat_map(|(path, manifest_file)| {
             manifest_file.faults.iter().map(|fault| UnreadableManifest {
                 file: path.clone(),
                 line: fault.line,
@@ -131,7 +131,7 @@ impl ManifestStore {
         let mut served = Served::new();
         let mut owners: BTreeMap<&ObjectName, &Path> = BTreeMap::new();
         self.duplicates.clear();
-        for (path, manifest_file) in &self.shelves {
+        for (path, manifest_file) in &self.files {
             for volume in &manifest_file.volumes {
                 if let Some(owner) = owners.get(&volume.name) {
                     self.duplicates.push(UnreadableManifest {

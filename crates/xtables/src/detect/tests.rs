@@ -30,23 +30,29 @@ fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_reported() {
     let absent = Presence::default();
     let (nf, legacy) = (Variant::NfTables, Variant::Legacy);
     for (found, expected) in [
-        ((none, none), (nf, Why::Preferred, false)),
-        ((absent, none), (legacy, Why::Alone, false)),
-        ((none, absent), (nf, Why::Alone, false)),
-        ((absent, absent), (legacy, Why::Alone, false)),
-        ((none, presence(0, true)), (legacy, Why::Kubelet, false)),
+        ((none, none), (nf, VariantReason::Preferred, false)),
+        ((absent, none), (legacy, VariantReason::Alone, false)),
+        ((none, absent), (nf, VariantReason::Alone, false)),
+        ((absent, absent), (legacy, VariantReason::Alone, false)),
+        (
+            (none, presence(0, true)),
+            (legacy, VariantReason::Kubelet, false),
+        ),
         (
             (presence(9, false), presence(2, true)),
-            (legacy, Why::Kubelet, true),
+            (legacy, VariantReason::Kubelet, true),
         ),
         (
             (presence(9, true), presence(2, true)),
-            (nf, Why::MoreRules, true),
+            (nf, VariantReason::MoreRules, true),
         ),
-        ((none, presence(1, false)), (legacy, Why::MoreRules, false)),
+        (
+            (none, presence(1, false)),
+            (legacy, VariantReason::MoreRules, false),
+        ),
         (
             (presence(3, false), presence(3, false)),
-            (nf, Why::Preferred, true),
+            (nf, VariantReason::Preferred, true),
         ),
     ] {
         assert_eq!(chosen(found.0, found.1), expected, "{found:?}");

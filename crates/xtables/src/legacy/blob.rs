@@ -54,12 +54,12 @@ pub(crate) enum Kind<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     pub(super) entry: usize,
-    pub(super) to: To,
+    pub(super) to: JumpTarget,
 }
 
 /// The target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum JumpTarget {
     /// The next entry: the entry has no target and only counts.
     Next,
     /// The chain at this index of [`Table::chains`].
@@ -189,13 +189,13 @@ impl<'a> Table<'a> {
 
     fn find_target(&self, entry: usize, verdict: usize) -> Result<Jump, Unreadable> {
         if verdict == self.offset(entry + 1) {
-            let to = To::Next;
+            let to = JumpTarget::Next;
             return Ok(Jump { entry, to });
         }
         let start = |chain: &Chain<'_>| self.offset(chain.rules.start);
         let found = self.chains.binary_search_by_key(&verdict, start).ok();
         let found = found.filter(|chain| matches!(self.chains[*chain].kind, Kind::Named(_)));
-        let to = To::Chain(found.ok_or_else(|| Unreadable::Astray(self.offset(entry)))?);
+        let to = JumpTarget::Chain(found.ok_or_else(|| Unreadable::Astray(self.offset(entry)))?);
         Ok(Jump { entry, to })
     }
 
@@ -220,15 +220,15 @@ impl<'a> Table<'a> {
     }
 
     /// The target of entry `number`, if it is a jump.
-    pub(super) fn leads_to(&self, number: usize) -> Option<To> {
+    pub(super) fn leads_to(&self, number: usize) -> Option<JumpTarget> {
         self.jumps(number..number + 1).first().map(|jump| jump.to)
     }
 
     /// Whether entry `number` jumps to a chain whose name begins with `prefix`.
     pub(crate) fn leads_to_prefix(&self, number: usize, prefix: &str) -> bool {
         match self.leads_to(number) {
-            Some(To::Chain(chain)) => self.chains[chain].begins_with(prefix),
-            Some(To::Next) | None => false,
+            Some(JumpTarget::Chain(chain)) => self.chains[chain].begins_with(prefix),
+            Some(JumpTarget::Next) | None => false,
         }
     }
 

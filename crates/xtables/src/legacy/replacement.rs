@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::blob::{Chain, Kind, Table, To};
+use super::blob::{Chain, JumpTarget, Kind, Table};
 use super::decode_entry;
 use super::entry::{EncodeError, Writer};
 use super::kernel::{Info, Replacement};
@@ -25,7 +25,7 @@ pub(super) enum Obstacle {
     Used { chain: String, by: String },
     #[error("the table has no chain {0}")]
     NoSuchHook(BuiltIn),
-    #[error("the table would take {0} bytes or more, and the kernel takes less than {TABLE_END}")]
+    #[error("the table would need {0} bytes or more; the kernel's limit is {TABLE_END}")]
     Length(usize),
     #[error("failed to write an entry")]
     EncodeError {
@@ -304,11 +304,11 @@ impl Build<'_> {
             let target = read_u16(bytes, entry + table.layout.target_offset).unwrap_or_default();
             let verdict = to + entry + usize::from(target) + EXTENSION;
             match jump.to {
-                To::Next => {
+                JumpTarget::Next => {
                     let next = to - REPLACE + table.offset(jump.entry + 1) - from;
                     self.fill_in(verdict, next)?;
                 }
-                To::Chain(chain) => {
+                JumpTarget::Chain(chain) => {
                     let place = self.places[chain].ok_or_else(|| self.used(chain, jump.entry))?;
                     self.jumps.push((verdict, place));
                 }

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::blob::{Chain, Kind, Table, To};
+use super::blob::{Chain, JumpTarget, Kind, Table};
 use super::replacement::Plan;
 use crate::Rule;
 
@@ -135,9 +135,9 @@ fn target_of(rule: &Rule) -> Option<&[u8]> {
 }
 
 /// The name of the target chain.
-fn target<'a>(table: &Table<'a>, to: To) -> Option<&'a [u8]> {
+fn target<'a>(table: &Table<'a>, to: JumpTarget) -> Option<&'a [u8]> {
     match to {
-        To::Next => None,
-        To::Chain(chain) => table.chains[chain].name(),
+        JumpTarget::Next => None,
+        JumpTarget::Chain(chain) => table.chains[chain].name(),
     }
 }

@@ -114,8 +114,8 @@ impl Made {
                     let end = bytes.len() - 8;
                     bytes[end..].fill(0);
                     match to {
-                        To::Next => "the next".to_owned(),
-                        To::Chain(chain) => name(chain),
+                        JumpTarget::Next => "the next".to_owned(),
+                        JumpTarget::Chain(chain) => name(chain),
                     }
                 });
                 all.push((name(place), bytes, to));
@@ -337,7 +337,7 @@ fn a_table_is_refused_that_the_kernel_has_never_memory_for() {
     assert!(!error.is_about_content());
     assert_eq!(
         error.to_string(),
-        "the table would take 536870912 bytes or more, and the kernel takes less than 536870848"
+        "the table would need 536870912 bytes or more; the kernel's limit is 536870848"
     );
 }
 

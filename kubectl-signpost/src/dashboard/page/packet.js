@@ -1,4 +1,4 @@
-// The way of a packet, step by step.
+// The path of a packet, step by step.
 
 import { asks } from "./asking.js";
 import { element, nodeLink } from "./elements.js";
@@ -12,16 +12,16 @@ export function render({ connection }) {
 }
 
 function show({ node, agrees, trace }) {
-  const { packet, guess, desired, rulesOf, taken, ways } = trace;
+  const { packet, assumedOrigin, desired, rulesOf, actual, paths } = trace;
   const rules = rulesOf === "kernel" ? "By the rules in the kernel" : "By the rules that would be programmed";
   return [
     element("p", { class: "answer", role: "status" },
       agrees ? "It goes where it should." : element("b", { class: "bad" }, "It does not go where it should.")),
-    element("dl", {}, pair("On node", nodeLink(node)), pair("Packet", packet, guess ? ` (${guess})` : ""), pair("Desired", desired),
-      pair(rules, taken)),
-    ...ways.map(({ outcome, stations }) => element("article", {},
+    element("dl", {}, pair("On node", nodeLink(node)), pair("Packet", packet, assumedOrigin ? ` (${assumedOrigin})` : ""), pair("Desired", desired),
+      pair(rules, actual)),
+    ...paths.map(({ outcome, steps }) => element("article", {},
       element("h3", {}, "Path to ", element("code", {}, outcome)),
-      element("ol", { class: "steps" }, stations.map(step)))),
+      element("ol", { class: "steps" }, steps.map(step)))),
   ];
 }
 
@@ -30,8 +30,8 @@ function pair(term, ...value) {
 }
 
 /** A chain, or what a rule of it found or did. */
-function step({ sort, either }) {
-  const [first, ...others] = either;
-  const kind = typeof sort === "string" ? sort : "chain";
-  return element("li", { "data-sort": kind }, element("code", {}, first), others.map((other) => element("div", {}, "or ", element("code", {}, other))));
+function step({ kind, texts }) {
+  const [first, ...others] = texts;
+  const name = typeof kind === "string" ? kind : "chain";
+  return element("li", { "data-kind": name }, element("code", {}, first), others.map((other) => element("div", {}, "or ", element("code", {}, other))));
 }

@@ -124,7 +124,7 @@ fn what_nodes_report_besides_their_health_is_named() {
         };
         status.node_findings = vec![
             found(NodeFindingKind::ForeignProxyDetected, 1, &["n2"]),
-            found(NodeFindingKind::RulesOverwritten, 6, &["n1", "n2"]),
+            found(NodeFindingKind::RulesDrifted, 6, &["n1", "n2"]),
         ];
     })]);
     let text = render(&report, Paint::Plain);
@@ -132,7 +132,7 @@ fn what_nodes_report_besides_their_health_is_named() {
         text.ends_with(
             "\x20 agents   0.2.0 on 2 nodes, 0.1.0 on 1 node\n\
             \x20 found    ForeignProxyDetected on 1 node: n2\n\
-            \x20          RulesOverwritten on 6 nodes: n1, n2, …\n"
+            \x20          RulesDrifted on 6 nodes: n1, n2, …\n"
         ),
         "{text}"
     );

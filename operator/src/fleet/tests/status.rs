@@ -78,7 +78,7 @@ fn what_nodes_report_besides_their_health_is_summed_up_by_kind() {
         json!([
             found("ForeignProxyDetected", 7, &["n1", "n2", "n3", "n4", "n5"]),
             found("RulesContested", 1, &["n9"]),
-            found("RulesOverwritten", 3, &["n1", "n2", "n3"]),
+            found("RulesDrifted", 3, &["n1", "n2", "n3"]),
             found("ConntrackPressure", 1, &["n8"]),
             found("HandedBack", 1, &["n10"]),
         ])

@@ -74,7 +74,7 @@ fn what_does_not_parse_is_named_and_the_rest_is_kept() {
     assert_eq!(
         texts,
         [
-            "Node node-1: status.addresses[0].address: \"here\" is not an IP address; it is passed over",
+            "Node node-1: status.addresses[0].address: \"here\" is not an IP address; it is ignored",
             "Node node-1: spec.podCIDRs[1]: \"10.0.2.0\" is not a CIDR; pods in it do not count as this node's",
         ]
     );
