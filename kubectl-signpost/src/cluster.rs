@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crds::readable::readable;
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{
@@ -197,6 +198,13 @@ impl Cluster {
         let parameters = ListParams::default();
         let nodes = Api::all(self.client.clone());
         self.list(&nodes, parameters, "list nodes").await
+    }
+
+    /// Lists the Leases that operators hold, in all namespaces.
+    pub(crate) async fn read_operator_leases(&self) -> Result<Vec<Lease>, ClusterError> {
+        let parameters = ListParams::default().fields("metadata.name=signpost-operator");
+        let leases = Api::all(self.client.clone());
+        self.list(&leases, parameters, "list leases").await
     }
 
     /// Reads one cluster-scoped object.

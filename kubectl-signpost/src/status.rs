@@ -6,6 +6,7 @@ mod text;
 use std::time::Instant;
 
 use crds::{NodeProxy, ProxyProfile};
+use jiff::Timestamp;
 use runtime::chain;
 
 use crate::arguments::{Access, Format, StatusOptions};
@@ -80,6 +81,17 @@ pub(crate) async fn run(
 }
 
 async fn read(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {
+    let leases = match cluster.read_operator_leases().await {
+        Ok(leases) => leases,
+        // A user who may read Signpost's objects may lack permission to list Leases.
+        Err(error) if error.is_forbidden() => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let report = read_profiles(cluster, options).await?;
+    Ok(report.with_operator(&leases, Timestamp::now()))
+}
+
+async fn read_profiles(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {
     if let Some(name) = &options.profile {
         let profile: ProxyProfile = cluster.read_one(name).await?;
         return Ok(Report::of_one(&profile));

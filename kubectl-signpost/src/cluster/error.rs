@@ -45,6 +45,9 @@ impl ClusterError {
             ClusterError::Client { .. } => {
                 "`kubectl version` shows whether these credentials can be used"
             }
+            ClusterError::Request { .. } if self.is_unreadable() => {
+                "use the version of kubectl-signpost that belongs to the installed operator"
+            }
             ClusterError::Request { .. } => match self.code() {
                 Some(401) => "log in to the cluster again; `kubectl auth whoami` shows who you are",
                 Some(403) => {
@@ -93,9 +96,20 @@ impl ClusterError {
     pub(crate) fn is_passing(&self) -> bool {
         match (self, self.code()) {
             (_, Some(code)) => code == 429 || code >= 500,
-            (ClusterError::Request { .. }, None) => true,
+            (ClusterError::Request { .. }, None) => !self.is_unreadable(),
             _ => false,
         }
+    }
+
+    /// Whether the answer has values that this version does not know.
+    fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            ClusterError::Request {
+                source: kube::Error::SerdeError(_),
+                ..
+            }
+        )
     }
 
     fn code(&self) -> Option<u16> {
@@ -151,6 +165,17 @@ mod tests {
         let error = request(kube::Error::Api(status.boxed()));
         let said = runtime::chain(&error).to_string();
         assert_eq!(said, "failed to list proxyprofiles: it is forbidden");
+    }
+
+    /// Found in review: `rollout status` tried again each second until its timeout, and then advised to
+    /// check whether the API server answers.
+    #[test]
+    fn an_answer_of_another_version_is_not_asked_for_again() {
+        let unknown = serde_json::from_str::<u8>("\"new\"").expect_err("it is no number");
+        let error = request(kube::Error::SerdeError(unknown));
+        assert!(!error.is_passing());
+        assert!(error.advice().contains("version"), "{}", error.advice());
+        assert!(request(kube::Error::Service("refused".into())).is_passing());
     }
 
     #[test]

@@ -39,15 +39,8 @@ pub(crate) fn commands(profile: &ProxyProfile, stage: &Stage, flags: &str) -> Ve
             [resume].into_iter().chain(abort()).collect()
         }
         Stage::Stopped(_) => {
-            let to = proven(profile);
-            let undo = edit::undo(profile, to).ok();
-            let undo = undo.map(|edit| match to {
-                None => next("signpost rollout undo", &edit.done),
-                Some(to) => NextCommand {
-                    command: format!("kubectl signpost rollout undo {name} --to {to}{flags}"),
-                    effect: edit.done,
-                },
-            });
+            let undo = edit::undo(profile, None).ok();
+            let undo = undo.map(|edit| next("signpost rollout undo", &edit.done));
             let correct = next("edit proxyprofile", "opens the profile, to correct it");
             // No attempt begins with a profile that is invalid or conflicts.
             let retry = edit::retry(profile).ok().filter(|_| !is_refused(profile));
@@ -55,14 +48,6 @@ pub(crate) fn commands(profile: &ProxyProfile, stage: &Stage, flags: &str) -> Ve
             undo.into_iter().chain([correct]).chain(retry).collect()
         }
     }
-}
-
-/// The newest earlier generation that every node had, if it is not the one before the current one.
-fn proven(profile: &ProxyProfile) -> Option<i64> {
-    let history = profile.status.as_ref().map_or(&[][..], |s| &s.history);
-    let mut earlier = history.iter().skip(1);
-    let at = earlier.position(|revision| revision.rolled_out_at.is_some())?;
-    (at > 0).then(|| history[at + 1].generation)
 }
 
 fn is_refused(profile: &ProxyProfile) -> bool {

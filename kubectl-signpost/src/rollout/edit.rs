@@ -72,8 +72,9 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
     }
 }
 
-/// Restores the configuration of generation `to`, or the one before the current one, in the profile's
-/// own fields. The error says why this is not possible.
+/// Restores the configuration of generation `to` in the profile's own fields, or the newest earlier one
+/// that all nodes had; if none is known, the one before the current one. The error says why this is not
+/// possible.
 pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, String> {
     rollout(profile)?;
     let current = Revision::fields(&profile.spec);
@@ -96,7 +97,12 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     }
     let desired = match to {
         Some(generation) => history.iter().find(|r| r.generation == generation),
-        None => history.get(1),
+        // Nodes returned from those in between, or never all had them.
+        None => {
+            let mut earlier = history.iter().skip(1);
+            let proven = earlier.find(|revision| revision.rolled_out_at.is_some());
+            proven.or(history.get(1))
+        }
     };
     let Some(desired) = desired else {
         return Err(match to {

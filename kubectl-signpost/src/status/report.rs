@@ -7,6 +7,8 @@ use crds::profile::node_findings::{AgentVersion, NodeFinding};
 use crds::profile::progress::RolloutStatus;
 use crds::profile::status::{FleetLatency, WorstNode};
 use crds::{NodeProxy, ProxyProfile};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -14,6 +16,10 @@ use serde::Serialize;
 use crate::cluster::{Read, Unreadable};
 use crate::ending::Ending;
 use crate::trouble::{ConditionProblem, Weight, troubles};
+
+/// After how long without renewal of its Lease no operator runs. One renews it every few seconds, and
+/// another takes it over within half a minute; the rest is for a clock of this machine that is wrong.
+const OPERATOR_ABSENT: SignedDuration = SignedDuration::from_mins(5);
 
 /// The state of all profiles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,6 +31,10 @@ pub(crate) struct Report {
     pub(crate) nodes_without_configuration: Vec<String>,
     /// Objects that this version cannot read.
     pub(crate) unreadable: Vec<Unreadable>,
+    /// When an operator last renewed its Lease, if that is long ago: then nobody has updated the
+    /// status of profiles since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) operator_absent_since: Option<Timestamp>,
 }
 
 /// The state of one profile.
@@ -113,7 +123,21 @@ impl Report {
             profiles,
             nodes_without_configuration,
             unreadable,
+            operator_absent_since: None,
         }
+    }
+
+    /// Adds what `leases` of operators say at `now`. Without any, nothing is known: they may have
+    /// another name.
+    pub(crate) fn with_operator(mut self, leases: &[Lease], now: Timestamp) -> Report {
+        let specs = leases.iter().filter_map(|lease| lease.spec.as_ref());
+        let renewed = specs.filter_map(|spec| Some(spec.renew_time.as_ref()?.0));
+        let is_long_ago = |renewed: &Timestamp| now.duration_since(*renewed) > OPERATOR_ABSENT;
+        self.operator_absent_since = renewed.max().filter(is_long_ago);
+        if self.operator_absent_since.is_some() {
+            self.health = Health::Unhealthy;
+        }
+        self
     }
 }
 

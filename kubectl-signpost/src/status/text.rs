@@ -15,6 +15,16 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
     let mut parts: Vec<String> = profiles
         .map(|profile| render_profile(profile, paint))
         .collect();
+    if let Some(since) = report.operator_absent_since {
+        let since = since.strftime("%Y-%m-%dT%H:%M:%SZ");
+        parts.insert(
+            0,
+            format!(
+                "No operator has renewed its Lease since {since}: the status of profiles is as of then.\n  \
+                 next: type `kubectl signpost check`, which says whether Pods of the operator are ready.\n"
+            ),
+        );
+    }
     if report.profiles.is_empty() {
         parts.push(
             "There is no ProxyProfile: nodes keep their last configuration or have the defaults, and report no status.\n  \

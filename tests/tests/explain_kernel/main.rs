@@ -249,7 +249,7 @@ fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
     for (arguments, words) in [
         (
             ["explain", "demo/absent"],
-            "nothing is known of Service demo/absent here",
+            "does not know Service demo/absent",
         ),
         (
             ["explain", "demo/web:nope"],

@@ -178,7 +178,7 @@ fn service(stage: &Stage) -> Result<()> {
     let unknown = stage.signpost(1, &["explain", "svc/no-such"])?;
     expect(
         &unknown.errors,
-        &["nothing is known of Service default/no-such", "next: "],
+        &["does not know Service default/no-such", "next: "],
     )
 }
 

@@ -80,6 +80,19 @@ fn t159_undo_returns_to_the_fields_of_the_configuration_before_and_no_others() {
     undo(&before, Some(3)).expect_err("the history does not have it");
 }
 
+/// Failure story T405: two changes in a row fail, and undo of the second breaks the canary with the
+/// first.
+#[test]
+fn t405_undo_returns_to_a_configuration_that_all_nodes_had() {
+    let mut failed = profile("RolledBack", json!({"mode": "ipvs"}));
+    let history = &mut failed.status.as_mut().expect("a status").history;
+    history[2].rolled_out_at = Some(history[2].since.clone());
+    let edit = undo(&failed, None).expect("an edit");
+    assert!(edit.done.contains("generation 2"), "{}", edit.done);
+    let edit = undo(&failed, Some(5)).expect("an edit");
+    assert!(edit.done.contains("generation 5"), "{}", edit.done);
+}
+
 #[test]
 fn undo_does_not_return_to_a_configuration_that_stays_aborted() {
     let spec = json!({"rollout": {"abort": "hash-5"}});

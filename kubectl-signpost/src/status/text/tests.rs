@@ -3,7 +3,9 @@ use crds::profile::mechanism::Mode;
 use crds::profile::node_findings::{AgentVersion, NodeFinding, NodeFindingKind};
 use crds::profile::status::{FleetLatency, ProxyProfileStatus, WorstNode};
 use crds::{ProxyProfile, ProxyProfileSpec};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
 
 use super::*;
 use crate::cluster::{Read, Unreadable};
@@ -232,4 +234,34 @@ fn colours_change_nothing_but_colours() {
         .fold(coloured.clone(), |text, code| text.replace(code, ""));
     assert_ne!(coloured, stripped);
     assert_eq!(stripped, render(&report, Paint::Plain));
+}
+
+/// Failure story T406: no operator runs any more, and the status of profiles, which nobody has updated
+/// since, says that all is well.
+#[test]
+fn t406_a_status_that_no_operator_updates_is_not_healthy() {
+    let lease = |renewed: &str| -> Lease {
+        let spec = json!({"holderIdentity": "operator-1", "renewTime": renewed});
+        serde_json::from_value(json!({"metadata": {"name": "signpost-operator"}, "spec": spec}))
+            .expect("a Lease")
+    };
+    let now = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let of = |leases: &[Lease]| report(vec![profile("default", |_| {})]).with_operator(leases, now);
+
+    let absent = of(&[lease("2026-01-01T09:30:00.123456Z")]);
+    assert_eq!(absent.health, Health::Unhealthy);
+    let text = render(&absent, Paint::Plain);
+    let first = "No operator has renewed its Lease since 2026-01-01T09:30:00Z: the status of profiles is as of then.";
+    assert!(text.starts_with(first), "{text}");
+
+    // Another one has taken over in another namespace; or the user may not list Leases.
+    let recent = [
+        lease("2026-01-01T09:30:00.000000Z"),
+        lease("2026-01-01T11:58:00.000000Z"),
+    ];
+    for leases in [&recent[..], &[]] {
+        let report = of(leases);
+        assert_eq!(report.health, Health::Healthy);
+        assert!(!render(&report, Paint::Plain).contains("No operator"));
+    }
 }
