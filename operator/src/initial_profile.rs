@@ -106,20 +106,10 @@ impl InitialProfile {
         let Some(config_map) = read.map_err(|source| config_map_error("read", source))? else {
             return Ok(());
         };
-        let text = config_map.data.as_ref().and_then(|data| data.get(KEY));
-        let text = text.ok_or(InitialProfileError::Missing)?;
-        let profile: DynamicObject =
-            serde_json::from_str(text).map_err(InitialProfileError::Unreadable)?;
-        let name = profile.metadata.name.clone().unwrap_or_default();
-        match self.profiles.create(&PostParams::default(), &profile).await {
-            Ok(_) => info!(profile = name, "created the initial profile"),
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                info!(
-                    profile = name,
-                    "the initial profile exists already; it was left unchanged"
-                );
-            }
-            Err(source) => return Err(refusal(name, source)),
+        // A release without a profile empties what an earlier one has left.
+        if let Some(data) = &config_map.data {
+            let text = data.get(KEY).ok_or(InitialProfileError::Missing)?;
+            self.create_from(text).await?;
         }
         let preconditions = Preconditions {
             uid: config_map.metadata.uid,
@@ -136,6 +126,23 @@ impl InitialProfile {
                 .map(drop)
                 .map_err(|source| config_map_error("delete", source)),
         }
+    }
+
+    async fn create_from(&self, text: &str) -> Result<(), InitialProfileError> {
+        let profile: DynamicObject =
+            serde_json::from_str(text).map_err(InitialProfileError::Unreadable)?;
+        let name = profile.metadata.name.clone().unwrap_or_default();
+        match self.profiles.create(&PostParams::default(), &profile).await {
+            Ok(_) => info!(profile = name, "created the initial profile"),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                info!(
+                    profile = name,
+                    "the initial profile exists already; it was left unchanged"
+                );
+            }
+            Err(source) => return Err(refusal(name, source)),
+        }
+        Ok(())
     }
 }
 

@@ -53,7 +53,8 @@ impl Stage {
         self.helm("install", "signpost", &chart(), &more)
     }
 
-    /// Runs the operator until it has created the initial profile and deleted its ConfigMap.
+    /// Runs the operator until it has created the initial profile, if there is one, and deleted its
+    /// ConfigMap.
     fn run_operator_until_the_profile_exists(&self) -> Result<()> {
         let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
         let mut command = Command::new(binaries::find("signpost-operator")?);
@@ -209,6 +210,22 @@ fn t162_an_installation_succeeds_where_a_new_kind_is_served_late() -> Result<()>
     let component = &profile["metadata"]["labels"]["app.kubernetes.io/component"];
     ensure!(component == "profile", "{profile}");
     Ok(())
+}
+
+/// Failure story T407: no operator has run, Helm leaves the ConfigMap with the initial profile, and the
+/// operator of a later release, which is to create none, creates that profile.
+#[test]
+fn t407_a_release_without_a_profile_creates_none_that_an_earlier_one_has_left() -> Result<()> {
+    let stage = Stage::start(Options::default())?;
+    stage.install(&["--set=profile.name=first"])?;
+    stage.uninstall()?;
+    ensure!(stage.has_initial_profile()?, "there is nothing to replace");
+    stage.install(&["--set=profile.create=false"])?;
+    stage.run_operator_until_the_profile_exists()?;
+    let list = ["get", "proxyprofiles", "--output=name"];
+    let profiles = stage.control_plane.kubectl(&list)?;
+    ensure!(profiles.trim().is_empty(), "{profiles}");
+    stage.uninstall()
 }
 
 #[test]
