@@ -1,7 +1,7 @@
 //! `/debug`: the same texts that appear in logs, tests and bug reports.
 
 mod answer;
-mod turns;
+mod query_limit;
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::engine::View;
 use crate::engine_query::EngineQueries;
 use crate::programmed::Programmed;
-use turns::QueryLimit;
+use query_limit::QueryLimit;
 
 /// What answers are taken from.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use xtables::{Rule, TableName, Target as Action};
 
 use crate::key::Key;
 use crate::rules::{Chain, Rank, Rules};
-use crate::trees::{Place, TreeName};
+use crate::trees::{FrontendTrees, TreeName};
 
 /// The table and name of a chain.
 pub type ChainName = (TableName, Arc<str>);
@@ -30,7 +30,7 @@ impl Rules {
     /// The chains that packets to `key` traverse and other packets do not. Available for rendered
     /// rules; empty for rules that were read from the kernel.
     pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<ChainName> {
-        let place = Place::of(key);
+        let place = FrontendTrees::of(key);
         let key = place.key;
         let mut chains = BTreeSet::new();
         for name in [place.dispatch, place.refusals] {
@@ -180,7 +180,7 @@ impl Rules {
 
     /// The rules that look up `key`, sorted by chain name.
     fn lookups(&self, table: TableName, key: &FrontendKey) -> Vec<Placed<'_>> {
-        let asked = Place::of(key).rule(Action::Accept);
+        let asked = FrontendTrees::of(key).rule(Action::Accept);
         let is_lookup = |rule: &Rule| {
             // A health check matches a port as a node port does, but accepts.
             let is_let_in = table == TableName::Filter && rule.target == Action::Accept;

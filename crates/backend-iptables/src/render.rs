@@ -17,7 +17,7 @@ use crate::key::{Key, Shape};
 use crate::rules::{Chain, Rules};
 use crate::service_chains::{self, Comments, ServicePortChains};
 use crate::tree::{Entry, Tree};
-use crate::trees::{Place, TreeName, Trees};
+use crate::trees::{FrontendTrees, TreeName, Trees};
 
 /// The settings that all Services of one family share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ fn place_frontends(
         if old == new {
             continue;
         }
-        let place = Place::of(difference.key);
+        let place = FrontendTrees::of(difference.key);
         let entry = |frontend: &Frontend, target: Target, word: &str| {
             let port = &frontend.service_port;
             let comment = format!("{port} {}{word}", kind(frontend.kind));

@@ -53,7 +53,7 @@ pub(crate) struct Entry {
 
 /// A node with its position in a tree.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct PlacedNode<'a> {
     node: &'a Arc<Node>,
     /// The number of branches above it.
     level: usize,
@@ -173,15 +173,15 @@ impl Tree {
         changes
     }
 
-    fn top(&self) -> Option<Place<'_>> {
+    fn top(&self) -> Option<PlacedNode<'_>> {
         let node = self.root.as_ref()?;
-        Some(Place { node, level: 0 })
+        Some(PlacedNode { node, level: 0 })
     }
 
     /// The nodes to which a branch's chain leads: its children. Where they would be nested too deep, the
     /// chain also has the rules of the heaviest child, in the place of one that leads there: so
     /// most keys are nested less deep.
-    fn below<'a>(&self, place: Place<'a>) -> Vec<Place<'a>> {
+    fn below<'a>(&self, place: PlacedNode<'a>) -> Vec<PlacedNode<'a>> {
         let children = match &**place.node {
             Node::Branch { children, .. } if place.level < self.branches => &children[..],
             Node::Branch { .. } | Node::Leaf(_) => &[],
@@ -195,9 +195,9 @@ impl Tree {
         for node in children() {
             match heaviest {
                 Some(heaviest) if Arc::ptr_eq(node, heaviest) => {
-                    below.extend(self.below(Place { node, ..place }));
+                    below.extend(self.below(PlacedNode { node, ..place }));
                 }
-                _ => below.push(Place {
+                _ => below.push(PlacedNode {
                     node,
                     level: place.level + 1,
                 }),
@@ -207,12 +207,12 @@ impl Tree {
     }
 
     /// Whether no branch below is nested too deep.
-    fn fits(&self, place: Place<'_>) -> bool {
+    fn fits(&self, place: PlacedNode<'_>) -> bool {
         place.level + place.node.height() <= self.branches
     }
 
     /// Whether a node has the same chains in both trees.
-    fn is_same(&self, before: Place<'_>, after: Place<'_>) -> bool {
+    fn is_same(&self, before: PlacedNode<'_>, after: PlacedNode<'_>) -> bool {
         Arc::ptr_eq(before.node, after.node)
             && (before.level == after.level || self.fits(before) && self.fits(after))
     }
@@ -220,12 +220,12 @@ impl Tree {
     /// Records the chains that differ. A node's prefix is less than those of the nodes below it.
     fn compare(
         &self,
-        before: Option<Place<'_>>,
-        after: Option<Place<'_>>,
+        before: Option<PlacedNode<'_>>,
+        after: Option<PlacedNode<'_>>,
         changes: &mut TreeChanges,
     ) {
-        let mut olds: BTreeMap<Key, Place<'_>> = before.map(by_prefix).into_iter().collect();
-        let mut news: BTreeMap<Key, Place<'_>> = after.map(by_prefix).into_iter().collect();
+        let mut olds: BTreeMap<Key, PlacedNode<'_>> = before.map(by_prefix).into_iter().collect();
+        let mut news: BTreeMap<Key, PlacedNode<'_>> = after.map(by_prefix).into_iter().collect();
         loop {
             let first = [&olds, &news].map(|places| places.keys().next().copied());
             let Some(prefix) = first.into_iter().flatten().min() else {
@@ -259,7 +259,7 @@ impl Tree {
         }
     }
 
-    fn note_chain(&self, place: Place<'_>, changes: &mut TreeChanges) {
+    fn note_chain(&self, place: PlacedNode<'_>, changes: &mut TreeChanges) {
         if self.has_chain(place.node) {
             let chain = TreeChain {
                 rules: self.rules(place),
@@ -297,11 +297,11 @@ impl Tree {
     }
 
     /// Whether the node's chain has the rules of all keys below.
-    fn is_flat(&self, place: Place<'_>) -> bool {
+    fn is_flat(&self, place: PlacedNode<'_>) -> bool {
         matches!(**place.node, Node::Leaf(_)) || place.level >= self.branches
     }
 
-    fn rules(&self, place: Place<'_>) -> Vec<Rule> {
+    fn rules(&self, place: PlacedNode<'_>) -> Vec<Rule> {
         if self.is_flat(place) {
             let entries = place.node.entries().into_iter();
             return entries.map(|(_, entry)| entry.rule).collect();
@@ -313,7 +313,7 @@ impl Tree {
     }
 
     /// The Services whose rules are in the node's chain.
-    fn services(&self, place: Place<'_>) -> Vec<ServiceKey> {
+    fn services(&self, place: PlacedNode<'_>) -> Vec<ServiceKey> {
         let own = |node: &Node| node.entries().into_iter().filter_map(|(_, e)| e.service);
         if self.is_flat(place) {
             return own(place.node).collect();
@@ -330,7 +330,7 @@ impl Tree {
     }
 }
 
-fn by_prefix(place: Place<'_>) -> (Key, Place<'_>) {
+fn by_prefix(place: PlacedNode<'_>) -> (Key, PlacedNode<'_>) {
     (place.node.prefix(), place)
 }
 

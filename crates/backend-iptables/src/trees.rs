@@ -34,7 +34,7 @@ pub(crate) struct Trees(Option<[Tree; TreeName::ALL.len()]>);
 
 /// The place of a frontend in the trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FrontendTrees {
     pub(crate) key: Key,
     pub(crate) shape: Shape,
     /// The tree that redirects it, if it is served.
@@ -137,16 +137,16 @@ impl Trees {
     }
 }
 
-// === impl Place ===
+// === impl FrontendTrees ===
 
-impl Place {
-    pub(crate) fn of(frontend: &FrontendKey) -> Place {
+impl FrontendTrees {
+    pub(crate) fn of(frontend: &FrontendKey) -> FrontendTrees {
         match *frontend {
             FrontendKey::Address {
                 address,
                 protocol,
                 port,
-            } => Place {
+            } => FrontendTrees {
                 key: Key::address(address).with_port(protocol, port),
                 shape: Shape {
                     address: Some(frontend.family()),
@@ -154,7 +154,7 @@ impl Place {
                 dispatch: TreeName::Services,
                 refusals: TreeName::Refusals,
             },
-            FrontendKey::NodePort { protocol, port, .. } => Place {
+            FrontendKey::NodePort { protocol, port, .. } => FrontendTrees {
                 key: Key::port(protocol, port),
                 shape: Shape { address: None },
                 dispatch: TreeName::NodePorts,

@@ -83,7 +83,7 @@ pub(crate) enum Extent {
 
 /// When the routing rule is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RouteOrder {
     /// Before everything else.
     First,
     /// After the table's transactions.
@@ -122,12 +122,12 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
     let delivery = (observed.delivery != desired.delivery).then_some(desired.delivery);
     let refusals = [observed, desired].map(|rules| rules.table.chains.get(REFUSE_UNTAKEN));
     let lacks_refusals = observed.table.exists && refusals[0] != refusals[1];
-    let delivery = |place: Place| {
+    let delivery = |place: RouteOrder| {
         let step = delivery.filter(|presence| {
             let its_place = match (presence, lacks_refusals) {
-                (Presence::Absent, _) => Place::Last,
-                (Presence::Partial | Presence::Whole, true) => Place::BehindTable,
-                (Presence::Partial | Presence::Whole, false) => Place::First,
+                (Presence::Absent, _) => RouteOrder::Last,
+                (Presence::Partial | Presence::Whole, true) => RouteOrder::BehindTable,
+                (Presence::Partial | Presence::Whole, false) => RouteOrder::First,
             };
             its_place == place
         });
@@ -139,16 +139,16 @@ pub(crate) fn diff(family: Family, observed: &Rules, desired: &Rules) -> Change 
         let some = (!departures.is_empty()).then_some(departures);
         some.map(Step::Departures)
     };
-    let steps = timeouts.into_iter().chain(delivery(Place::First));
+    let steps = timeouts.into_iter().chain(delivery(RouteOrder::First));
     Change {
         steps: steps
             .chain(operations([servers.shrinking, servers.first].concat()))
             .chain(departures(servers.departures))
             .chain(table.into_iter().map(Step::Table))
-            .chain(delivery(Place::BehindTable))
+            .chain(delivery(RouteOrder::BehindTable))
             .chain(operations(servers.last))
             .chain(departures(servers.last_departures))
-            .chain(delivery(Place::Last))
+            .chain(delivery(RouteOrder::Last))
             .collect(),
         services: servers.services,
         ports: servers.ports,

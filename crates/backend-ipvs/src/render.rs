@@ -30,7 +30,7 @@ use crate::scheduler_tables::WithoutTable;
 
 /// Whether something is added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Direction {
     Comes,
     Leaves,
 }
@@ -244,7 +244,7 @@ impl<'a> Draft<'a> {
                     owner: Some(owner.port.clone()),
                 };
                 self.rules.servers.ensure(number, Arc::new(server));
-                self.set_affinity(number, owner, need, Place::Comes);
+                self.set_affinity(number, owner, need, Direction::Comes);
                 let key = mark_key(number);
                 let hash = ElementData::Value(owner.hash());
                 self.put(SetName::Owners, key, Some(hash));
@@ -288,7 +288,7 @@ impl<'a> Draft<'a> {
             let Some(number) = self.rules.allocation.get(owner) else {
                 continue;
             };
-            self.set_affinity(number, owner, need, Place::Leaves);
+            self.set_affinity(number, owner, need, Direction::Leaves);
             if !new.needs.contains_key(owner) {
                 self.forget(owner);
             }
@@ -309,12 +309,18 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds or removes the affinity elements of a virtual server.
-    fn set_affinity(&mut self, number: u32, owner: &Owner, need: &VirtualServerSpec, place: Place) {
+    fn set_affinity(
+        &mut self,
+        number: u32,
+        owner: &Owner,
+        need: &VirtualServerSpec,
+        place: Direction,
+    ) {
         let Some(seconds) = need.remembered else {
             return;
         };
         let group = AffinityGroup::of(&owner.port.service.namespace, seconds);
-        let comes = |data| (place == Place::Comes).then_some(data);
+        let comes = |data| (place == Direction::Comes).then_some(data);
         let mark = mark_key(number);
         let value = mark.clone().with(&group.number().to_ne_bytes());
         self.put(
@@ -329,8 +335,8 @@ impl<'a> Draft<'a> {
         let groups = Arc::make_mut(&mut self.rules.affinity_groups);
         let count = groups.entry(group).or_default();
         match place {
-            Place::Comes => *count += 1,
-            Place::Leaves => *count = count.saturating_sub(1),
+            Direction::Comes => *count += 1,
+            Direction::Leaves => *count = count.saturating_sub(1),
         }
     }
 
@@ -340,16 +346,16 @@ impl<'a> Draft<'a> {
         let before = &self.near.affinity_groups;
         let after = Arc::clone(&self.rules.affinity_groups);
         let gone = before.keys().filter(|group| !after.contains_key(group));
-        let gone = gone.map(|group| (*group, Place::Leaves));
-        let all = gone.chain(after.keys().map(|group| (*group, Place::Comes)));
+        let gone = gone.map(|group| (*group, Direction::Leaves));
+        let all = gone.chain(after.keys().map(|group| (*group, Direction::Comes)));
         for (group, place) in all.collect::<Vec<_>>() {
-            if place == Place::Comes {
+            if place == Direction::Comes {
                 self.add_set(group.clients());
             }
             let key = || Bytes::new().with(&group.number().to_ne_bytes());
             let lead = |chain: String| {
                 let verdict = Verdict::Goto(name(&chain));
-                (place == Place::Comes).then_some(ElementData::Verdict(verdict))
+                (place == Direction::Comes).then_some(ElementData::Verdict(verdict))
             };
             self.put(SetName::ReturnChains, key(), lead(group.return_chain()));
             self.put(SetName::LearningChains, key(), lead(group.learn_chain()));

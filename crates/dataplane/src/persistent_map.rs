@@ -27,7 +27,7 @@ pub struct PersistentMap<K, V> {
 
 /// The leaf that a key belongs to.
 #[derive(Clone, Copy)]
-struct Place {
+struct LeafPosition {
     /// The index of the child of the root.
     branch: usize,
     /// The index of the leaf in that child.
@@ -122,14 +122,14 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 
     /// Finds the leaf of `key`, and its index in that leaf or where it would be inserted.
-    fn find(&self, key: &K) -> (Place, Result<usize, usize>) {
+    fn find(&self, key: &K) -> (LeafPosition, Result<usize, usize>) {
         let place = place(key);
         let search = |leaf: &Leaf<K, V>| leaf.binary_search_by(|(other, _)| other.cmp(key));
         (place, self.leaf(place).map_or(Err(0), search))
     }
 
     /// The same for an existing key. Most sets of a node are empty, so that case is checked first.
-    fn find_existing(&self, key: &K) -> Option<(Place, usize)> {
+    fn find_existing(&self, key: &K) -> Option<(LeafPosition, usize)> {
         if self.is_empty() {
             return None;
         }
@@ -137,12 +137,18 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         Some((place, at.ok()?))
     }
 
-    fn leaf(&self, Place { branch, leaf }: Place) -> Option<&Leaf<K, V>> {
+    fn leaf(&self, LeafPosition { branch, leaf }: LeafPosition) -> Option<&Leaf<K, V>> {
         self.root.as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
     /// Inserts at `at`, the result of [`PersistentMap::find`] for `key`.
-    fn insert_at(&mut self, place: Place, at: Result<usize, usize>, key: K, value: V) -> Option<V> {
+    fn insert_at(
+        &mut self,
+        place: LeafPosition,
+        at: Result<usize, usize>,
+        key: K,
+        value: V,
+    ) -> Option<V> {
         let leaf = self.leaf_mut(place);
         match at {
             Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
@@ -158,7 +164,7 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    fn leaf_mut(&mut self, Place { branch, leaf }: Place) -> &mut Vec<(K, V)> {
+    fn leaf_mut(&mut self, LeafPosition { branch, leaf }: LeafPosition) -> &mut Vec<(K, V)> {
         let root = self.root.get_or_insert_with(empty);
         let branch = Arc::make_mut(root)[branch].get_or_insert_with(empty);
         Arc::make_mut(Arc::make_mut(branch)[leaf].get_or_insert_default())
@@ -210,11 +216,11 @@ fn is_shared<T: ?Sized>(before: Option<&Arc<T>>, after: Option<&Arc<T>>) -> bool
     }
 }
 
-fn place<K: Hash>(key: &K) -> Place {
+fn place<K: Hash>(key: &K) -> LeafPosition {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let [low, high, ..] = hasher.finish().to_le_bytes();
-    Place {
+    LeafPosition {
         branch: usize::from(low) % FANOUT,
         leaf: usize::from(high) % FANOUT,
     }
@@ -321,9 +327,9 @@ fn sort_with_last<K: Ord, V>(leaf: &mut Vec<(K, V)>) {
     });
 }
 
-// === impl Place ===
+// === impl LeafPosition ===
 
-impl Place {
+impl LeafPosition {
     /// The number of leaves before it.
     fn number(self) -> usize {
         self.branch * FANOUT + self.leaf

@@ -47,7 +47,7 @@ pub type NodePort = (Protocol, u16);
 
 /// Where kube-proxy's rules for node ports are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum NodePortRules {
     /// In its own table.
     Nftables,
     /// In the tables of this variant of iptables.
@@ -57,12 +57,12 @@ pub enum Place {
 }
 
 /// Reads the addresses on which kube-proxy's rules of `family` accept node ports.
-pub fn observe_entrance(place: Place, family: Family) -> Result<NodePortScope, ScanError> {
+pub fn observe_entrance(place: NodePortRules, family: Family) -> Result<NodePortScope, ScanError> {
     match place {
-        Place::Nftables => observe_set(&mut open()?, family),
-        Place::Iptables(Variant::NfTables) => observe_rules(&mut open()?, family),
-        Place::Iptables(Variant::Legacy) => legacy::observe_rules(family),
-        Place::Ipvs => {
+        NodePortRules::Nftables => observe_set(&mut open()?, family),
+        NodePortRules::Iptables(Variant::NfTables) => observe_rules(&mut open()?, family),
+        NodePortRules::Iptables(Variant::Legacy) => legacy::observe_rules(family),
+        NodePortRules::Ipvs => {
             let at = virtual_servers::observe_node_port_addresses(family);
             at.map(NodePortScope::At).map_err(ScanError::VirtualServers)
         }
@@ -230,15 +230,15 @@ pub fn observe_virtual_server_counts(
     Ok(counts.collect())
 }
 
-// === impl Place ===
+// === impl NodePortRules ===
 
-impl From<Mechanism> for Place {
+impl From<Mechanism> for NodePortRules {
     /// Where nf_tables has the rules, where it has any.
-    fn from(mechanism: Mechanism) -> Place {
+    fn from(mechanism: Mechanism) -> NodePortRules {
         match mechanism {
-            Mechanism::Nftables => Place::Nftables,
-            Mechanism::Iptables => Place::Iptables(Variant::NfTables),
-            Mechanism::Ipvs => Place::Ipvs,
+            Mechanism::Nftables => NodePortRules::Nftables,
+            Mechanism::Iptables => NodePortRules::Iptables(Variant::NfTables),
+            Mechanism::Ipvs => NodePortRules::Ipvs,
         }
     }
 }

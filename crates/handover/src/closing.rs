@@ -12,8 +12,8 @@ use super::preflight::{Point, some_of};
 use crate::NodeView;
 use foreign_proxy::kernel::ScanError;
 use foreign_proxy::node_ports::{
-    Loopback, NodePort, NodePortScope, Place, observe_counts, observe_entrance, observe_flows,
-    observe_virtual_server_counts,
+    Loopback, NodePort, NodePortRules, NodePortScope, observe_counts, observe_entrance,
+    observe_flows, observe_virtual_server_counts,
 };
 
 /// Where Signpost's rules accept node ports, or would.
@@ -63,12 +63,12 @@ enum CountedAt {
 
 /// kube-proxy's counters, as of the last check.
 #[derive(Debug, Default)]
-pub(super) struct Counters(BTreeMap<(Place, Family), BTreeMap<CountedPort, u64>>);
+pub(super) struct Counters(BTreeMap<(NodePortRules, Family), BTreeMap<CountedPort, u64>>);
 
 /// Returns notes and warnings about node ports that would close; none if nothing closes.
 /// `counters` are those of the last check, and become those of this one.
 pub(super) fn observe_points(
-    place: Place,
+    place: NodePortRules,
     family: Family,
     signpost: &SignpostNodePorts,
     counters: &mut Counters,
@@ -81,8 +81,8 @@ pub(super) fn observe_points(
     let flows = observe_flows(family, &addresses, |port| signpost.has(family, port))?;
     let (counts, counted_at) = match place {
         // Elements of its maps have no counters.
-        Place::Nftables => (BTreeMap::new(), CountedAt::Any),
-        Place::Iptables(variant) => {
+        NodePortRules::Nftables => (BTreeMap::new(), CountedAt::Any),
+        NodePortRules::Iptables(variant) => {
             let counts = observe_counts(variant, family)?.into_iter();
             let counts = counts.map(|(node_port, all)| {
                 let address = None;
@@ -95,7 +95,7 @@ pub(super) fn observe_points(
             let counts = counters.replace((place, family), counts.collect());
             (counts, counted_at)
         }
-        Place::Ipvs => {
+        NodePortRules::Ipvs => {
             let counts = observe_virtual_server_counts(family)?.into_iter();
             let counts = counts.filter(|((address, _), _)| addresses.contains(address));
             let counts = counts.map(|((address, node_port), all)| {
@@ -224,7 +224,7 @@ impl Counters {
     /// Replaces the counters of one family in one place. Returns them with what has come since.
     fn replace(
         &mut self,
-        of: (Place, Family),
+        of: (NodePortRules, Family),
         counts: BTreeMap<CountedPort, u64>,
     ) -> BTreeMap<CountedPort, Count> {
         let before = self.0.insert(of, counts.clone());

@@ -10,7 +10,7 @@ use super::server::SignpostSide;
 use crate::ServingState;
 use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
 use foreign_proxy::legacy_chains;
-use foreign_proxy::node_ports::Place;
+use foreign_proxy::node_ports::NodePortRules;
 use foreign_proxy::services::{Difference, observe_difference};
 use foreign_proxy::{Found, Legacy, Mechanism};
 use xtables::Variant;
@@ -102,15 +102,15 @@ pub(super) fn observe_points(
 }
 
 /// Returns where kube-proxy has node ports. In mode ipvs no chain has them.
-fn places(found: &Found) -> Vec<(Place, Family)> {
+fn places(found: &Found) -> Vec<(NodePortRules, Family)> {
     let is_ipvs = found.rules.contains_key(&Mechanism::Ipvs);
     let in_nf_tables = found.removable().into_iter();
-    let mut places: Vec<(Place, Family)> = in_nf_tables
+    let mut places: Vec<(NodePortRules, Family)> = in_nf_tables
         .filter(|(mechanism, _)| !is_ipvs || *mechanism == Mechanism::Ipvs)
         .map(|(mechanism, family)| (mechanism.into(), family))
         .collect();
     if !is_ipvs && found.legacy == Legacy::Chains {
-        let legacy = Place::Iptables(Variant::Legacy);
+        let legacy = NodePortRules::Iptables(Variant::Legacy);
         places.extend(Family::ALL.map(|family| (legacy, family)));
     }
     places

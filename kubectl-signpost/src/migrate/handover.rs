@@ -27,7 +27,7 @@ pub(super) enum Direction {
 
 /// What to do with a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Turn<'a> {
+enum NodeAction<'a> {
     /// Nothing: it has already moved.
     Over,
     /// Skip it because of these obstacles.
@@ -49,11 +49,11 @@ pub(super) async fn run(
     let (mut over, mut stopped, mut asked) = (Vec::new(), Vec::new(), Vec::new());
     for node in &plan.nodes {
         match turn(node, direction, options) {
-            Turn::Over => over.push(&node.name),
-            Turn::Stopped(obstacles) => {
+            NodeAction::Over => over.push(&node.name),
+            NodeAction::Stopped(obstacles) => {
                 stopped.extend(obstacles.into_iter().map(|obstacle| (&node.name, obstacle)));
             }
-            Turn::Ask(agent) => asked.push(agent),
+            NodeAction::Ask(agent) => asked.push(agent),
         }
     }
     if !over.is_empty() {
@@ -93,7 +93,7 @@ pub(super) async fn run(
 }
 
 /// Decides what to do with `node`. Pure.
-fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions) -> Turn<'a> {
+fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions) -> NodeAction<'a> {
     let is_over = match direction {
         Direction::Takeover => node.step == Step::None,
         Direction::Handback => node.serving == Serving::KubeProxy,
@@ -108,14 +108,14 @@ fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions)
     };
     let stopping: Vec<Obstacle> = node.obstacles.iter().filter(stops).cloned().collect();
     match &node.agent {
-        _ if is_over => Turn::Over,
-        _ if is_unserved => Turn::Stopped(vec![Obstacle::unserved(&node.name)]),
-        _ if !stopping.is_empty() => Turn::Stopped(stopping),
-        Some(agent) => Turn::Ask(agent),
+        _ if is_over => NodeAction::Over,
+        _ if is_unserved => NodeAction::Stopped(vec![Obstacle::unserved(&node.name)]),
+        _ if !stopping.is_empty() => NodeAction::Stopped(stopping),
+        Some(agent) => NodeAction::Ask(agent),
         None => {
             let no_agent = Obstacle::no_agent();
             let of_node = node.obstacles.iter().cloned();
-            Turn::Stopped(of_node.filter(|obstacle| *obstacle == no_agent).collect())
+            NodeAction::Stopped(of_node.filter(|obstacle| *obstacle == no_agent).collect())
         }
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use xtables::Variant;
 
 use super::Sources;
-use super::turns::TurnError;
+use super::query_limit::PermitError;
 use crate::arguments::Output;
 use crate::engine::View;
 use crate::programmed::Programmed;
@@ -183,10 +183,10 @@ fn respond(text: String, output: Output, agreement: Agreement) -> Response {
     }
 }
 
-fn no_turn(error: TurnError) -> Refusal {
+fn no_turn(error: PermitError) -> Refusal {
     let status = match error {
-        TurnError::Taken => StatusCode::SERVICE_UNAVAILABLE,
-        TurnError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        PermitError::Taken => StatusCode::SERVICE_UNAVAILABLE,
+        PermitError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, format!("{}\n", chain(&error)))
 }

@@ -22,7 +22,7 @@ pub struct Disputes {
 
 /// The address or frontend in dispute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Disputed {
     Address(IpAddr),
     Frontend(FrontendKey),
 }
@@ -52,7 +52,7 @@ impl Disputes {
                 add(
                     &mut claimed,
                     owner,
-                    (kind, Place::Address(*address), claimant),
+                    (kind, Disputed::Address(*address), claimant),
                 );
             }
         }
@@ -60,7 +60,11 @@ impl Disputes {
             let (winner, kind) = claims.winner();
             for (loser, lost) in claims.losers() {
                 add(&mut behind, loser, (*key, *lost, winner));
-                add(&mut claimed, winner, (*kind, Place::Frontend(*key), loser));
+                add(
+                    &mut claimed,
+                    winner,
+                    (*kind, Disputed::Frontend(*key), loser),
+                );
             }
         }
         let refused = refused.into_iter().map(|(service, line)| {
@@ -138,11 +142,11 @@ fn rejection(
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Disputed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Address(address) => address.fmt(f),
-            Place::Frontend(key) => key.fmt(f),
+            Disputed::Address(address) => address.fmt(f),
+            Disputed::Frontend(key) => key.fmt(f),
         }
     }
 }

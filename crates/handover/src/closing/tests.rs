@@ -122,7 +122,7 @@ fn t69_counters_say_what_has_come_since_the_last_check() {
     };
     let mut look = |family, counts: &[(u16, u64)]| -> Vec<(u64, Option<u64>)> {
         let counts = counts.iter().map(|(number, all)| (port(*number), *all));
-        let counted = counters.replace((Place::Ipvs, family), counts.collect());
+        let counted = counters.replace((NodePortRules::Ipvs, family), counts.collect());
         let counted = counted.into_values();
         counted.map(|count| (count.all, count.recent)).collect()
     };

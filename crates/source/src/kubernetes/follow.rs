@@ -33,7 +33,7 @@ use super::backoff::{Backoff, jittered};
 use super::collection::{Collection, Extent, Start, UnknownKindPolicy};
 use super::failure::{Remedy, RequestKind, WatchError};
 use super::freshness::WatchHealth;
-use super::wire::{Decoded, Line, Place, Watched};
+use super::wire::{BookmarkPosition, Decoded, Line, Watched};
 use crate::EngineGone;
 
 /// The API server counts as gone after this long without data. It sends a bookmark every 60 to 75 s
@@ -207,7 +207,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             Line::Gone { key, version } => (Event::Delete(key), version),
             Line::Bookmark {
                 version,
-                place: Place::EndOfList,
+                place: BookmarkPosition::EndOfList,
             } if phase == Phase::Listing => {
                 self.next = Next::ResumeAfter(version);
                 self.recipient.deliver(Event::InitDone).await?;

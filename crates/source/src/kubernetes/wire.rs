@@ -75,7 +75,7 @@ pub(super) enum Line<T> {
         /// The resource version.
         version: String,
         /// Whether it is at the end of a list or later.
-        place: Place,
+        place: BookmarkPosition,
     },
     /// An object without a name.
     Nameless,
@@ -83,7 +83,7 @@ pub(super) enum Line<T> {
 
 /// The position of a bookmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BookmarkPosition {
     /// At the end of a streamed list.
     EndOfList,
     /// Anywhere else.
@@ -165,14 +165,14 @@ fn version_of(object: &impl Object) -> Option<&str> {
     object.metadata().resource_version.as_deref()
 }
 
-// === impl Place ===
+// === impl BookmarkPosition ===
 
-impl Place {
-    fn of(ends_list: bool) -> Place {
+impl BookmarkPosition {
+    fn of(ends_list: bool) -> BookmarkPosition {
         if ends_list {
-            Place::EndOfList
+            BookmarkPosition::EndOfList
         } else {
-            Place::Within
+            BookmarkPosition::Within
         }
     }
 }

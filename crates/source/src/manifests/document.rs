@@ -80,7 +80,7 @@ struct Document<'a> {
 }
 
 /// An object within a document.
-struct Place<'a> {
+struct ObjectPosition<'a> {
     document: &'a Document<'a>,
     /// Its path in the document: empty, or `items[3]`.
     path: String,
@@ -108,7 +108,7 @@ pub(super) fn parse(text: &str, format: Format) -> Result<Vec<Entry>, Fault> {
     };
     let mut entries = Vec::new();
     for document in &documents {
-        let place = Place {
+        let place = ObjectPosition {
             document,
             path: String::new(),
             value: &document.value,
@@ -227,9 +227,9 @@ impl Document<'_> {
     }
 }
 
-// === impl Place ===
+// === impl ObjectPosition ===
 
-impl Place<'_> {
+impl ObjectPosition<'_> {
     /// Reads an object, or a list of objects. Objects in a list may omit their apiVersion and kind
     /// if the list's own kind implies them (`typed`).
     fn read(&self, typed: Option<(&str, &str)>, entries: &mut Vec<Entry>) {
@@ -249,7 +249,7 @@ impl Place<'_> {
             (Some(kind), Some(Value::Array(items))) => {
                 let typed = (!kind.is_empty()).then_some((version, kind));
                 for (index, value) in items.iter().enumerate() {
-                    let item = Place {
+                    let item = ObjectPosition {
                         document: self.document,
                         path: format!("items[{index}]"),
                         value,

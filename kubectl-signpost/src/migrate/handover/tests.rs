@@ -43,9 +43,9 @@ fn t170_no_agent_is_asked_to_take_over_while_kube_proxy_runs() {
     let turns = |direction: Direction, options: &HandoverOptions| -> String {
         let turns = plan.nodes.iter().map(|node| turn(node, direction, options));
         let letters = turns.map(|turn| match turn {
-            Turn::Over => 'o',
-            Turn::Stopped(_) => 's',
-            Turn::Ask(_) => 'a',
+            NodeAction::Over => 'o',
+            NodeAction::Stopped(_) => 's',
+            NodeAction::Ask(_) => 'a',
         });
         letters.collect()
     };
@@ -60,7 +60,10 @@ fn t170_no_agent_is_asked_to_take_over_while_kube_proxy_runs() {
     assert_eq!(turns(Direction::Handback, &careful), "aaaos");
     assert_eq!(turns(Direction::Handback, &forced), "aaaos");
     let unserved = turn(&plan.nodes[4], Direction::Handback, &careful);
-    assert_eq!(unserved, Turn::Stopped(vec![Obstacle::unserved("n5")]));
+    assert_eq!(
+        unserved,
+        NodeAction::Stopped(vec![Obstacle::unserved("n5")])
+    );
 }
 
 #[test]
@@ -74,7 +77,7 @@ fn a_node_without_an_agent_is_left_out_in_both_directions() {
     let plan = plan(&evidence);
     let stopped = |node: &NodePlan, direction: Direction| {
         let options = options(false, true);
-        matches!(turn(node, direction, &options), Turn::Stopped(obstacles) if obstacles == [Obstacle::no_agent()])
+        matches!(turn(node, direction, &options), NodeAction::Stopped(obstacles) if obstacles == [Obstacle::no_agent()])
     };
     assert!(stopped(&plan.nodes[0], Direction::Handback));
     assert!(stopped(&plan.nodes[1], Direction::Handback));

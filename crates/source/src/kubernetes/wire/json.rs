@@ -12,7 +12,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Decoded, INITIAL_EVENTS_END, Line, ListHeader, Page, Place, Unreadable, Watched, given,
+    BookmarkPosition, Decoded, INITIAL_EVENTS_END, Line, ListHeader, Page, Unreadable, Watched,
+    given,
 };
 use crate::kubernetes::failure::WatchError;
 
@@ -106,7 +107,7 @@ pub(in crate::kubernetes) fn parse_line<T: Watched>(line: &[u8]) -> Result<Line<
                 .is_some_and(|value| value == "true");
             Ok(Line::Bookmark {
                 version: bookmark.metadata.resource_version,
-                place: Place::of(ends_list),
+                place: BookmarkPosition::of(ends_list),
             })
         }
         Kind::Error => {

@@ -14,7 +14,9 @@ use prost::Message;
 use prost::bytes::{Buf, Bytes};
 
 use super::messages::{self, Header, HeaderMeta, Unknown, WatchEvent};
-use super::{Decoded, FromProtobuf, INITIAL_EVENTS_END, Line, Place, Unreadable, Watched, given};
+use super::{
+    BookmarkPosition, Decoded, FromProtobuf, INITIAL_EVENTS_END, Line, Unreadable, Watched, given,
+};
 use crate::kubernetes::failure::WatchError;
 
 /// What an answer begins with.
@@ -73,7 +75,7 @@ pub(in crate::kubernetes) fn parse_event<T: Watched>(frame: Bytes) -> Result<Lin
             });
             Ok(Line::Bookmark {
                 version: given(metadata.resource_version).ok_or(Unreadable::NoVersion)?,
-                place: Place::of(ends_list),
+                place: BookmarkPosition::of(ends_list),
             })
         }
         "ERROR" => {

@@ -16,11 +16,11 @@ pub(super) struct QueryLimit(Arc<Semaphore>);
 /// Permission to compute one expensive answer. It is released when dropped, or when the work is
 /// done.
 #[derive(Debug)]
-pub(super) struct Turn(OwnedSemaphorePermit);
+pub(super) struct Permit(OwnedSemaphorePermit);
 
 /// Why no answer was computed.
 #[derive(Debug, Error)]
-pub(super) enum TurnError {
+pub(super) enum PermitError {
     /// The limit of concurrent answers is reached.
     #[error("{AT_ONCE} requests are being answered, which is the limit; try again")]
     Taken,
@@ -37,29 +37,29 @@ impl QueryLimit {
     }
 
     /// Takes a turn without waiting.
-    pub(super) fn take(&self) -> Result<Turn, TurnError> {
+    pub(super) fn take(&self) -> Result<Permit, PermitError> {
         let turn = Arc::clone(&self.0).try_acquire_owned();
-        turn.map(Turn).map_err(|_| TurnError::Taken)
+        turn.map(Permit).map_err(|_| PermitError::Taken)
     }
 }
 
-// === impl Turn ===
+// === impl Permit ===
 
-impl Turn {
+impl Permit {
     /// Runs `work` on a blocking thread. Work that has started continues, and keeps its turn, even
     /// if the client disconnects.
     pub(super) async fn spend<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, TurnError> {
-        let Turn(permit) = self;
+    ) -> Result<T, PermitError> {
+        let Permit(permit) = self;
         let work = move || {
             let done = work();
             drop(permit);
             done
         };
         let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(TurnError::Failed)
+        done.map_err(PermitError::Failed)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             held_up.push(end);
         }
         let refused = turns.take().expect_err("all turns are taken");
-        assert!(matches!(refused, TurnError::Taken), "{refused}");
+        assert!(matches!(refused, PermitError::Taken), "{refused}");
 
         held_up.clear();
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
