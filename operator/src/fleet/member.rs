@@ -300,6 +300,11 @@ impl Member<'_> {
                 let previous = whole.filter(|current| self.was_ready(current)).cloned();
                 (previous, baseline)
             }
+            // What the node was like before a change of its former profile is no measure for this one.
+            Some(current) if current.profile_name != spec.profile_name => (
+                None,
+                written.and_then(|it| self.baseline(Some(it), rollout, now)),
+            ),
             _ => (None, written),
         };
         let previous = previous.or_else(|| self.proxy.and_then(|proxy| proxy.previous.clone()));
@@ -312,12 +317,31 @@ impl Member<'_> {
             {
                 current.clone()
             }
+            Some(current) if current.config_hash == spec.config_hash => {
+                Arc::new(self.reword(current, spec))
+            }
             _ => spec.clone(),
         };
         DesiredNodeProxy {
             previous: previous.filter(|previous| previous.config_hash != spec.config_hash),
             spec,
             baseline,
+        }
+    }
+
+    /// Returns `spec` for a node that has its configuration already. The generation stays the one that
+    /// gave the node the configuration, so that a rollout that changed nothing there takes nothing
+    /// back; generations of another profile come before all of this one.
+    fn reword(&self, current: &NodeProxySpec, spec: &NodeProxySpec) -> NodeProxySpec {
+        let is_of_this_profile =
+            current.profile_name == spec.profile_name && !self.is_of_a_former_profile(current);
+        NodeProxySpec {
+            profile_generation: if is_of_this_profile {
+                current.profile_generation
+            } else {
+                0
+            },
+            ..spec.clone()
         }
     }
 
@@ -367,6 +391,14 @@ impl Member<'_> {
         current.config_hash != *from
             && baseline.is_some_and(|baseline| baseline.config_hash == *from)
             && !came_forward
+    }
+
+    /// Whether `spec` is of the node's profile, or what the node had before the change: other profiles
+    /// may be for other nodes.
+    pub(crate) fn may_return_to(&self, spec: &NodeProxySpec) -> bool {
+        let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
+        spec.profile_name == self.effective.profile_name
+            || baseline.is_some_and(|baseline| baseline.config_hash == spec.config_hash)
     }
 
     /// Returns the desired configuration that restores the previous spec.

@@ -454,6 +454,7 @@ impl RolloutProgress {
                 && !member.was_given_before(target.before + 1);
             let back = match outcome {
                 OnFailure::Rollback if changed && room.take(member, progress, now) => {
+                    let fallback = || fallback().filter(|it| member.may_return_to(&it.spec));
                     member.go_back(now).or_else(fallback)
                 }
                 OnFailure::Rollback | OnFailure::Halt => None,

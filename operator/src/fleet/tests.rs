@@ -20,6 +20,7 @@ mod skew;
 mod soak;
 mod stamping;
 mod status;
+mod unchanged;
 mod undo;
 mod verdict;
 mod waves;
