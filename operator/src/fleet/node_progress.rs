@@ -245,7 +245,8 @@ impl Member<'_> {
     fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
         if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
-            return (baseline.node == Reachability::Reachable)
+            return baseline
+                .is_well()
                 .then(|| Fault::new(NODE_NOT_READY.name, lost));
         }
         if baseline.is_well() && self.is_silent(now) {

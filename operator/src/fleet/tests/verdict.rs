@@ -304,6 +304,24 @@ fn t110_a_node_that_is_ill_all_along_stops_none_of_several_rollouts() {
     }
 }
 
+/// Failure story T398. Its agent was not ready, and then its kubelet went.
+#[test]
+fn t398_a_node_whose_agent_was_not_ready_before_fails_no_rollout_when_its_kubelet_goes() {
+    let mut cluster = Cluster::with_nodes(5);
+    cluster.mute.insert("n1".into());
+    cluster.say("n1", json!({"Ready": "False"}));
+    cluster.advance(3600);
+    let rollout = json!({"maxFailures": 1, "maxUnavailable": 2});
+    cluster.put_profile("default", iptables(rollout));
+    cluster.advance(5);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+    cluster.set_node_ready("n1", "False");
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+    let progressing = cluster.condition("default", "Progressing");
+    assert_ne!(progressing, "False/RolledBack");
+}
+
 #[test]
 fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
     let mut cluster = Cluster::with_nodes(1);
