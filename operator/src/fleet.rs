@@ -446,6 +446,7 @@ fn target(profile: &ProxyProfile) -> Target {
         hash,
         generation,
         rollout: profile.spec.rollout.complete(),
+        request: ConfigHash::of_request(&asked),
         asked,
         // What is undone reaches no further node, also where nothing is known to return to.
         flow: if profile.spec.paused || undo == Undo::NothingBefore {

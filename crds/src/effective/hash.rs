@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::effective::EffectiveConfig;
+use crate::{effective::EffectiveConfig, profile::ProxyProfileSpec};
 
 /// The first 64 bits, in hexadecimal, of the SHA-256 of a configuration's canonical JSON (no spaces, keys in order).
 ///
@@ -27,10 +27,20 @@ impl ConfigHash {
     /// The hash of `config`.
     #[must_use]
     pub fn of(config: &EffectiveConfig) -> Self {
+        Self::of_any(config)
+    }
+
+    /// The hash of all that `spec` says, of how it is rolled out as well.
+    #[must_use]
+    pub fn of_request(spec: &ProxyProfileSpec) -> Self {
+        Self::of_any(spec)
+    }
+
+    fn of_any(value: &impl Serialize) -> Self {
         let mut text = String::new();
         // Every field is a string, a number, a boolean, or a list or map with text keys of these,
         // so it always converts to JSON.
-        let value = serde_json::to_value(config).unwrap_or_default();
+        let value = serde_json::to_value(value).unwrap_or_default();
         render(&value, &mut text);
         let digest = Sha256::digest(text.as_bytes());
         Self(

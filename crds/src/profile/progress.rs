@@ -16,6 +16,12 @@ pub struct RolloutStatus {
     /// begin another one, unless this one failed.
     pub generation: i64,
 
+    /// The hash of the spec that this rollout carries out, without paused and rollout.undo. After a failure, only another spec is
+    /// another attempt. Older operators do not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub request_hash: Option<String>,
+
     /// What happens to the configuration.
     pub phase: RolloutPhase,
 

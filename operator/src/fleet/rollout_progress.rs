@@ -70,6 +70,8 @@ pub(crate) struct Target {
     /// The spec that is requested. What only holds changes back or undoes them is left out: to change that
     /// is no other attempt.
     pub(crate) asked: ProxyProfileSpec,
+    /// The hash of `asked`.
+    pub(crate) request: ConfigHash,
     /// What `rollout.undo` does.
     pub(crate) undo: Undo,
 }
@@ -93,8 +95,9 @@ pub(crate) struct RolloutProgress {
     generation: i64,
     /// The generation at which the rollout began.
     began: i64,
-    /// The profile's request at that generation; absent if another operator evaluated it.
-    asked: Option<ProxyProfileSpec>,
+    /// The hash of the profile's request at that generation; absent if another operator evaluated it
+    /// and did not write it.
+    pub(super) request: Option<String>,
     /// The phase of the rollout.
     pub(crate) phase: Phase,
     /// The losses of nodes at the last evaluation, if they were an outage.
@@ -214,7 +217,9 @@ impl RolloutProgress {
             hash: target.hash.clone(),
             generation,
             began: written.map_or(target.generation, |rollout| rollout.generation),
-            asked: (generation == target.generation).then(|| target.asked.clone()),
+            request: written
+                .and_then(|rollout| rollout.request_hash.clone())
+                .or_else(|| (generation == target.generation).then(|| target.request.to_string())),
             phase,
             outage: None,
             moves: Moves::default(),
@@ -249,14 +254,14 @@ impl RolloutProgress {
         // failure stands.
         let edited_after_failure = matches!(self.phase, Phase::Failed { .. })
             && self.generation != target.generation
-            && self.asked.as_ref() != Some(&target.asked)
+            && self.request.as_deref() != Some(target.request.as_str())
             && target.flow == Flow::Open;
         if self.hash != target.hash || edited_after_failure {
             *self = Self {
                 hash: target.hash.clone(),
                 generation: target.generation,
                 began: target.generation,
-                asked: Some(target.asked.clone()),
+                request: Some(target.request.to_string()),
                 phase: Phase::Rolling,
                 outage: None,
                 moves: Moves::default(),
@@ -264,7 +269,7 @@ impl RolloutProgress {
         }
         if !matches!(self.phase, Phase::Failed { .. }) {
             self.generation = target.generation;
-            self.asked = Some(target.asked.clone());
+            self.request = Some(target.request.to_string());
         }
         self.look_for_an_outage(target, members, observations, now);
         let began = self.began;

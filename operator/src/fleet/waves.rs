@@ -379,6 +379,7 @@ impl RolloutProgress {
         let mut report = RolloutStatus {
             config_hash: self.hash().to_string(),
             generation: self.began(),
+            request_hash: self.request.clone(),
             phase,
             since: Time(now),
             wave: progress.current,

@@ -156,6 +156,36 @@ fn the_history_says_what_became_of_a_configuration() {
     assert_eq!(phases, ["RolledBack", "Settled"]);
 }
 
+/// Failure story T399. The operator is restarted between the pause and its end, or after it.
+#[test]
+fn t399_a_pause_of_a_failed_rollout_is_no_new_attempt() {
+    for restarts in [[false, true], [true, false], [true, true]] {
+        let mut cluster = Cluster::with_nodes(4);
+        cluster.broken_mode = Some("iptables");
+        cluster.put_profile("default", iptables(json!({})));
+        cluster.advance(600);
+        let rolled_back = "False/RolledBack";
+        assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
+        cluster.forget_writes();
+        for (is_paused, is_restarted) in [true, false].into_iter().zip(restarts) {
+            let mut spec = iptables(json!({}));
+            spec["paused"] = is_paused.into();
+            cluster.put_profile("default", spec);
+            if is_restarted {
+                cluster.restart_operator();
+            }
+            cluster.advance(600);
+        }
+        assert_eq!(cluster.stamped, [""; 0], "{restarts:?}");
+        assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
+        // Another attempt, of which only the next operator hears.
+        cluster.put_profile("default", iptables(json!({"attempt": 1})));
+        cluster.restart_operator();
+        cluster.run();
+        assert_eq!(cluster.stamped, ["n1"], "{restarts:?}");
+    }
+}
+
 /// Failure story T211. Of many edits in a row none may be rolled out.
 #[test]
 fn t211_the_history_never_loses_the_last_configuration_that_every_node_had() {
