@@ -31,6 +31,7 @@ mod plan;
 mod preflight;
 mod proven;
 mod reported;
+mod retreat;
 mod returns;
 mod rollout_progress;
 mod rollup;

@@ -63,7 +63,7 @@ pub enum RolloutPhase {
     HeldBack,
     /// Too many nodes failed, and nodes are still to return to their previous configuration.
     RollingBack,
-    /// Too many nodes failed, and every node has returned to its previous configuration.
+    /// Too many nodes failed, and every node that has an earlier configuration has returned to it.
     RolledBack,
     /// Too many nodes failed, and every node keeps its configuration.
     Halted,

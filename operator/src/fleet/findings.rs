@@ -65,6 +65,12 @@ impl Rollup {
             message += "; ";
             message += undo;
         }
+        let stuck = rollout_progress.map(|(_, progress)| &progress.without_return);
+        if let Some(stuck) = stuck.filter(|stuck| is_valid && !stuck.is_empty()) {
+            message +=
+                "; no earlier configuration is known to return to, and these keep the failed one: ";
+            message += &first(stuck);
+        }
         let mut findings = vec![
             (READY, (ready, reason, message)),
             (AVAILABLE, self.available(target)),

@@ -401,6 +401,14 @@ impl Member<'_> {
             || baseline.is_some_and(|baseline| baseline.config_hash == spec.config_hash)
     }
 
+    /// Returns the desired configuration that gives the node `spec` for want of one to return to.
+    pub(crate) fn fall_back(&self, spec: &Arc<NodeProxySpec>, now: Timestamp) -> DesiredNodeProxy {
+        DesiredNodeProxy {
+            baseline: self.present(now),
+            ..DesiredNodeProxy::first(spec)
+        }
+    }
+
     /// Returns the desired configuration that restores the previous spec.
     pub(crate) fn go_back(&self, now: Timestamp) -> Option<DesiredNodeProxy> {
         let spec = self.proxy?.previous.clone()?;

@@ -39,12 +39,12 @@ use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
-    first_configuration::without_handover,
     member::{DesiredNodeProxy, Member},
     moves::{self, Moves},
     node_progress::NodeProgress,
     observations::Observations,
     outage::Losses,
+    retreat::Retreat,
     returns::{Returns, Room},
     verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
@@ -130,15 +130,6 @@ pub(crate) enum Phase {
         /// Which nodes failed, and why.
         verdict: RolloutVerdict,
     },
-}
-
-/// What happens after a failure.
-#[derive(Clone, Copy, Debug)]
-struct Retreat<'a> {
-    outcome: OnFailure,
-    target: &'a Target,
-    /// How many nodes may be changed back now.
-    room: Room,
 }
 
 /// The result of one evaluation of the nodes.
@@ -236,6 +227,17 @@ impl RolloutProgress {
         matches!(self.phase, Phase::Failed { .. })
     }
 
+    /// Whether it failed and its nodes return to what they had.
+    const fn goes_back(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Failed {
+                outcome: OnFailure::Rollback,
+                ..
+            }
+        )
+    }
+
     /// The generation of the profile at which the rollout began.
     pub(crate) const fn began(&self) -> i64 {
         self.began
@@ -326,6 +328,9 @@ impl RolloutProgress {
             (member.name().to_owned(), desired)
         });
         let mut progress = waves.progress(&self.hash, members, &node_progress);
+        if self.goes_back() {
+            self.note_returns(target, members, now, &mut progress);
+        }
         progress.failed_returns = returns.failed;
         progress.failed = failing(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
@@ -425,47 +430,6 @@ impl RolloutProgress {
             NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
             _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
             _ => None,
-        };
-        members.iter().zip(node_progress).map(give).collect()
-    }
-
-    /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
-    /// and the others keep their configuration. Nodes that no longer serve are rolled back at once;
-    /// of the others only as many as there is room for.
-    fn retreat(
-        &self,
-        Retreat {
-            outcome,
-            target,
-            mut room,
-        }: Retreat<'_>,
-        members: &[Member<'_>],
-        node_progress: &[NodeProgress],
-        now: Timestamp,
-    ) -> Vec<Option<DesiredNodeProxy>> {
-        let trusted = self.trusted(target, members).cloned();
-        let trusted = trusted.or_else(|| without_handover(target, members));
-        let give = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            let fallback = || {
-                trusted.as_ref().map(|spec| DesiredNodeProxy {
-                    baseline: member.present(now),
-                    ..DesiredNodeProxy::first(spec)
-                })
-            };
-            // After a return to an earlier configuration, most nodes may have had it all along.
-            let changed = member
-                .current()
-                .is_some_and(|current| current.config_hash == self.hash)
-                && !member.was_given_before(target.before + 1);
-            let back = match outcome {
-                OnFailure::Rollback if changed && room.take(member, progress, now) => {
-                    let fallback = || fallback().filter(|it| member.may_return_to(&it.spec));
-                    member.go_back(now).or_else(fallback)
-                }
-                OnFailure::Rollback | OnFailure::Halt => None,
-            };
-            back.or_else(|| member.keep(&target.rollout, now))
-                .or_else(fallback)
         };
         members.iter().zip(node_progress).map(give).collect()
     }

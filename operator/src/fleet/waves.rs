@@ -82,8 +82,10 @@ pub(crate) struct Progress {
     waves: Vec<WaveStatus>,
     /// The wave in progress, counted from 1.
     current: u32,
-    /// The number of nodes that have the configuration, in any state.
-    given: usize,
+    /// After a failure, the number of nodes that are still to return to another configuration.
+    pub(crate) returning: usize,
+    /// After a failure, the changed nodes for which none is known that they could return to.
+    pub(crate) without_return: Vec<String>,
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
     /// What the nodes wait for that must not change yet, once the wave in progress has one of them.
@@ -230,7 +232,8 @@ impl Waves {
                 .flatten(),
             waves: (0..self.ends.len()).map(describe).collect(),
             current: u32::try_from(self.current + 1).unwrap_or(u32::MAX),
-            given: (0..members.len()).filter(|&index| has(index)).count(),
+            returning: 0,
+            without_return: Vec::new(),
             waiting_for: in_progress
                 .iter()
                 .filter(waits)
@@ -333,7 +336,7 @@ impl RolloutProgress {
             Phase::Failed { outcome, verdict } => {
                 let phase = match outcome {
                     OnFailure::Halt => RolloutPhase::Halted,
-                    OnFailure::Rollback if progress.given > 0 => RolloutPhase::RollingBack,
+                    OnFailure::Rollback if progress.returning > 0 => RolloutPhase::RollingBack,
                     OnFailure::Rollback => RolloutPhase::RolledBack,
                 };
                 (phase, Some(verdict.clone()))
@@ -370,10 +373,10 @@ impl RolloutProgress {
             ),
             RolloutPhase::RollingBack if !progress.failed_returns.is_empty() => format!(
                 "{} to roll back, which waits for nodes that failed after going back: {}",
-                nodes(progress.given),
+                nodes(progress.returning),
                 first(&progress.failed_returns)
             ),
-            RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.given)),
+            RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.returning)),
             _ => String::new(),
         };
         let mut report = RolloutStatus {

@@ -64,6 +64,29 @@ fn t158_a_paused_rollout_can_be_aborted() {
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
 }
 
+/// Failure story T400. Nothing was before it.
+#[test]
+fn t400_an_aborted_first_configuration_ends_and_says_what_nodes_keep() {
+    let mut cluster = Cluster::new();
+    cluster.mute = ["n1", "n2"].map(str::to_owned).into();
+    for node in ["n1", "n2"] {
+        cluster.add_node(node, json!({}));
+    }
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    let abort = json!({"rollout": {"abort": target(&cluster)}});
+    cluster.put_profile("default", abort);
+    cluster.run();
+    let rollout = cluster.status("default").rollout.expect("a rollout");
+    assert_eq!(format!("{:?}", rollout.phase), "RolledBack");
+    assert_eq!(rollout.waiting_for, "");
+    let ready = cluster.message("default", "Ready");
+    assert!(
+        ready.ends_with("these keep the failed one: n1, n2"),
+        "{ready}"
+    );
+}
+
 #[test]
 fn t158_to_abort_a_configuration_that_every_node_has_changes_nothing() {
     let mut cluster = Cluster::with_nodes(4);
