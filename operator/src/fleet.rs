@@ -409,7 +409,7 @@ impl Fleet {
         plan.actions.extend(silences);
         let gone = proxies
             .values()
-            .filter(|proxy| !desired.contains_key(&proxy.name));
+            .filter(|proxy| proxy.ends_after.is_empty() && !desired.contains_key(&proxy.name));
         let removals = gone.map(|proxy| Action::Remove {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),

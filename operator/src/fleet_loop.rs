@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     clock_offset::ClockOffset,
-    fleet::{Action, Event, Fleet, Plan},
+    fleet::{Action, Change, Event, Fleet, Plan},
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
     pace::{Novelty, Pace},
     records::Record,
@@ -124,7 +124,7 @@ impl FleetLoop {
                 Ok(Written::Applied(event)) => {
                     warn_of_fields_left_out(&event, fleet);
                     let failures = pace.succeeded(&action, Instant::now());
-                    log(&action, failures);
+                    log(&action, &event, failures);
                     self.apply(fleet, event);
                 }
                 Ok(Written::Outdated) => {
@@ -193,8 +193,8 @@ fn warn_of_fields_left_out(event: &Event, fleet: &Fleet) {
     }
 }
 
-/// Logs that `action` succeeded after this many consecutive failures.
-fn log(action: &Action, failures: u32) {
+/// Logs that `action` succeeded after this many consecutive failures, with the result `event`.
+fn log(action: &Action, event: &Event, failures: u32) {
     if failures > 0 {
         let (kind, name) = action.object();
         info!(
@@ -206,10 +206,17 @@ fn log(action: &Action, failures: u32) {
         Action::Stamp { node, spec, .. } => {
             info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "assigned the node its configuration");
         }
-        Action::Remove { node, .. } => info!(
-            node,
-            "deleted the NodeProxy: its Node is gone, no profile applies to it, or no agent runs there"
-        ),
+        Action::Remove { node, .. } => match event {
+            Event::Proxy(Change::Applied(rest)) => warn!(
+                node,
+                finalizers = ?rest.ends_after,
+                "the NodeProxy stays until other programs remove these finalizers from it"
+            ),
+            _ => info!(
+                node,
+                "deleted the NodeProxy: its Node is gone, no profile applies to it, or no agent runs there"
+            ),
+        },
         Action::Silence { node, .. } => warn!(
             node,
             "the agent of this node has stopped renewing its Lease"

@@ -109,6 +109,8 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) status: Option<Report>,
     /// Whether there is a status, also one that cannot be read.
     pub(crate) has_status: bool,
+    /// The finalizers that its deletion waits for; none unless it was deleted.
+    pub(crate) ends_after: Vec<String>,
     version: Version,
 }
 
@@ -303,6 +305,10 @@ impl NodeProxyRecord {
                 .flatten()
                 .map(|owner| owner.uid)
                 .collect(),
+            ends_after: metadata
+                .deletion_timestamp
+                .and(metadata.finalizers)
+                .unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),

@@ -199,8 +199,15 @@ impl Writer {
                     preconditions: Some(preconditions),
                     ..DeleteParams::default()
                 };
-                self.proxies.delete(node, &parameters).await?;
-                Ok(Event::Proxy(Change::Deleted(node.clone())))
+                let answer = self.proxies.delete(node, &parameters).await?;
+                let rest = answer
+                    .left()
+                    .map(|object| NodeProxyRecord::parse(object, &mut SharedSpecs::default()))
+                    .filter(|record| !record.ends_after.is_empty());
+                Ok(Event::Proxy(match rest {
+                    Some(record) => Change::Applied(Box::new(record)),
+                    None => Change::Deleted(node.clone()),
+                }))
             }
         }
     }
@@ -320,5 +327,43 @@ mod tests {
         assert!(matches!(write(Some("7"), None).await, Ok(false)));
         assert!(matches!(write(Some("7"), Some("6")).await, Ok(false)));
         assert!(matches!(write(Some("7"), Some("7")).await, Ok(true)));
+    }
+
+    /// Failure story T401. Another program has put a finalizer on the object.
+    #[tokio::test]
+    async fn t401_an_object_whose_deletion_waits_is_still_there() {
+        let answers = [
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+            json!({
+                "kind": "NodeProxy", "apiVersion": "signpost.dev/v1alpha1",
+                "metadata": {
+                    "name": "n1", "uid": "u", "resourceVersion": "9", "finalizers": ["example.com/wait"],
+                    "deletionTimestamp": "2026-01-01T00:00:00Z",
+                },
+            }),
+        ];
+        for (answer, finalizers) in answers.into_iter().zip([None, Some("example.com/wait")]) {
+            let service = service_fn(move |_: Request<Body>| {
+                let body = Body::from(answer.to_string().into_bytes());
+                async move { Ok::<_, tower::BoxError>(Response::new(body)) }
+            });
+            let writer = Writer::new(&Client::new(service, "default"), "a", Term::endless());
+            let remove = Action::Remove {
+                node: "n1".to_owned(),
+                uid: "u".to_owned(),
+                version: Some("8".to_owned()),
+            };
+            let written = writer.commit(&remove).await;
+            let Ok(Written::Applied(Event::Proxy(change))) = written else {
+                panic!("{written:?}");
+            };
+            match (change, finalizers) {
+                (Change::Deleted(node), None) => assert_eq!(node, "n1"),
+                (Change::Applied(record), Some(finalizer)) => {
+                    assert_eq!(record.ends_after, [finalizer]);
+                }
+                (change, _) => panic!("{change:?} with {finalizers:?}"),
+            }
+        }
     }
 }

@@ -133,6 +133,23 @@ fn a_node_no_profile_selects_any_more_loses_its_object() {
     assert_eq!(cluster.given(), [""; 0]);
 }
 
+/// Failure story T401. Another program has put a finalizer on the object.
+#[test]
+fn t401_an_object_whose_deletion_waits_is_not_deleted_again_and_is_still_written() {
+    let mut cluster = Cluster::with_nodes(2);
+    let mut ending = cluster.proxies["n1"].clone();
+    ending["metadata"]["deletionTimestamp"] = json!(cluster.now);
+    ending["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    ending["metadata"]["resourceVersion"] = cluster.next_version().into();
+    cluster.remove_profile("default");
+    cluster.put_proxy("n1", ending);
+    cluster.run();
+    assert_eq!(cluster.given(), ["n1 default nftables"]);
+    cluster.put_profile("own", json!({"mode": "iptables"}));
+    cluster.run();
+    assert_eq!(cluster.given(), ["n1 own iptables", "n2 own iptables"]);
+}
+
 #[test]
 fn what_reaches_no_agent_stamps_no_node() {
     let mut cluster = Cluster::with_nodes(3);
