@@ -38,6 +38,7 @@ mod rollup;
 mod soak;
 mod unwritten_verdicts;
 mod verdict;
+mod watch_health;
 mod waves;
 
 use std::{
@@ -76,6 +77,7 @@ use crate::{
         rollout_progress::{Flow, RolloutProgress, Target},
         rollup::Rollup,
         unwritten_verdicts::UnwrittenVerdicts,
+        watch_health::WatchHealth,
         waves::Progress,
     },
     placement::Placement,
@@ -105,6 +107,7 @@ pub(crate) struct Fleet {
     has_changes: bool,
     /// The offset of the API server's clock by which its times are read.
     offset: ClockOffset,
+    watches: WatchHealth,
 }
 
 /// A change reported by a watch, by a list of Leases or by the answer to a write.
@@ -127,6 +130,13 @@ pub(crate) enum Event {
     Placement(Change<Placement>),
     /// What is known of the DaemonSet of kube-proxy.
     Starter(KubeProxyStarter),
+    /// A watch, or a list, has failed and is tried again.
+    WatchFailed {
+        /// What it is of.
+        kind: &'static str,
+        /// When it failed.
+        at: Timestamp,
+    },
     /// The resource versions of the agents' Leases.
     Leases {
         /// The versions by node name.
@@ -219,6 +229,10 @@ impl Fleet {
                     .extend(gone.map(|record| (record.name.clone(), record)));
                 impact
             }
+            Event::WatchFailed { kind, at } => {
+                self.watches.failed(kind, at);
+                PlanImpact::Nothing
+            }
             // The NodeProxies must be listed first: they say which agents renew a Lease.
             Event::Leases { versions, at } => match self.proxies.listed() {
                 Some(proxies) => {
@@ -255,6 +269,19 @@ impl Fleet {
         self.heartbeats.oldest()
     }
 
+    /// Returns for how long each watch that failed has been failing at `now`.
+    pub(crate) fn failing_watches(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&'static str, Duration)> {
+        self.watches.failing(now)
+    }
+
+    /// Returns until when at least no plan may be made, because what is known of nodes is old.
+    pub(crate) fn blind_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.watches.blind_until(now)
+    }
+
     /// Whether every resource has been listed once. No plan is made before.
     pub(crate) const fn is_complete(&self) -> bool {
         self.profiles.listed().is_some()
@@ -275,6 +302,7 @@ impl Fleet {
         let Self {
             has_changes: _,
             offset: _,
+            watches: _,
             profiles,
             nodes,
             proxies,

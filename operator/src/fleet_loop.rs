@@ -77,8 +77,18 @@ impl FleetLoop {
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
             gather(&mut events, time, |event| self.apply(&mut fleet, event)).await;
             self.metrics.received(fleet.oldest_heartbeat());
-            let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
-            if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
+            let now = Timestamp::now();
+            self.metrics.watches(fleet.failing_watches(now));
+            if let Some(until) = fleet.blind_until(now) {
+                wake = Some(until);
+                continue;
+            }
+            if !fleet.is_complete() {
+                wake = None;
+                continue;
+            }
+            let is_due = wake.is_some_and(|wake| wake <= now);
+            if !(fleet.has_changes() || is_due) {
                 continue;
             }
             let began = Instant::now();

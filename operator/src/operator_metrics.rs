@@ -22,12 +22,19 @@ pub(crate) struct OperatorMetrics {
     sync_seconds: Histogram,
     last_sync: Gauge<f64, AtomicU64>,
     oldest_heartbeat: Gauge<f64, AtomicU64>,
+    failing_watches: Family<KindLabels, Gauge<f64, AtomicU64>>,
     writes: Family<WriteLabels, Counter>,
     conditions: Family<ConditionLabels, Gauge>,
     transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
     rollout_phases: Family<RolloutLabels, Gauge>,
     rollouts_since: Family<ProfileLabels, Gauge<f64, AtomicU64>>,
     min_ready: Family<ProfileLabels, Gauge<f64, AtomicU64>>,
+}
+
+/// The label of a kind of objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
 }
 
 /// The labels of a condition of a profile with its present status.
@@ -144,6 +151,11 @@ impl OperatorMetrics {
                 "Age of the oldest Lease of an agent, as of the last list of Leases",
                 Gauge::default(),
             ),
+            failing_watches: metrics.register(
+                "signpost_operator_watch_failing_seconds",
+                "For how long the operator has failed to list or watch objects, by kind; 0 once it has not failed for two minutes",
+                Family::default(),
+            ),
             writes: metrics.register(
                 "signpost_operator_writes",
                 "Objects written, by action and result",
@@ -175,6 +187,9 @@ impl OperatorMetrics {
                 Family::default(),
             ),
         };
+        for kind in ["ProxyProfile", "Node", "NodeProxy", "DaemonSet", "Lease"] {
+            drop(own.failing_watches.get_or_create(&KindLabels { kind }));
+        }
         // `increase()` does not count the first event of a counter that starts with it.
         for action in ["update_status", "assign", "mark_unknown", "delete"] {
             for result in [
@@ -264,6 +279,14 @@ impl OperatorMetrics {
                 };
                 self.nodes.get_or_create(&labels).set(count.into());
             }
+        }
+    }
+
+    /// Sets for how long watches have been failing.
+    pub(crate) fn watches(&self, failing: impl Iterator<Item = (&'static str, Duration)>) {
+        for (kind, span) in failing {
+            let gauge = self.failing_watches.get_or_create(&KindLabels { kind });
+            gauge.set(span.as_secs_f64());
         }
     }
 

@@ -12,7 +12,8 @@ use crds::{
     profile::ProxyProfile,
     starter,
 };
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, future::ready, stream};
+use jiff::Timestamp;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, coordination::v1::Lease},
     apimachinery::pkg::apis::meta::v1::ListMeta,
@@ -104,23 +105,28 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let mut shared = SharedSpecs::default();
     let parse_proxy = move |object| NodeProxyRecord::parse(object, &mut shared);
     let of_fleet = stream::select(
-        changes("profiles", profiles, ProfileRecord::parse).map(Event::Profile),
+        changes(
+            "ProxyProfile",
+            profiles,
+            ProfileRecord::parse,
+            Event::Profile,
+        ),
         stream::select(
-            changes("nodes", nodes, NodeRecord::parse).map(Event::Node),
-            changes("node proxies", proxies, parse_proxy).map(Event::Proxy),
+            changes("Node", nodes, NodeRecord::parse, Event::Node),
+            changes("NodeProxy", proxies, parse_proxy, Event::Proxy),
         ),
     );
     let of_agents = stream::select(
-        placements(daemon_sets).map(Event::Placement),
+        placements(daemon_sets),
         list(client.clone(), namespace.to_owned()),
     );
-    let of_kube_proxy = starters(of_kube_proxy).map(Event::Starter);
+    let of_kube_proxy = starters(of_kube_proxy);
     stream::select(of_fleet, stream::select(of_agents, of_kube_proxy)).boxed()
 }
 
 /// An operator that may not read DaemonSets, such as one whose role is of an older version, works
 /// as if there were none: an agent may run on every node.
-fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Change<Placement>> + Send {
+fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
     let config = watcher::Config::default().labels(placement::AGENTS);
     let attempts = attempts("the DaemonSets of agents", api, config, Placement::parse);
     let mut refusals = 0;
@@ -128,18 +134,19 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Change<Placement>> 
     attempts.filter_map(move |attempt| {
         let change = match attempt {
             Ok(change) => Some(change),
-            Err(error) => {
-                refusals += u32::from(is_forbidden(&error));
+            Err(error) if is_forbidden(&error) => {
+                refusals += 1;
                 (!is_known && refusals >= REFUSALS).then(|| Change::Listed(Vec::new()))
             }
+            Err(_) => return ready(Some(failure("DaemonSet"))),
         };
         is_known |= matches!(&change, Some(change) if !matches!(change, Change::Relisting));
-        async move { change }
+        ready(change.map(Event::Placement))
     })
 }
 
 /// An operator that may not read this DaemonSet knows that, whatever it read before.
-fn starters(api: Api<DynamicObject>) -> impl Stream<Item = KubeProxyStarter> + Send {
+fn starters(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
     // Its role names the object, and the API server reads the name from this selector.
     let name = format!("metadata.name={}", starter::KUBE_PROXY);
     let config = watcher::Config::default().fields(&name);
@@ -153,10 +160,11 @@ fn starters(api: Api<DynamicObject>) -> impl Stream<Item = KubeProxyStarter> + S
     attempts.filter_map(move |attempt| {
         let known = match attempt {
             Ok(change) => KubeProxyStarter::after(change),
-            Err(error) => {
-                refusals += u32::from(is_forbidden(&error));
+            Err(error) if is_forbidden(&error) => {
+                refusals += 1;
                 (refusals >= REFUSALS).then_some(KubeProxyStarter::Forbidden)
             }
+            Err(_) => return ready(Some(failure("DaemonSet"))),
         };
         if known
             .as_ref()
@@ -164,7 +172,7 @@ fn starters(api: Api<DynamicObject>) -> impl Stream<Item = KubeProxyStarter> + S
         {
             refusals = 0;
         }
-        async move { known }
+        ready(known.map(Event::Starter))
     })
 }
 
@@ -181,18 +189,17 @@ fn list(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let start = (client, namespace, turns);
     stream::unfold(start, |(client, namespace, mut turns)| async move {
-        loop {
-            turns.tick().await;
-            let at = Instant::now();
-            let error = match timeout(LEASES_LIMIT, observe_leases(&client, &namespace)).await {
-                Ok(Ok(versions)) => {
-                    return Some((Event::Leases { versions, at }, (client, namespace, turns)));
-                }
-                Ok(Err(error)) => chain(&error).to_string(),
-                Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
-            };
-            warn!(error, "unable to list the Leases of agents");
-        }
+        turns.tick().await;
+        let at = Instant::now();
+        let error = match timeout(LEASES_LIMIT, observe_leases(&client, &namespace)).await {
+            Ok(Ok(versions)) => {
+                return Some((Event::Leases { versions, at }, (client, namespace, turns)));
+            }
+            Ok(Err(error)) => chain(&error).to_string(),
+            Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
+        };
+        warn!(error, "unable to list the Leases of agents");
+        Some((failure("Lease"), (client, namespace, turns)))
     })
 }
 
@@ -223,17 +230,24 @@ async fn observe_leases(
     }
 }
 
+/// Says that the watch of `kind` has just failed.
+fn failure(kind: &'static str) -> Event {
+    let at = Timestamp::now();
+    Event::WatchFailed { kind, at }
+}
+
 fn changes<K, R>(
-    what: &'static str,
+    kind: &'static str,
     api: Api<K>,
     parse: impl FnMut(K) -> R + Send,
-) -> impl Stream<Item = Change<R>> + Send
+    event: fn(Change<R>) -> Event,
+) -> impl Stream<Item = Event> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     R: Send + 'static,
 {
-    attempts(what, api, watcher::Config::default(), parse)
-        .filter_map(|attempt| async move { attempt.ok() })
+    attempts(kind, api, watcher::Config::default(), parse)
+        .map(move |attempt| attempt.map_or_else(|_| failure(kind), event))
 }
 
 /// Yields the changes of a watch, and the errors after which it restarts, once they are logged.
