@@ -235,11 +235,11 @@ reasons! {
          nodeSelector with the labels of the nodes.";
     VALID = "Valid" for [ACCEPTED]:
         "Nothing to do: the configuration is valid.";
-    INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:
+    INVALID_FIELD = "InvalidField" for [ACCEPTED, READY, DEGRADED]:
         "Correct the fields the message names; until then nodes keep their configuration.";
-    INVALID_NODE_SELECTOR = "InvalidNodeSelector" for [ACCEPTED, READY]:
+    INVALID_NODE_SELECTOR = "InvalidNodeSelector" for [ACCEPTED, READY, DEGRADED]:
         "Correct spec.nodeSelector; until then the profile is assigned to no further node.";
-    UNREADABLE = "Unreadable" for [ACCEPTED, READY]:
+    UNREADABLE = "Unreadable" for [ACCEPTED, READY, DEGRADED]:
         "The object does not match its schema: apply the current CustomResourceDefinition, then the object again.";
     NO_CONFLICT = "NoConflict" for [CONFLICT]:
         "Nothing to do: no other profile of the same priority selects the same nodes.";

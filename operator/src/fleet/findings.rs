@@ -75,7 +75,7 @@ impl Rollup {
             (READY, (ready, reason, message)),
             (AVAILABLE, self.available(target)),
             (PROGRESSING, self.progressing(target, phase, undo)),
-            (DEGRADED, self.degraded(phase)),
+            (DEGRADED, self.degraded(&accepted, phase)),
             (CONFLICT, conflict),
         ];
         findings.extend(
@@ -251,7 +251,14 @@ impl Rollup {
         }
     }
 
-    fn degraded(&self, phase: Option<&Phase>) -> (Status, Reason, String) {
+    fn degraded(
+        &self,
+        accepted: &(Status, Reason, String),
+        phase: Option<&Phase>,
+    ) -> (Status, Reason, String) {
+        if accepted.0 != Status::True {
+            return (Status::True, accepted.1, accepted.2.clone());
+        }
         let NodeCounts {
             matched, degraded, ..
         } = self.counts;

@@ -198,6 +198,9 @@ fn an_invalid_profile_is_named_holds_its_nodes_and_disturbs_no_other() {
         "{}",
         cluster.message("edge", "Accepted")
     );
+    // Failure story T403: no alert asks for Accepted.
+    let degraded = cluster.condition("edge", "Degraded");
+    assert_eq!(degraded, "True/InvalidField");
     assert_eq!(cluster.condition("edge", "Ready"), "False/InvalidField");
     assert_eq!(
         cluster.condition("default", "Ready"),
