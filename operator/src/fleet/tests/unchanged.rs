@@ -1,6 +1,7 @@
 //! Nodes that have a configuration that a rollout does not change: they can neither fail in it nor
 //! go back with it.
 
+use crds::profile::progress::RolloutPhase;
 use serde_json::json;
 
 use super::{Cluster, iptables};
@@ -36,6 +37,9 @@ fn t397_a_failure_takes_no_node_to_what_another_profile_gave() {
         cluster.advance(600);
         assert_eq!(cluster.condition("prod", "Progressing"), "False/RolledBack");
         assert_eq!(cluster.nodes_with_mode("ipvs"), ["n10"], "{is_aborted}");
+        // Failure story T400: no node is still to return.
+        let phase = cluster.status("prod").rollout.map(|rollout| rollout.phase);
+        assert_eq!(phase, Some(RolloutPhase::RolledBack));
     }
 }
 
