@@ -391,7 +391,6 @@ impl Fleet {
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
             silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
             rollup.left_out = left_out_of.remove(name).unwrap_or_default();
-            rollup.counts.left_out = u32::try_from(rollup.left_out.len()).unwrap_or(u32::MAX);
             rollup.doubts = preflight.describe_doubts(&outcome.members);
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);

@@ -86,8 +86,6 @@ enum NodeState {
     ready,
     degraded,
     silent,
-    /// Selected, but no agent can run there: in no other state.
-    left_out,
 }
 
 /// The labels of a write: which one, and its result.
@@ -274,7 +272,6 @@ impl OperatorMetrics {
                 (NodeState::ready, counts.ready),
                 (NodeState::degraded, counts.degraded),
                 (NodeState::silent, counts.silent),
-                (NodeState::left_out, counts.left_out),
             ] {
                 let labels = ProfileState {
                     profile: profile.clone(),
@@ -342,7 +339,6 @@ mod tests {
             ready: 1,
             degraded: 1,
             silent: 3,
-            left_out: 6,
         };
         let profile = |name: &str, phase: &str| {
             let rollout = json!({
@@ -354,7 +350,6 @@ mod tests {
             serde_json::from_value::<ProxyProfile>(profile).expect("a profile")
         };
         numbers.lead();
-        numbers.watches(std::iter::once(("Node", Duration::from_secs(130))));
         numbers.sync(
             &BTreeMap::from([("gone".to_owned(), counts)]),
             0.0,
@@ -380,9 +375,6 @@ mod tests {
             "signpost_profile_nodes{profile=\"default\",state=\"updated\"} 2",
             "signpost_profile_nodes{profile=\"default\",state=\"assigned\"} 4",
             "signpost_profile_nodes{profile=\"default\",state=\"silent\"} 3",
-            "signpost_profile_nodes{profile=\"default\",state=\"left_out\"} 6",
-            "signpost_operator_watch_failing_seconds{kind=\"Node\"} 130.0",
-            "signpost_operator_watch_failing_seconds{kind=\"NodeProxy\"} 0.0",
             "signpost_profile_rollout_phase{profile=\"default\",phase=\"Halted\"} 1",
             "signpost_profile_rollout_since_timestamp_seconds{profile=\"default\"} 60.0",
             "signpost_profile_min_ready_seconds{profile=\"default\"} 60.0",

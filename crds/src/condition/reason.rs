@@ -230,7 +230,7 @@ reasons! {
         "More nodes than rollout.maxUnavailable are not ready. `kubectl signpost nodes --not-ready` names \
          them, each with what to do; without the plugin, look at status.worstNodes, and at condition Ready \
          of their NodeProxy objects.";
-    NO_MATCHING_NODES = "NoMatchingNodes" for [READY, AVAILABLE, PROGRESSING, DEGRADED]:
+    NO_MATCHING_NODES = "NoMatchingNodes" for [READY, AVAILABLE, PROGRESSING]:
         "Nothing to do if this is intended: the profile applies to no node. Otherwise compare its \
          nodeSelector with the labels of the nodes.";
     VALID = "Valid" for [ACCEPTED]:

@@ -285,15 +285,6 @@ impl Rollup {
                 AGENT_SILENT,
                 format!("no report from the agents of {}", first(&self.silent)),
             ),
-            // The agents' DaemonSet may have been changed by mistake.
-            _ if matched == 0 && !self.left_out.is_empty() => (
-                Status::True,
-                NO_MATCHING_NODES,
-                format!(
-                    "no agent can run on any node that it selects: {}",
-                    first(&self.left_out)
-                ),
-            ),
             Some(Phase::Overdue) => (
                 Status::True,
                 DEADLINE_EXCEEDED,

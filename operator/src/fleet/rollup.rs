@@ -73,8 +73,6 @@ pub(crate) struct NodeCounts {
     pub(crate) degraded: u32,
     /// Nodes whose agents are silent.
     pub(crate) silent: u32,
-    /// Nodes that the profile selects but on which no agent can run; no other number has them.
-    pub(crate) left_out: u32,
 }
 
 /// A setting that one node does not support.

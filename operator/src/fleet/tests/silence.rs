@@ -241,25 +241,6 @@ fn t186_a_node_that_loses_its_agent_to_the_daemon_set_is_left_out_once_it_is_sil
     assert_eq!(cluster.given().len(), 3, "it is back");
 }
 
-/// Failure story T404. The selector of the DaemonSet is wrong, and no alert asks for Ready.
-#[test]
-fn t404_a_daemon_set_that_leaves_all_nodes_out_degrades_the_profile() {
-    let mut watched = Watched::with_nodes(3);
-    let pod = json!({"nodeSelector": {"pool": "wbe"}});
-    watched.cluster.put_daemon_set("agents", pod);
-    watched.pass(120, &["n1", "n2", "n3"]);
-    assert_eq!(watched.cluster.given(), [""; 0]);
-    let degraded = watched.cluster.condition("default", "Degraded");
-    assert_eq!(degraded, "True/NoMatchingNodes");
-    let message = watched.cluster.message("default", "Degraded");
-    assert!(
-        message.contains("n1 (nodeSelector pool=wbe of DaemonSet agents)"),
-        "{message}"
-    );
-    let plan = watched.cluster.fleet.plan(watched.cluster.now);
-    assert_eq!(plan.counts["default"].left_out, 3);
-}
-
 /// A Pod stays where a taint NoSchedule comes after it, so the agent is expected back.
 #[test]
 fn t186_a_node_with_a_new_taint_is_silent_and_not_left_out() {
