@@ -245,8 +245,9 @@ impl Member<'_> {
     fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
         if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
-            return baseline
-                .is_well()
+            // A change that made an ill agent ready may have taken the node, too.
+            let was_ready = baseline.node == Reachability::Reachable && self.is_done();
+            return (baseline.is_well() || was_ready)
                 .then(|| Fault::new(NODE_NOT_READY.name, lost));
         }
         if baseline.is_well() && self.is_silent(now) {

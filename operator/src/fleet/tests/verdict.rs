@@ -322,6 +322,27 @@ fn t398_a_node_whose_agent_was_not_ready_before_fails_no_rollout_when_its_kubele
     assert_ne!(progressing, "False/RolledBack");
 }
 
+/// As T398, but the change makes the agents ready, and then takes one node after another.
+#[test]
+fn a_change_that_heals_agents_and_loses_nodes_fails() {
+    let mut cluster = Cluster::with_nodes(5);
+    for node in ["n1", "n2", "n3", "n4", "n5"] {
+        cluster.mute.insert(node.into());
+        cluster.say(node, json!({"Ready": "False"}));
+    }
+    cluster.advance(3600);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    cluster.set_node_ready("n1", "False");
+    cluster.advance(600);
+    let progressing = cluster.condition("default", "Progressing");
+    assert_eq!(progressing, "False/RolledBack");
+    assert!(cluster.nodes_with_mode("iptables").len() <= 1);
+}
+
 #[test]
 fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
     let mut cluster = Cluster::with_nodes(1);
