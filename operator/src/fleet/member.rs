@@ -301,10 +301,15 @@ impl Member<'_> {
                 (previous, baseline)
             }
             // What the node was like before a change of its former profile is no measure for this one.
-            Some(current) if current.profile_name != spec.profile_name => (
-                None,
-                written.and_then(|it| self.baseline(Some(it), rollout, now)),
-            ),
+            Some(current)
+                if current.profile_name != spec.profile_name
+                    && !self.is_being_changed(current, rollout, now) =>
+            {
+                (
+                    None,
+                    written.and_then(|it| self.baseline(Some(it), rollout, now)),
+                )
+            }
             _ => (None, written),
         };
         let previous = previous.or_else(|| self.proxy.and_then(|proxy| proxy.previous.clone()));
@@ -318,7 +323,8 @@ impl Member<'_> {
                 current.clone()
             }
             Some(current) if current.config_hash == spec.config_hash => {
-                Arc::new(self.reword(current, spec))
+                let is_being_changed = self.is_being_changed(current, rollout, now);
+                Arc::new(self.reword(current, spec, is_being_changed))
             }
             _ => spec.clone(),
         };
@@ -331,18 +337,38 @@ impl Member<'_> {
 
     /// Returns `spec` for a node that has its configuration already. The generation stays the one that
     /// gave the node the configuration, so that a rollout that changed nothing there takes nothing
-    /// back; generations of another profile come before all of this one.
-    fn reword(&self, current: &NodeProxySpec, spec: &NodeProxySpec) -> NodeProxySpec {
+    /// back; generations of another profile come before all of this one. A change of another profile
+    /// that is still under way there is this profile's from now on: no other judges it any more.
+    fn reword(
+        &self,
+        current: &NodeProxySpec,
+        spec: &NodeProxySpec,
+        is_being_changed: bool,
+    ) -> NodeProxySpec {
         let is_of_this_profile =
             current.profile_name == spec.profile_name && !self.is_of_a_former_profile(current);
         NodeProxySpec {
-            profile_generation: if is_of_this_profile {
-                current.profile_generation
-            } else {
-                0
+            profile_generation: match (is_of_this_profile, is_being_changed) {
+                (true, _) => current.profile_generation,
+                (false, true) => spec.profile_generation,
+                (false, false) => 0,
             },
             ..spec.clone()
         }
+    }
+
+    /// Whether the node was given its configuration in place of another one, so recently that what is
+    /// wrong with it may come from that.
+    fn is_being_changed(&self, current: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> bool {
+        let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
+        baseline.is_some_and(|baseline| baseline.config_hash != current.config_hash)
+            && self.is_under_way(rollout, now)
+    }
+
+    /// Whether the deadline of the node's last change has not passed.
+    fn is_under_way(&self, rollout: &Rollout, now: Timestamp) -> bool {
+        let stamped = self.proxy.and_then(|proxy| Some(proxy.stamped_at?.own()));
+        stamped.is_some_and(|stamped| now < after(stamped, rollout.progress_deadline.duration()))
     }
 
     /// Returns the baseline for the next change: the present state of the node. Before the deadline
@@ -355,11 +381,8 @@ impl Member<'_> {
     ) -> Option<Baseline> {
         let present = self.present(now);
         let is_well = present.as_ref().is_some_and(Baseline::is_well);
-        let stamped = self.proxy.and_then(|proxy| Some(proxy.stamped_at?.own()));
-        let is_under_way = stamped
-            .is_some_and(|stamped| now < after(stamped, rollout.progress_deadline.duration()));
         match written {
-            Some(written) if !is_well && is_under_way => Some(written),
+            Some(written) if !is_well && self.is_under_way(rollout, now) => Some(written),
             _ => present,
         }
     }

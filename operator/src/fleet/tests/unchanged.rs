@@ -131,3 +131,25 @@ fn a_changed_node_that_is_written_otherwise_meanwhile_goes_back() {
     );
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
 }
+
+/// Failure story T397. A profile takes nodes over while they get a configuration that proves bad: no
+/// other profile judges that change any more.
+#[test]
+fn t397_a_profile_that_takes_over_a_change_under_way_takes_it_back() {
+    let mut cluster = Cluster::with_nodes(6);
+    cluster.put_profile("default", iptables(json!({"minReady": "10m"})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    let rollout = json!({"minReady": "10m"});
+    let spec = json!({"priority": 3, "mode": "iptables", "rollout": rollout});
+    cluster.put_profile("prod", spec);
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.mute.insert("n1".into());
+    cluster.say("n1", json!({"Ready": "False"}));
+    cluster.advance(3600);
+    cluster.mute.clear();
+    cluster.advance(600);
+    assert_eq!(cluster.condition("prod", "Progressing"), "False/RolledBack");
+    assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
+}
