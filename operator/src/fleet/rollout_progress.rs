@@ -208,9 +208,13 @@ impl RolloutProgress {
             hash: target.hash.clone(),
             generation,
             began: written.map_or(target.generation, |rollout| rollout.generation),
-            request: written
-                .and_then(|rollout| rollout.request_hash.clone())
-                .or_else(|| (generation == target.generation).then(|| target.request.to_string())),
+            // A hash by another version of the operator may differ for the same fields.
+            request: match (generation == target.generation, target.flow) {
+                (true, Flow::Open) => Some(target.request.to_string()),
+                (is_same, _) => written
+                    .and_then(|rollout| rollout.request_hash.clone())
+                    .or_else(|| is_same.then(|| target.request.to_string())),
+            },
             phase,
             outage: None,
             moves: Moves::default(),
