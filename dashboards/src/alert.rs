@@ -194,7 +194,7 @@ fn of_conntrack() -> [Alert; 2] {
     ]
 }
 
-fn of_operator() -> [Alert; 4] {
+fn of_operator() -> [Alert; 5] {
     [
         Alert {
             name: "SignpostOperatorAbsent",
@@ -228,6 +228,14 @@ fn of_operator() -> [Alert; 4] {
             lasts: "10m",
             severity: Severity::Warning,
             summary: "Writes of the operator to the API server fail (action {{ $labels.action }}).",
+        },
+        Alert {
+            name: "SignpostOperatorWatchFails",
+            measured: "max by (kind) (signpost_operator_watch_failing_seconds)".to_owned(),
+            when: " > 300",
+            lasts: "1m",
+            severity: Severity::Warning,
+            summary: "The operator has failed to list or watch objects of kind {{ $labels.kind }} for {{ $value | humanizeDuration }}.",
         },
     ]
 }

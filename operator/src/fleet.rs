@@ -277,11 +277,6 @@ impl Fleet {
         self.watches.failing(now)
     }
 
-    /// Returns until when at least no plan may be made, because what is known of nodes is old.
-    pub(crate) fn blind_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.watches.blind_until(now)
-    }
-
     /// Whether every resource has been listed once. No plan is made before.
     pub(crate) const fn is_complete(&self) -> bool {
         self.profiles.listed().is_some()

@@ -79,10 +79,6 @@ impl FleetLoop {
             self.metrics.received(fleet.oldest_heartbeat());
             let now = Timestamp::now();
             self.metrics.watches(fleet.failing_watches(now));
-            if let Some(until) = fleet.blind_until(now) {
-                wake = Some(until);
-                continue;
-            }
             if !fleet.is_complete() {
                 wake = None;
                 continue;

@@ -153,7 +153,7 @@ impl OperatorMetrics {
             ),
             failing_watches: metrics.register(
                 "signpost_operator_watch_failing_seconds",
-                "For how long the operator has failed to list or watch objects, by kind; 0 once it has not failed for two minutes",
+                "For how long the operator has failed to list or watch objects, by kind; 0 once it has not failed for three minutes",
                 Family::default(),
             ),
             writes: metrics.register(

@@ -248,15 +248,8 @@ impl Cluster {
             .apply(Event::Profile(Change::Deleted(name.into())));
     }
 
-    /// Returns what the operator would write now: an empty plan if its loop would not plan.
+    /// Returns what the operator would write now.
     fn plan(&mut self) -> Plan {
-        if let Some(until) = self.fleet.blind_until(self.now) {
-            self.wake = Some(until);
-            return Plan {
-                wake: self.wake,
-                ..Plan::default()
-            };
-        }
         let is_made = self.fleet.has_changes() || self.wake.is_some_and(|wake| wake <= self.now);
         let plan = self.fleet.plan(self.now);
         self.wake = plan.wake;

@@ -1,11 +1,11 @@
-//! For how long watches have failed. What the operator knows of nodes is then old: a node that is ready
-//! with a change looks like one that never reported.
+//! For how long watches have failed, for a metric. What the operator knows of nodes is then old: a node
+//! that is ready with a change looks like one that never reported.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::fleet::node_progress::{GRACE, after};
+use crate::fleet::node_progress::after;
 
 /// The failures of watches, by kind.
 #[derive(Debug, Default)]
@@ -18,13 +18,9 @@ struct Failures {
     last: Timestamp,
 }
 
-/// A watch that has failed no more for so long works again: it is tried every 30 s at least. A quiet
-/// one says nothing else. After the end of a failure, this is also the time in which all that
-/// happened meanwhile arrives.
-const WORKS_AGAIN: Duration = Duration::from_secs(120);
-
-/// The kinds without which nodes cannot be judged.
-const OF_NODES: [&str; 2] = ["Node", "NodeProxy"];
+/// A watch that has failed no more for so long works again. It is tried again after a minute at most, and
+/// a request may be without an answer for a minute and a half. A quiet watch says nothing else.
+const WORKS_AGAIN: Duration = Duration::from_secs(180);
 
 // === impl WatchHealth ===
 
@@ -46,15 +42,6 @@ impl WatchHealth {
         self.0
             .iter()
             .map(move |(kind, failures)| (*kind, failures.span(now)))
-    }
-
-    /// Returns until when nodes cannot be judged, unless a watch fails again.
-    pub(super) fn blind_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let of_nodes = OF_NODES.iter().filter_map(|kind| self.0.get(kind));
-        of_nodes
-            .filter(|failures| failures.span(now) > GRACE)
-            .map(Failures::ends)
-            .max()
     }
 }
 

@@ -48,6 +48,8 @@ const OF_LONG_INTERRUPTIONS: &[&str] = &[
     "SignpostSyncsFail node-1",
     "SignpostChangesWait node-1",
 ];
+/// An operator that may not list the agents' Leases.
+const OF_A_FAILING_WATCH: &[&str] = &["SignpostOperatorWatchFails"];
 const OF_AN_ABSENT_AGENT: &[&str] = &["SignpostAgentDown node-2"];
 /// An agent that starts and finds a kernel without IPv6 for it, and a Service that is rejected.
 const OF_A_RESTART: &[&str] = &[
@@ -104,6 +106,8 @@ pub(crate) fn make(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()>
     trial.wait_until_quiet()?;
     trial.began = Instant::now();
 
+    // It clears two minutes after the last failure, while other faults are made.
+    trial.forbid_a_list()?;
     let lasting = trial.stick_a_rollout()?;
     trial.interrupt_changes()?;
     trial.wait_until_fired(OF_A_LASTING_FAULT)?;
@@ -121,6 +125,18 @@ pub(crate) fn make(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()>
 // === impl Trial ===
 
 impl Trial<'_> {
+    fn forbid_a_list(&mut self) -> Result<()> {
+        let role = ["--namespace=signpost-system", "role", "signpost-operator"];
+        let rules = self.cluster.get::<Value>(&role)?["rules"].clone();
+        let rules_left = rules.as_array().context("a role has rules")?.iter();
+        let rules_left: Vec<&Value> = rules_left
+            .filter(|rule| rule["verbs"] != json!(["create", "list"]))
+            .collect();
+        self.set_rules_of(&role, &json!(rules_left))?;
+        self.wait_until_fired(OF_A_FAILING_WATCH)?;
+        self.set_rules_of(&role, &rules)
+    }
+
     /// On node 3 another program owns the table; then the profile changes. A rollout does not fail
     /// by a node that was not ready before, but waits for it.
     fn stick_a_rollout(&mut self) -> Result<Process> {
@@ -251,17 +267,15 @@ impl Trial<'_> {
     }
 
     fn set_rules(&self, rules: &Value) -> Result<()> {
+        self.set_rules_of(&["clusterrole", "signpost-operator"], rules)
+    }
+
+    fn set_rules_of(&self, role: &[&str], rules: &Value) -> Result<()> {
         let patch = json!({"rules": rules}).to_string();
-        let object = [
-            "patch",
-            "clusterrole",
-            "signpost-operator",
-            "--type=merge",
-            "--patch",
-        ];
+        let change = ["--type=merge", "--patch", &patch];
         self.cluster
             .control_plane()
-            .kubectl(&[&object[..], &[&patch]].concat())
+            .kubectl(&[&["patch"], role, &change].concat())
             .map(drop)
     }
 
