@@ -151,9 +151,10 @@ impl Member<'_> {
             return NodeProgress::Bare;
         };
         let baseline = assumed_baseline(proxy);
+        let was_well = observations.was_well(proxy);
         let worse = baseline
             .as_deref()
-            .and_then(|baseline| self.worse_than(baseline, now));
+            .and_then(|baseline| self.worse_than(baseline, was_well, now));
         let is_well = self.is_done() || self.is_left_to_another_proxy();
         let shape = match worse {
             Some(_) => Shape::Worse,
@@ -241,13 +242,14 @@ impl Member<'_> {
             .is_some_and(|baseline| baseline.is_well())
     }
 
-    /// Returns what is worse than in `baseline`, other than readiness.
-    fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
+    /// Returns what is worse than in `baseline`, other than readiness. `was_well` says whether the
+    /// node has been well since.
+    fn worse_than(&self, baseline: &Baseline, was_well: bool, now: Timestamp) -> Option<Fault> {
         if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
             // A change that made an ill agent ready may have taken the node, too.
-            let was_ready = baseline.node == Reachability::Reachable && self.is_done();
-            return (baseline.is_well() || was_ready)
+            let was_healed = baseline.node == Reachability::Reachable && was_well;
+            return (baseline.is_well() || was_healed)
                 .then(|| Fault::new(NODE_NOT_READY.name, lost));
         }
         if baseline.is_well() && self.is_silent(now) {

@@ -108,6 +108,14 @@ impl Observations {
         observation
     }
 
+    /// Whether the node of `proxy` has ever been [`Shape::Well`] with its present spec.
+    pub(crate) fn was_well(&self, proxy: &NodeProxyRecord) -> bool {
+        let known = self.nodes.get(&proxy.name);
+        known.is_some_and(|((uid, generation), observation)| {
+            (uid, *generation) == (&proxy.uid, proxy.generation) && observation.was_well
+        })
+    }
+
     /// Whether the Lease of `node`, now of this version, was renewed after the first call in its
     /// present state.
     pub(crate) fn has_renewed(&mut self, node: &str, version: Option<&str>) -> bool {

@@ -337,6 +337,9 @@ fn a_change_that_heals_agents_and_loses_nodes_fails() {
     cluster.say("n1", json!({"Ready": "True"}));
     cluster.run();
     cluster.set_node_ready("n1", "False");
+    cluster.advance(60);
+    // What the operator writes once the agent is silent.
+    cluster.say("n1", json!({"Ready": "Unknown"}));
     cluster.advance(600);
     let progressing = cluster.condition("default", "Progressing");
     assert_eq!(progressing, "False/RolledBack");
