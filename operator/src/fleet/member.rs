@@ -357,18 +357,20 @@ impl Member<'_> {
         }
     }
 
-    /// Whether the node was given its configuration in place of another one, so recently that what is
-    /// wrong with it may come from that.
+    /// Whether the node was given its configuration in place of another one, so recently that it has
+    /// not shown to work there.
     fn is_being_changed(&self, current: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> bool {
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
+        let is_proven = self.is_done() && !self.is_within(rollout.min_ready.duration(), now);
         baseline.is_some_and(|baseline| baseline.config_hash != current.config_hash)
-            && self.is_under_way(rollout, now)
+            && self.is_within(rollout.progress_deadline.duration(), now)
+            && !is_proven
     }
 
-    /// Whether the deadline of the node's last change has not passed.
-    fn is_under_way(&self, rollout: &Rollout, now: Timestamp) -> bool {
+    /// Whether the node's configuration was last written less than `span` ago.
+    fn is_within(&self, span: Duration, now: Timestamp) -> bool {
         let stamped = self.proxy.and_then(|proxy| Some(proxy.stamped_at?.own()));
-        stamped.is_some_and(|stamped| now < after(stamped, rollout.progress_deadline.duration()))
+        stamped.is_some_and(|stamped| now < after(stamped, span))
     }
 
     /// Returns the baseline for the next change: the present state of the node. Before the deadline
@@ -382,7 +384,11 @@ impl Member<'_> {
         let present = self.present(now);
         let is_well = present.as_ref().is_some_and(Baseline::is_well);
         match written {
-            Some(written) if !is_well && self.is_under_way(rollout, now) => Some(written),
+            Some(written)
+                if !is_well && self.is_within(rollout.progress_deadline.duration(), now) =>
+            {
+                Some(written)
+            }
             _ => present,
         }
     }
