@@ -118,12 +118,12 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
             Some(Precedence::First) => drop(first.insert(*difference.key)),
             Some(Precedence::Ordinary) | None => drop(first.remove(difference.key)),
         }
-        let counter = table_builder
-            .table
-            .turns
-            .counter(difference.key, after.as_deref());
         let before = difference.before.map(winner);
+        // A counter is taken and released with the elements that lead to it, not when another Service
+        // merely claims the address.
         if before != after {
+            let turns = &mut table_builder.table.turns;
+            let counter = turns.counter(difference.key, after.as_deref());
             place(
                 difference.key,
                 before.as_deref(),
