@@ -187,7 +187,7 @@ pub struct UndoOptions {
     /// The profile whose rollout it is.
     #[command(flatten)]
     pub profile: ProfileName,
-    /// The generation to return to, as `rollout history` lists it; the one before the current one by default.
+    /// The generation to return to, as `rollout history` lists it; by default the newest earlier one that all nodes had.
     #[arg(long, value_name = "GENERATION")]
     pub to: Option<i64>,
 }

@@ -71,8 +71,12 @@ pub(crate) async fn run(
         }
     }
     if options.wait && report.health != Health::Healthy {
+        let next = match report.operator_absent_since {
+            None => "`kubectl signpost nodes --not-ready` names the nodes",
+            Some(_) => "no operator runs: `kubectl signpost check` says more",
+        };
         eprintln!(
-            "{}: not healthy after {} s; `kubectl signpost nodes --not-ready` names the nodes",
+            "{}: not healthy after {} s; {next}",
             program_name(),
             begun.elapsed().as_secs()
         );

@@ -156,7 +156,7 @@ mod tests {
         let reference = Reference::parse(to, "shop").expect("a reference");
         let destination = Destination::of(&reference);
         let packet = "pod 10.0.1.9 -> 10.96.0.9:80/tcp";
-        let text = format!("{{\"desired\": \"{desired}\", \"taken\": \"{desired}\"}}");
+        let text = format!("{{\"desired\": \"{desired}\", \"actual\": \"{desired}\"}}");
         let in_json = destination.weigh(&Answer { text, agreement }, "n1", packet);
         let text = format!("{packet}\ndesired: {desired}\nthe rules in the kernel: {desired}\n");
         let in_text = destination.weigh(&Answer { text, agreement }, "n1", packet);

@@ -208,7 +208,8 @@ impl RolloutProgress {
             hash: target.hash.clone(),
             generation,
             began: written.map_or(target.generation, |rollout| rollout.generation),
-            // A hash by another version of the operator may differ for the same fields.
+            // A hash by another version of the operator may differ for the same fields. Only while paused
+            // is it needed, for an edit of which this one has not heard.
             request: match (generation == target.generation, target.flow) {
                 (true, Flow::Open) => Some(target.request.to_string()),
                 (is_same, _) => written

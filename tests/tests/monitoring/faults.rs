@@ -106,7 +106,7 @@ pub(crate) fn make(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()>
     trial.wait_until_quiet()?;
     trial.began = Instant::now();
 
-    // It clears two minutes after the last failure, while other faults are made.
+    // It clears three minutes after the last failure, while other faults are made.
     trial.forbid_a_list()?;
     let lasting = trial.stick_a_rollout()?;
     trial.interrupt_changes()?;
