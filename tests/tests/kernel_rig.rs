@@ -293,7 +293,7 @@ impl Kernel {
             }),
             self.trial("has_every_scheduler_of_ipvs", |kernel| {
                 // Debian's kernel lacks `twos`.
-                let schedulers = if kernel.is_a_program() { 18 } else { 17 };
+                let schedulers = if kernel.is_a_program() { 19 } else { 18 };
                 kernel.expect_named("schedulers_kernel", "ipvs/", schedulers)
             }),
             self.trial("places_clients_of_new_nodes_alike_in_mode_ipvs", |kernel| {

@@ -108,7 +108,7 @@ pub(crate) fn programmed(generation: &Value, spec: &Value, (degraded, why): (&st
         (
             "True",
             "AllHonoured",
-            "everything asked for is carried out".to_owned(),
+            "every node supports everything that the profile and the Services ask for".to_owned(),
         )
     } else {
         (

@@ -199,7 +199,7 @@ fn packets(stage: &Stage) -> Result<()> {
     }
     let traced = parse(&stage.signpost(0, &["trace", &from, &to, "--output=json"])?)?;
     ensure!(
-        traced["agree"] == true && traced["ways"][0].is_object(),
+        traced["agree"] == true && traced["paths"][0].is_object(),
         "{traced:#}"
     );
 

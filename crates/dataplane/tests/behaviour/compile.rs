@@ -153,7 +153,7 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
             said,
             [format!(
                 "Service shop/web: spec.ports: port \"\" has 12000 usable IPv4 endpoints: in mode \
-                 {mechanism} this node sends packets to 5000 of them; other nodes use others"
+                 {mechanism} this node sends packets to 5000 of them; other nodes use other endpoints"
             )]
         );
         // A node leaves each of them out with a chance of 7 in 12.
