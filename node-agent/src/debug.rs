@@ -38,7 +38,7 @@ pub(crate) struct DebugState {
 struct Sources {
     state: DebugState,
     queries: EngineQueries,
-    turns: QueryLimit,
+    limit: QueryLimit,
 }
 
 /// Returns the routes below `/debug`.
@@ -55,7 +55,7 @@ pub(crate) fn router(state: DebugState, queries: EngineQueries) -> Router {
         .with_state(Sources {
             state,
             queries,
-            turns: QueryLimit::new(),
+            limit: QueryLimit::new(),
         })
         .layer(map_response(sign))
 }

@@ -79,12 +79,8 @@ impl FleetLoop {
             self.metrics.received(fleet.oldest_heartbeat());
             let now = Timestamp::now();
             self.metrics.watches(fleet.failing_watches(now));
-            if !fleet.is_complete() {
-                wake = None;
-                continue;
-            }
             let is_due = wake.is_some_and(|wake| wake <= now);
-            if !(fleet.has_changes() || is_due) {
+            if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
                 continue;
             }
             let began = Instant::now();

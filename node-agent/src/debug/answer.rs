@@ -68,7 +68,7 @@ async fn explain_question(
 ) -> Result<Response, Refusal> {
     let question: Question = question.parse().map_err(bad_request)?;
     let view = view(&sources)?;
-    let turn = sources.turns.take().map_err(no_turn)?;
+    let permit = sources.limit.take().map_err(no_permit)?;
     let reported = sources.queries.ask(question.clone()).await;
     let mut reported = reported.map_err(unavailable)?;
     let programmed = sources.state.programmed;
@@ -100,7 +100,7 @@ async fn explain_question(
         let explanation = explain(&question, &evidence).map_err(not_found)?;
         Ok::<_, Refusal>((print(&explanation, output)?, explanation.agreement()))
     };
-    let (text, agreement) = turn.spend(answer).await.map_err(no_turn)??;
+    let (text, agreement) = permit.spend(answer).await.map_err(no_permit)??;
     Ok(respond(text, output, agreement))
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn trace(
 ) -> Result<Response, Refusal> {
     let packet_spec: PacketSpec = packet.parse().map_err(bad_request)?;
     let view = view(&sources)?;
-    let turn = sources.turns.take().map_err(no_turn)?;
+    let permit = sources.limit.take().map_err(no_permit)?;
     let programmed = sources.state.programmed;
     let answer = move || {
         let dataplane = desired(&view)?;
@@ -120,26 +120,26 @@ pub(super) async fn trace(
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
     };
-    let (text, agreement) = turn.spend(answer).await.map_err(no_turn)??;
+    let (text, agreement) = permit.spend(answer).await.map_err(no_permit)??;
     Ok(respond(text, form.output, agreement))
 }
 
 pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, Refusal> {
     let view = view(&sources)?;
-    let turn = sources.turns.take().map_err(no_turn)?;
+    let permit = sources.limit.take().map_err(no_permit)?;
     let answer = move || desired(&view).map(Dataplane::to_string);
-    turn.spend(answer).await.map_err(no_turn)?
+    permit.spend(answer).await.map_err(no_permit)?
 }
 
 pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refusal> {
     let view = view(&sources)?;
-    let turn = sources.turns.take().map_err(no_turn)?;
+    let permit = sources.limit.take().map_err(no_permit)?;
     let programmed = sources.state.programmed;
     let answer = move || {
         let at = rules_location(&programmed, desired(&view)?);
         Ok(Kernel::observe(&at).list(&at))
     };
-    turn.spend(answer).await.map_err(no_turn)?
+    permit.spend(answer).await.map_err(no_permit)?
 }
 
 /// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
@@ -183,7 +183,7 @@ fn respond(text: String, output: Output, agreement: Agreement) -> Response {
     }
 }
 
-fn no_turn(error: PermitError) -> Refusal {
+fn no_permit(error: PermitError) -> Refusal {
     let status = match error {
         PermitError::Taken => StatusCode::SERVICE_UNAVAILABLE,
         PermitError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,

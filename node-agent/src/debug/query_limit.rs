@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// kernel, and programming needs the CPU, too.
 const AT_ONCE: usize = 2;
 
-/// Hands out turns at computing expensive answers.
+/// Hands out permits to compute expensive answers.
 #[derive(Debug, Clone)]
 pub(super) struct QueryLimit(Arc<Semaphore>);
 
@@ -36,17 +36,17 @@ impl QueryLimit {
         QueryLimit(Arc::new(Semaphore::new(AT_ONCE)))
     }
 
-    /// Takes a turn without waiting.
+    /// Takes a permit without waiting.
     pub(super) fn take(&self) -> Result<Permit, PermitError> {
-        let turn = Arc::clone(&self.0).try_acquire_owned();
-        turn.map(Permit).map_err(|_| PermitError::Taken)
+        let permit = Arc::clone(&self.0).try_acquire_owned();
+        permit.map(Permit).map_err(|_| PermitError::Taken)
     }
 }
 
 // === impl Permit ===
 
 impl Permit {
-    /// Runs `work` on a blocking thread. Work that has started continues, and keeps its turn, even
+    /// Runs `work` on a blocking thread. Work that has started continues, and keeps its permit, even
     /// if the client disconnects.
     pub(super) async fn spend<T: Send + 'static>(
         self,
@@ -81,29 +81,29 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_more_is_reported_to_ask_again_and_a_turn_is_over_when_its_work_is() {
-        let turns = QueryLimit::new();
+    async fn one_more_is_reported_to_ask_again_and_a_permit_is_over_when_its_work_is() {
+        let limit = QueryLimit::new();
         let mut held_up = Vec::new();
         for _ in 0..AT_ONCE {
             let (work, beginning, end) = held();
-            let turn = turns.take().expect("it is free");
-            let asking = tokio::spawn(turn.spend(work));
+            let permit = limit.take().expect("it is free");
+            let asking = tokio::spawn(permit.spend(work));
             let begun = beginning.recv_timeout(Duration::from_secs(10));
-            begun.expect("it has its turn");
+            begun.expect("it has its permit");
             // The client disconnects.
             asking.abort();
             assert!(asking.await.is_err_and(|error| error.is_cancelled()));
             held_up.push(end);
         }
-        let refused = turns.take().expect_err("all turns are taken");
+        let refused = limit.take().expect_err("all permits are taken");
         assert!(matches!(refused, PermitError::Taken), "{refused}");
 
         held_up.clear();
         let answered = tokio::time::timeout(Duration::from_secs(10), async {
-            while turns.take().is_err() {
+            while limit.take().is_err() {
                 tokio::task::yield_now().await;
             }
         });
-        answered.await.expect("a turn is free again");
+        answered.await.expect("a permit is free again");
     }
 }

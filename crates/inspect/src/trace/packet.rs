@@ -161,7 +161,7 @@ impl Sender {
 // === impl PacketSpec ===
 
 impl PacketSpec {
-    /// Returns the packet on the node of `dataplane`, and how its origin was guessed, in a sentence
+    /// Returns the packet on the node of `dataplane`, and how its origin was assumed, in a sentence
     /// without a final full stop.
     pub fn resolve(
         &self,
@@ -175,10 +175,10 @@ impl PacketSpec {
                 .address(family)
                 .ok_or(ResolvePacketError { family })?,
         };
-        let (sender, guess) = match self.origin {
+        let (sender, assumed) = match self.origin {
             Some(sender) => (sender, None),
             None => {
-                let (sender, why) = guess_sender(self.source, dataplane);
+                let (sender, why) = assume_sender(self.source, dataplane);
                 (sender, Some(why))
             }
         };
@@ -205,12 +205,12 @@ impl PacketSpec {
             protocol: self.protocol,
             port: self.port,
         };
-        Ok((packet, guess))
+        Ok((packet, assumed))
     }
 }
 
-/// Guesses the origin of a packet from its source address, and says why.
-fn guess_sender(source: IpAddr, dataplane: &Dataplane) -> (Sender, String) {
+/// Assumes the origin of a packet from its source address, and says why.
+fn assume_sender(source: IpAddr, dataplane: &Dataplane) -> (Sender, String) {
     let node = dataplane.node();
     let family = Family::of(source);
     let in_pod_range = dataplane
@@ -269,10 +269,10 @@ mod tests {
 
     fn resolve(text: &str) -> (String, Option<String>) {
         let packet_spec: PacketSpec = text.parse().expect("a packet");
-        let (packet, guess) = packet_spec
+        let (packet, assumed) = packet_spec
             .resolve(&dataplane())
             .expect("the node has addresses");
-        (packet.to_string(), guess)
+        (packet.to_string(), assumed)
     }
 
     #[test]
@@ -296,9 +296,12 @@ mod tests {
             ("127.0.0.1", "loopback", "loopback"),
             ("203.0.113.2", "outside", "does not know it"),
         ] {
-            let (packet, guess) = resolve(&format!("{source} -> 10.96.0.10:80"));
+            let (packet, assumed) = resolve(&format!("{source} -> 10.96.0.10:80"));
             assert_eq!(packet, format!("{origin} {source} -> 10.96.0.10:80/tcp"));
-            assert!(guess.is_some_and(|guess| guess.contains(why)), "{packet}");
+            assert!(
+                assumed.is_some_and(|assumed| assumed.contains(why)),
+                "{packet}"
+            );
         }
         let (packet, _) = resolve("203.0.113.2 -> node:30080/udp");
         assert_eq!(packet, "outside 203.0.113.2 -> 192.168.0.1:30080/udp");
