@@ -367,7 +367,10 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     // Everything but the rejection is done by the real kernel.
     let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
     let mut family = FamilyReconciler::new(Faulty::refusing(ipv4, bad));
-    let sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+    let mut sync = family.sync(&dataplane, Reason::Startup, &SystemClock);
+    while family.is_unfinished() {
+        sync = family.sync(&dataplane, Reason::Continued, &SystemClock);
+    }
     let refused: Vec<String> = sync
         .quarantined
         .iter()

@@ -17,16 +17,16 @@ use backend::{
     Actor, Backend, Change, CommitError, Drift, Noticing, ObserveError, Receipt, Recovery, Remains,
     Rendered, UnsupportedField,
 };
-use dataplane::Dataplane;
+use dataplane::{Dataplane, Turn};
 
 use crate::progress::{Phase, Progress};
 use crate::{Failure, Quarantined, Reason, RepairedDrift};
 pub(crate) use attempt::Rest;
-use attempt::{Extent, Transition, as_observed};
+use attempt::{Attempt, Extent, as_observed};
 pub(crate) use goal::Goal;
 use part_size::PartSize;
 use pending_drift::PendingDrift;
-use quarantine::Quarantine;
+use quarantine::{Quarantine, Verdict};
 use stage::Stage;
 use unsupported_fields::UnsupportedFields;
 use unverified_rules::{Cause, UnverifiedRules};
@@ -145,18 +145,17 @@ impl<B: Backend> Domain<B> {
     ///
     /// The cost is proportional to what changed since the last sync. Services that the kernel
     /// refuses are found by bisection and held back: about `2 k log n` commits for `k` refused
-    /// among `n` changed.
+    /// among `n` changed in one part. A search that takes longer than a part goes on in the next sync.
     pub(crate) fn sync(
         &mut self,
         goal: Goal<'_>,
         reason: Reason,
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
-        let began = progress.clock.now();
         progress.allow_reread();
         if let Some(desired) = goal.desired() {
             if reason.is_periodic() {
-                self.quarantine.release_all();
+                self.quarantine.retry_all();
             }
             self.quarantine.release_changed(desired);
         }
@@ -169,18 +168,12 @@ impl<B: Backend> Domain<B> {
         if matches!(&result, Err(failure) if failure.recovery == Recovery::Isolate) {
             self.forget_observed();
         }
-        self.quarantine.forget_released();
         if let Goal::Serve(desired) = goal {
             // Rules that were read, as before a repair that failed, do not show what has no room.
             let programmed = result.as_ref().ok().and(self.observed.as_ref());
             let rules = programmed.map(|programmed| &programmed.rules);
             self.unsupported_fields
                 .follow(&self.backend, desired, rules);
-        }
-        if let (Ok(Rest::Another(programmed)), Some(desired)) = (&result, goal.desired()) {
-            let longest = self.backend.longest_part(desired.config());
-            let took = progress.clock.now().saturating_duration_since(began);
-            self.part_size.follow(*programmed, took, longest);
         }
         result
     }
@@ -238,11 +231,11 @@ impl<B: Backend> Domain<B> {
                 if self.holding() == Holding::Nothing {
                     return Ok(Rest::Nothing);
                 }
-                let admitted = self.quarantine.apply(desired, self.programmed.as_ref());
-                self.attempt(&admitted, Extent::Chunk, progress)
+                self.program(desired, progress)
             }
             Goal::Nothing => {
-                let rest = self.attempt(&Dataplane::default(), Extent::Nothing, progress)?;
+                let removal = self.attempt(&Dataplane::default(), Extent::Nothing, progress)?;
+                let rest = removal.programmed()?;
                 self.forget_programmed();
                 Ok(rest)
             }
@@ -320,43 +313,69 @@ impl<B: Backend> Domain<B> {
         Ok(())
     }
 
-    /// Commits the desired state, or a part of it. If the kernel refuses it, searches the whole
-    /// change for the Services that it refuses.
+    /// Programs `desired`, or a part of it, without what is held back. Then tries what is held back,
+    /// so that it delays no other change, for about as long as a part may take.
     fn program(
         &mut self,
         desired: &Dataplane,
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
+        let began = progress.clock.now();
+        let longest = self.backend.longest_part(desired.config());
+        let mut rest = self.program_admitted(desired, progress)?;
+        if let Rest::Another(programmed) = rest {
+            let took = progress.clock.now().saturating_duration_since(began);
+            self.part_size.follow(programmed, took, longest);
+        }
+        let admitted = self.search(desired, (began, longest), progress)?;
+        let is_over = self.quarantine.next_verdict() != Some(Verdict::Suspected);
+        if admitted && is_over && rest == Rest::Nothing {
+            // Others may have been without claims on what these Services have.
+            rest = self.program_admitted(desired, progress)?;
+        }
+        if rest != Rest::Nothing {
+            return Ok(rest);
+        }
+        let rest = match self.quarantine.next_verdict() {
+            Some(Verdict::Suspected) => return Ok(Rest::Another(Turn::Small)),
+            Some(Verdict::Changed | Verdict::Refused) => Rest::Retries,
+            None => Rest::Nothing,
+        };
+        self.complete();
+        Ok(rest)
+    }
+
+    fn program_admitted(
+        &mut self,
+        desired: &Dataplane,
+        progress: &mut Progress<'_>,
+    ) -> Result<Rest, Failure> {
         let admitted = self.quarantine.apply(desired, self.programmed.as_ref());
-        match self.attempt(&admitted, Extent::Chunk, progress) {
-            Err(failure) if failure.recovery == Recovery::Isolate => {
-                self.isolate(desired, admitted, failure, progress)?;
-                Ok(Rest::Nothing)
-            }
-            result => result,
+        match self.attempt(&admitted, Extent::Chunk, progress)? {
+            Attempt::Programmed(rest) => Ok(rest),
+            Attempt::Refused(refusal) => self.isolate(*refusal, desired, progress),
         }
     }
 
     /// Records that the kernel holds `rules`, rendered from `admitted`. Only a part that the kernel
     /// has accepted begins a rebuild: tables that are opened on demand refuse the first one.
-    fn advance(
-        &mut self,
-        admitted: &Dataplane,
-        rules: B::Rules,
-        (rest, transition): (Rest, Transition),
-    ) {
-        match (rest, transition) {
-            (Rest::Nothing, _) => self.stage = Stage::Complete,
-            (Rest::Another(_), Transition::Rebuilding) => self.stage = Stage::Rebuilding,
-            (Rest::Another(_), _) => {}
-        }
-        if self.stage == Stage::Complete {
+    fn advance(&mut self, admitted: &Dataplane, rules: B::Rules, stage: Stage) {
+        self.stage = stage;
+        if stage == Stage::Complete {
             self.programmed = Some(admitted.clone());
         }
         self.observed = Some(Rendered {
             dataplane: admitted.clone(),
             rules,
         });
+    }
+
+    /// Records that nothing is left to program.
+    fn complete(&mut self) {
+        self.stage = Stage::Complete;
+        if let Some(observed) = &self.observed {
+            self.programmed = Some(observed.dataplane.clone());
+        }
     }
 
     fn observe(&mut self, progress: &mut Progress<'_>) -> Result<B::Rules, Failure> {

@@ -52,7 +52,7 @@ pub struct FamilyReconciler<B: Backend> {
     programmed: Option<Dataplane>,
     failing: Option<Failing>,
     /// When the first part of a large change was begun. `Some` while the last sync programmed only
-    /// a part.
+    /// a part, or is to be followed by attempts at what was refused before.
     unfinished: Option<Instant>,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
@@ -210,7 +210,8 @@ impl<B: Backend> FamilyReconciler<B> {
         self.failing.as_ref()
     }
 
-    /// Whether the last sync programmed a part of a large change.
+    /// Whether another sync is to follow at once: the last one programmed a part of a large change, or
+    /// has left some of the refused Services to try again.
     pub fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
@@ -259,7 +260,7 @@ impl<B: Backend> FamilyReconciler<B> {
     ///
     /// The cost is proportional to what changed since the last sync. Services that the kernel
     /// refuses are found by bisection and held back: about `2 k log n` commits for `k` refused
-    /// among `n` changed.
+    /// among `n` changed in one part. A search that takes longer than a part goes on in the next sync.
     pub fn sync(
         &mut self,
         desired: &Dataplane,

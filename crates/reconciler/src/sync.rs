@@ -99,7 +99,7 @@ pub struct Failure {
 }
 
 /// A Service that the kernel refuses. It keeps the rules programmed for it last, if any. It is
-/// retried when it changes and at every periodic check.
+/// retried when it changes and at periodic checks, of which each has room for some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// The Service.

@@ -44,6 +44,7 @@ pub struct FakeBackend {
     kernel: FakeKernel,
     chunk_size: ChunkSize,
     rebuild_size: Option<ChunkSize>,
+    longest_part: Duration,
     /// The kernel's generation at the last write or read.
     seen: Option<u64>,
 }
@@ -71,6 +72,7 @@ impl FakeKernel {
             kernel: self.clone(),
             chunk_size: ChunkSize::UNLIMITED,
             rebuild_size: None,
+            longest_part: Duration::MAX,
             seen: None,
         }
     }
@@ -175,6 +177,14 @@ impl FakeBackend {
         }
     }
 
+    /// Sets how long a part may take.
+    pub fn with_longest_part(self, longest_part: Duration) -> FakeBackend {
+        FakeBackend {
+            longest_part,
+            ..self
+        }
+    }
+
     /// Its kernel.
     pub fn kernel(&self) -> &FakeKernel {
         &self.kernel
@@ -198,7 +208,7 @@ impl Backend for FakeBackend {
     }
 
     fn longest_part(&self, _config: &Config) -> Duration {
-        Duration::MAX
+        self.longest_part
     }
 
     fn render(&self, desired: &Dataplane, _from: &Rendered<FakeRules>) -> FakeRules {

@@ -18,7 +18,10 @@ pub(crate) fn one_refused_service(ground: &Ground) -> Result<()> {
         // Everything but the rejection is done by the real kernel.
         let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
         let mut domain = FamilyReconciler::new(Faulty::refusing(backend, bad));
-        let sync = domain.sync(&dataplane, Reason::Startup, &SystemClock);
+        let mut sync = domain.sync(&dataplane, Reason::Startup, &SystemClock);
+        while domain.is_unfinished() {
+            sync = domain.sync(&dataplane, Reason::Continued, &SystemClock);
+        }
         let refused: Vec<String> = sync
             .quarantined
             .iter()

@@ -34,7 +34,11 @@ pub(super) fn leave_all_others_served(namespace: &Namespace) -> Result<()> {
         // From the start on, and as a change beside that of others.
         for (reason, services) in [(Reason::Startup, 20), (Reason::Changed, 40)] {
             let desired = dataplane(services, bad);
-            let sync = namespace.enter(|| family.sync(&desired, reason, &SystemClock))?;
+            let mut sync = namespace.enter(|| family.sync(&desired, reason, &SystemClock))?;
+            while family.is_unfinished() {
+                let reason = Reason::Continued;
+                sync = namespace.enter(|| family.sync(&desired, reason, &SystemClock))?;
+            }
             let refused = sync.quarantined.iter().map(|q| q.service.to_string());
             let refused: Vec<String> = refused.collect();
             ensure!(

@@ -14,7 +14,8 @@ use crate::progress::{Phase, Progress};
 pub(super) enum Extent {
     /// At most one chunk.
     Chunk,
-    Whole,
+    /// All of it, which leads to this stage.
+    Whole(Stage),
     /// Nothing at all: no rules, not even those of an empty dataplane.
     Nothing,
 }
@@ -25,20 +26,34 @@ pub(crate) enum Rest {
     Nothing,
     /// Another part. This attempt programmed a part of this kind.
     Another(Turn),
+    /// Only Services that were refused before, which the next sync tries again.
+    Retries,
+}
+
+/// How an attempt ended that did not fail for a cause outside the change.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    Programmed(Rest),
+    Refused(Box<Refusal>),
+}
+
+/// A step that the kernel will never accept.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) failure: Failure,
+    /// What the kernel held. Without Services if the rules were read back.
+    pub(super) before: Dataplane,
+    /// What it was to hold.
+    pub(super) next: Dataplane,
+    /// What would be left.
+    pub(super) rest: Rest,
+    /// The stage to which the step would have led.
+    pub(super) stage: Stage,
 }
 
 // === impl Domain ===
 
 impl<B: Backend> Domain<B> {
-    /// Programs `admitted` completely, starting from the last known state.
-    pub(super) fn attempt_whole(
-        &mut self,
-        admitted: &Dataplane,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Failure> {
-        self.attempt(admitted, Extent::Whole, progress).map(drop)
-    }
-
     /// Programs `admitted`, or a part of it, starting from the last known state. Reads the rules back
     /// first if that state is not known.
     pub(super) fn attempt(
@@ -46,7 +61,7 @@ impl<B: Backend> Domain<B> {
         admitted: &Dataplane,
         extent: Extent,
         progress: &mut Progress<'_>,
-    ) -> Result<Rest, Failure> {
+    ) -> Result<Attempt, Failure> {
         loop {
             let observed = match self.observed.take() {
                 Some(observed) => observed,
@@ -77,30 +92,43 @@ impl<B: Backend> Domain<B> {
                         part_size.turn(),
                     )
                 }
-                (Extent::Whole | Extent::Nothing, _) | (_, Transition::AtOnce) => Chunk::Last,
+                (Extent::Whole(_) | Extent::Nothing, _) | (_, Transition::AtOnce) => Chunk::Last,
             });
             let (next, rest) = match &chunk {
                 Chunk::Last => (admitted, Rest::Nothing),
                 Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
                 Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
             };
+            let stage = match (extent, rest, transition) {
+                (Extent::Whole(stage), ..) => stage,
+                (_, Rest::Another(_), Transition::Rebuilding) => Stage::Rebuilding,
+                _ => self.stage,
+            };
             let rules = progress.measure(Phase::Render, || match extent {
-                Extent::Chunk | Extent::Whole => backend.render(next, &observed),
+                Extent::Chunk | Extent::Whole(_) => backend.render(next, &observed),
                 Extent::Nothing => B::Rules::default(),
             });
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
-                self.advance(next, rules, (rest, transition));
-                return Ok(rest);
+                self.advance(next, rules, stage);
+                return Ok(Attempt::Programmed(rest));
             }
             match progress.measure(Phase::Commit, || backend.commit(change)) {
                 Ok(receipt) => {
                     progress.count(size, receipt);
-                    self.advance(next, rules, (rest, transition));
-                    return Ok(rest);
+                    self.advance(next, rules, stage);
+                    return Ok(Attempt::Programmed(rest));
                 }
                 Err(error) => {
+                    let failure = Failure::from(&error);
+                    let refusal = (error.recovery == Recovery::Isolate).then(|| Refusal {
+                        failure: failure.clone(),
+                        before: observed.dataplane.clone(),
+                        next: next.clone(),
+                        rest,
+                        stage,
+                    });
                     match error.recovery {
                         // A part of it is in the kernel: the next attempt reads which.
                         Recovery::Isolate if error.effect == Effect::Possible => {}
@@ -120,7 +148,10 @@ impl<B: Backend> Domain<B> {
                     if error.recovery == Recovery::Observe && progress.take_reread() {
                         continue;
                     }
-                    return Err(Failure::from(&error));
+                    return match refusal {
+                        Some(refusal) => Ok(Attempt::Refused(Box::new(refusal))),
+                        None => Err(failure),
+                    };
                 }
             }
         }
@@ -142,6 +173,18 @@ impl<B: Backend> Domain<B> {
                     .commit_failed(size, notification, progress)
             }
             Cause::Unread | Cause::Refused => self.pending_drift.attribute(notification, progress),
+        }
+    }
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// What is left; an error if the kernel refused the step.
+    pub(super) fn programmed(self) -> Result<Rest, Failure> {
+        match self {
+            Attempt::Programmed(rest) => Ok(rest),
+            Attempt::Refused(refusal) => Err(refusal.failure),
         }
     }
 }
@@ -169,7 +212,9 @@ impl Transition {
         stage: Stage,
     ) -> Transition {
         let programmed = &observed.dataplane;
-        if programmed.services().is_empty() {
+        // What was rendered is for a node, and every node has a name.
+        let is_read = programmed.node().name.is_empty();
+        if is_read {
             let holds_nothing = observed.rules == R::default();
             return match stage {
                 Stage::Complete if holds_nothing => Transition::Rebuilding,

@@ -1,136 +1,159 @@
 //! Finding the Services that the kernel refuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use backend::{Backend, Recovery};
+use backend::Backend;
 use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
-use super::quarantine::{copy_service, hold_back, keep_addresses};
+use super::attempt::{Attempt, Extent, Refusal, Rest};
+use super::quarantine::{Kept, copy_service, keep_addresses};
+use super::stage::Stage;
 use crate::Failure;
 use crate::progress::{Phase, Progress};
 
-/// The number of groups of Services that one sync tries separately. Enough to find 20 among
-/// 10,000. A kernel that refuses more Services refuses them for a shared reason, and each refusal
-/// can make later transactions slower.
-const GROUPS_PER_ROUND: usize = 512;
-
-/// A search for the Services that the kernel refuses.
-struct Search<'a> {
-    desired: &'a Dataplane,
-    /// What the kernel has accepted so far.
-    admitted: Dataplane,
-    groups: usize,
-}
-
 impl<B: Backend> Domain<B> {
-    /// Holds back every Service that is part of the refused change to `admitted`, commits the rest,
-    /// and adds the Services again by bisection until each refused Service is isolated.
+    /// Programs a refused step without the Services that it involves, and holds these back until the
+    /// search has found out which of them the kernel refuses. Nothing stays in the kernel of a step
+    /// that was carried out in part. Nobody is held back if this fails.
     ///
-    /// A failure of another kind ends the search. The Services found so far stay in quarantine, and
-    /// a later sync continues with the rest.
+    /// The rest of a large change is not touched: it has parts so that nobody waits for all of it.
     pub(super) fn isolate(
         &mut self,
+        refusal: Refusal,
         desired: &Dataplane,
-        mut admitted: Dataplane,
-        refusal: Failure,
         progress: &mut Progress<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Rest, Failure> {
         self.read(progress)?;
-        let suspects = self.find_suspects(&admitted, progress);
-        hold_back(&mut admitted, &suspects, self.programmed.as_ref());
-        keep_addresses(&mut admitted, desired, self.programmed.as_ref());
-        match self.attempt_whole(&admitted, progress) {
-            Err(failure) if failure.recovery == Recovery::Isolate => {
-                // If another program emptied the kernel, the rules that it accepted for them
-                // earlier may be refused now: program all other Services without them.
-                hold_back(&mut admitted, &suspects, None);
-                keep_addresses(&mut admitted, desired, self.programmed.as_ref());
-                self.attempt_whole(&admitted, progress)?;
+        let suspects = self.find_suspects(&refusal, progress);
+        let programmed = self.programmed.clone().unwrap_or_default();
+        let before = [&refusal.before, &programmed];
+        let had = |service: &ServiceKey| before.iter().find_map(|had| had.services().get(service));
+        let mut kept: BTreeMap<ServiceKey, Kept> = BTreeMap::new();
+        for service in &suspects {
+            if !self.quarantine.contains(service) {
+                kept.insert(service.clone(), had(service).cloned());
             }
-            result => result?,
         }
-        let mut search = Search {
-            desired,
-            admitted,
-            groups: 0,
+        // Without these Services, what is programmed is complete only if they are served as before.
+        let mut stage = match self.programmed {
+            Some(_) => refusal.stage,
+            None => Stage::Rebuilding,
         };
-        let suspects: Vec<ServiceKey> = suspects
-            .into_iter()
-            .filter(|service| !self.quarantine.contains(service))
-            .collect();
-        self.add_again(&mut search, &suspects, Some(refusal.error), progress)
+        let without = |kept: &BTreeMap<ServiceKey, Kept>| {
+            let mut rest = refusal.next.clone();
+            for (service, rules) in kept {
+                copy_service(&mut rest, service, rules.as_ref());
+            }
+            let entitled = [&refusal.next, &refusal.before, &programmed];
+            keep_addresses(&mut rest, &refusal.next, &entitled);
+            rest
+        };
+        let attempt = self.attempt(&without(&kept), Extent::Whole(stage), progress)?;
+        if let Attempt::Refused(_) = attempt {
+            // If another program emptied the kernel, the rules that it accepted for them earlier may
+            // be refused now: program all other Services without them.
+            kept = suspects
+                .into_iter()
+                .map(|service| (service, None))
+                .collect();
+            stage = Stage::Rebuilding;
+            let attempt = self.attempt(&without(&kept), Extent::Whole(stage), progress)?;
+            attempt.programmed()?;
+        }
+        let now = progress.clock.wall_time();
+        match self
+            .quarantine
+            .hold(kept, desired, &refusal.failure.error, now)
+        {
+            true => Ok(refusal.rest),
+            // The same step would be refused again.
+            false => Err(refusal.failure),
+        }
     }
 
-    /// The Services that the change to `admitted` involves: those that the backend names, those that
-    /// differ from what was programmed (a Service that loses something need not appear in the
-    /// change), and those that were removed.
+    /// Tries the Services that are held back, in groups. Each group is added to what the kernel holds,
+    /// and divided if it is refused. Returns whether any was admitted.
+    ///
+    /// Tries one group at least, so that every sync comes nearer to the end, and another one if less
+    /// than `longest` has passed since `began`. A failure of another kind ends it as well. In each case
+    /// the next sync continues.
+    pub(super) fn search(
+        &mut self,
+        desired: &Dataplane,
+        (began, longest): (Instant, Duration),
+        progress: &mut Progress<'_>,
+    ) -> Result<bool, Failure> {
+        let mut has_admitted = false;
+        while let Some(observed) = &self.observed
+            && let Some(group) = self.quarantine.next_group()
+        {
+            let held = observed.dataplane.clone();
+            let mut candidate = held.clone();
+            for service in group.services() {
+                copy_service(&mut candidate, service, desired.services().get(service));
+            }
+            let entitled = [Some(desired), Some(&held), self.programmed.as_ref()];
+            let entitled: Vec<&Dataplane> = entitled.into_iter().flatten().collect();
+            keep_addresses(&mut candidate, &held, &entitled);
+            match self.attempt(&candidate, Extent::Chunk, progress) {
+                Ok(Attempt::Programmed(Rest::Nothing | Rest::Retries)) => {
+                    has_admitted = true;
+                    self.quarantine.admit(&group);
+                }
+                Ok(Attempt::Programmed(Rest::Another(_))) => {
+                    if let Some(observed) = &self.observed {
+                        self.quarantine.keep(&group, &observed.dataplane);
+                    }
+                    self.quarantine.put_back(group);
+                }
+                Ok(Attempt::Refused(refusal)) => {
+                    self.quarantine.refuse(group, &refusal.failure.error);
+                    if self.observed.is_none() {
+                        // A part of it may be in the kernel, where it must not stay.
+                        let undo = Extent::Whole(self.stage);
+                        self.attempt(&held, undo, progress)?.programmed()?;
+                    }
+                }
+                Err(failure) => {
+                    self.quarantine.put_back(group);
+                    return Err(failure);
+                }
+            }
+            if progress.clock.now().saturating_duration_since(began) >= longest {
+                break;
+            }
+        }
+        Ok(has_admitted)
+    }
+
+    /// The Services that a step involves: those that the backend names, those that differ from what
+    /// was programmed (a Service that loses something need not appear in the change), and those that
+    /// were removed.
     fn find_suspects(
         &self,
-        admitted: &Dataplane,
+        refusal: &Refusal,
         progress: &mut Progress<'_>,
     ) -> BTreeSet<ServiceKey> {
+        let Refusal { before, next, .. } = refusal;
         let mut suspects = BTreeSet::new();
         if let Some(observed) = &self.observed {
             let backend = &self.backend;
-            let rules = progress.measure(Phase::Render, || backend.render(admitted, observed));
+            let rules = progress.measure(Phase::Render, || backend.render(next, observed));
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
-            suspects = backend.suspects(&change, admitted);
+            suspects = backend.suspects(&change, next);
         }
-        if let Some(programmed) = &self.programmed {
-            let differences = programmed.services().differences(admitted.services());
-            suspects.extend(
-                differences
-                    .into_iter()
-                    .map(|difference| difference.key.clone()),
-            );
+        // Rules that were read back do not show what they implement. What is missing in the first part
+        // of an emptied kernel comes later.
+        let before = match (before.services().is_empty(), refusal.rest) {
+            (true, Rest::Nothing) => self.programmed.as_ref(),
+            _ => Some(before),
+        };
+        if let Some(before) = before {
+            let differences = before.services().differences(next.services());
+            suspects.extend(differences.into_iter().map(|differs| differs.key.clone()));
         }
         suspects
-    }
-
-    /// Adds `group` to the desired state. `refused` is the kernel's error if it is already known to
-    /// refuse the whole group.
-    fn add_again(
-        &mut self,
-        search: &mut Search<'_>,
-        group: &[ServiceKey],
-        refused: Option<String>,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Failure> {
-        if group.is_empty() {
-            return Ok(());
-        }
-        let error = match refused {
-            Some(error) => error,
-            None => {
-                let mut admitted = search.admitted.clone();
-                for service in group {
-                    copy_service(&mut admitted, service, Some(search.desired));
-                }
-                keep_addresses(&mut admitted, search.desired, self.programmed.as_ref());
-                search.groups += 1;
-                match self.attempt_whole(&admitted, progress) {
-                    Ok(()) => {
-                        search.admitted = admitted;
-                        return Ok(());
-                    }
-                    Err(failure) if failure.recovery == Recovery::Isolate => failure.error,
-                    Err(failure) => return Err(failure),
-                }
-            }
-        };
-        if group.len() == 1 || search.groups >= GROUPS_PER_ROUND {
-            let now = progress.clock.wall_time();
-            for service in group {
-                self.quarantine.hold(service, search.desired, &error, now);
-            }
-            return Ok(());
-        }
-        let (first, second) = group.split_at(group.len() / 2);
-        let known = self.quarantine.len();
-        self.add_again(search, first, None, progress)?;
-        // The kernel refused nothing in the first half, so the second half made the whole fail.
-        let refused = (self.quarantine.len() == known).then_some(error);
-        self.add_again(search, second, refused, progress)
     }
 }

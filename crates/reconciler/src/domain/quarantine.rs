@@ -1,75 +1,217 @@
 //! Services that the kernel refuses, and the desired state without them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::iter;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dataplane::{Claims, Dataplane, Frontend, FrontendKey, ServiceKey, ServiceRules};
+use dataplane::{Dataplane, FrontendKey, ServiceKey, ServiceRules};
 
 use crate::Quarantined;
 
-/// The Services of one family that are held back.
+/// How many groups of suspects, or of Services that have changed, may be refused between two periodic
+/// checks before those of the same namespace wait for the next one: enough to find 20 among 10,000.
+const REFUSALS_IN_A_NAMESPACE: usize = 512;
+/// How many before all of them wait. A kernel that refuses more refuses them for a shared reason, and
+/// each refusal can make later transactions slower.
+const REFUSALS: usize = 2048;
+/// The same for Services that were refused before and have not changed since.
+const REFUSALS_AGAIN: usize = 32;
+
+/// The Services of one family that are held back, and the search for those among them that the kernel
+/// refuses.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     held: BTreeMap<ServiceKey, Held>,
-    /// When the Services that are being retried were first refused. A Service that is refused again
-    /// keeps this time.
-    released: BTreeMap<ServiceKey, SystemTime>,
+    /// The groups that wait to be tried, of Services in `held`. The halves of a refused one go to the
+    /// end, so that large groups are tried before small ones.
+    groups: VecDeque<Group>,
+    refusals: Refusals,
 }
 
-/// Why one Service is held back.
+/// One Service that is held back.
 #[derive(Debug)]
 struct Held {
-    /// The refused rules; `None` if the kernel refused the removal of the Service.
+    /// The refused rules; `None` if the Service is to be removed.
     refused: Option<Arc<ServiceRules>>,
+    kept: Kept,
+    verdict: Verdict,
     error: String,
     since: SystemTime,
 }
 
+/// What a Service that is held back has in the kernel meanwhile, if anything.
+pub(crate) type Kept = Option<Arc<ServiceRules>>;
+
+/// What is known of a Service that is held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It was part of a change that was refused.
+    Suspected,
+    /// It has changed since the kernel refused it alone.
+    Changed,
+    /// The kernel refuses it alone.
+    Refused,
+}
+
+/// Services with the same verdict that are tried together.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// In order. Not empty.
+    services: Vec<ServiceKey>,
+    verdict: Verdict,
+}
+
+/// How many groups were refused since the last periodic check.
+#[derive(Debug, Default)]
+struct Refusals {
+    total: usize,
+    by_namespace: BTreeMap<Arc<str>, usize>,
+    again: usize,
+}
+
+// === impl Quarantine ===
+
 impl Quarantine {
-    /// Releases every Service whose desired rules differ from the refused ones.
+    /// Lets the refused Services whose desired rules have changed be tried, apart from others: a Service
+    /// that was refused once may not hold up a change that has nothing to do with it. Releases those
+    /// that already have what is desired.
     pub(crate) fn release_changed(&mut self, desired: &Dataplane) {
-        self.held
-            .retain(|service, held| desired.services().get(service) == held.refused.as_ref());
+        let mut changed = Vec::new();
+        self.held.retain(|service, held| {
+            let wanted = desired.services().get(service);
+            if wanted == held.refused.as_ref() {
+                return true;
+            }
+            if wanted == held.kept.as_ref() {
+                return false;
+            }
+            held.refused = wanted.cloned();
+            if held.verdict == Verdict::Refused {
+                held.verdict = Verdict::Changed;
+                changed.push(service.clone());
+            }
+            true
+        });
+        self.add_group(changed, Verdict::Changed);
     }
 
-    /// Releases all Services, so that the next attempt includes them.
-    pub(crate) fn release_all(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        self.released = held
-            .into_iter()
-            .map(|(key, held)| (key, held.since))
-            .collect();
+    /// Lets all Services be tried again, the refused ones together, unless an earlier attempt at them
+    /// has not ended.
+    pub(crate) fn retry_all(&mut self) {
+        self.refusals = Refusals::default();
+        let is_refused = |verdict| verdict == Verdict::Refused;
+        if !self.groups.iter().any(|group| is_refused(group.verdict)) {
+            let refused = self
+                .held
+                .iter()
+                .filter(|(_, held)| is_refused(held.verdict));
+            let refused = refused.map(|(service, _)| service.clone()).collect();
+            self.add_group(refused, Verdict::Refused);
+        }
     }
 
-    /// Forgets when the Services released by [`release_all`](Quarantine::release_all) were refused.
-    pub(crate) fn forget_released(&mut self) {
-        self.released.clear();
-    }
-
-    /// Holds `service` back for as long as `desired` has the same rules for it.
+    /// Holds back the Services that the kernel refused together, and what they keep. Returns whether
+    /// this holds back anything more than before.
     pub(crate) fn hold(
         &mut self,
-        service: &ServiceKey,
+        services: BTreeMap<ServiceKey, Kept>,
         desired: &Dataplane,
         error: &str,
         now: SystemTime,
-    ) {
-        let held = Held {
-            refused: desired.services().get(service).cloned(),
-            error: error.to_owned(),
-            since: self.released.remove(service).unwrap_or(now),
-        };
-        self.held.insert(service.clone(), held);
+    ) -> bool {
+        let (mut suspects, mut has_new, mut is_cause) = (Vec::new(), false, true);
+        for (service, kept) in services {
+            let refused = desired.services().get(&service).cloned();
+            if let Some(held) = self.held.get_mut(&service) {
+                has_new |= held.kept != kept;
+                held.kept = kept;
+                // It may be what the kernel refused.
+                is_cause = false;
+            } else if refused != kept {
+                has_new = true;
+                suspects.push(service.clone());
+                let held = Held {
+                    refused,
+                    kept,
+                    verdict: Verdict::Suspected,
+                    error: error.to_owned(),
+                    since: now,
+                };
+                self.held.insert(service, held);
+            }
+        }
+        match is_cause && !suspects.is_empty() {
+            true => self.refuse(Group::suspects(suspects), error),
+            false => self.add_group(suspects, Verdict::Suspected),
+        }
+        has_new
     }
 
-    /// Returns `desired` without what the kernel refuses.
+    /// The next group to try, if any may be tried before the next periodic check.
+    pub(crate) fn next_group(&mut self) -> Option<Group> {
+        while let Some(at) = self.next_position() {
+            let mut group = self.groups.remove(at)?;
+            let is_in = |held: &Held| held.verdict == group.verdict;
+            group
+                .services
+                .retain(|service| self.held.get(service).is_some_and(is_in));
+            if !group.services.is_empty() {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// What the next group to try consists of, if any may be tried before the next periodic check.
+    pub(crate) fn next_verdict(&self) -> Option<Verdict> {
+        self.next_position().map(|at| self.groups[at].verdict)
+    }
+
+    /// Holds nothing of `group` back any more: the kernel has accepted it.
+    pub(crate) fn admit(&mut self, group: &Group) {
+        for service in &group.services {
+            self.held.remove(service);
+        }
+    }
+
+    /// Lets the Services of `group` keep what they have in `programmed`: a part of what they are to have.
+    pub(crate) fn keep(&mut self, group: &Group, programmed: &Dataplane) {
+        for service in &group.services {
+            if let Some(held) = self.held.get_mut(service) {
+                held.kept = programmed.services().get(service).cloned();
+            }
+        }
+    }
+
+    /// Lets `group` be tried later.
+    pub(crate) fn put_back(&mut self, group: Group) {
+        self.groups.push_back(group);
+    }
+
+    /// Divides `group`, which the kernel has refused. A single Service is refused for as long as the
+    /// same rules are desired for it.
+    pub(crate) fn refuse(&mut self, group: Group, error: &str) {
+        self.refusals.add(&group);
+        if let [service] = &group.services[..] {
+            if let Some(held) = self.held.get_mut(service) {
+                held.verdict = Verdict::Refused;
+                error.clone_into(&mut held.error);
+            }
+            return;
+        }
+        self.groups.extend(group.halves());
+    }
+
+    /// Returns `desired` with what is held back as it is kept.
     pub(crate) fn apply(&self, desired: &Dataplane, programmed: Option<&Dataplane>) -> Dataplane {
         let mut admitted = desired.clone();
         if !self.held.is_empty() {
-            hold_back(&mut admitted, self.held.keys(), programmed);
-            keep_addresses(&mut admitted, desired, programmed);
+            for (service, held) in &self.held {
+                copy_service(&mut admitted, service, held.kept.as_ref());
+            }
+            let entitled: Vec<_> = [Some(desired), programmed].into_iter().flatten().collect();
+            keep_addresses(&mut admitted, desired, &entitled);
         }
         admitted
     }
@@ -78,47 +220,109 @@ impl Quarantine {
         self.held.contains_key(service)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.held.len()
-    }
-
+    /// The Services that the kernel refuses, and suspects that wait for the next periodic check.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
-        let quarantined = |(service, held): (&ServiceKey, &Held)| Quarantined {
+        let is_searching = self.next_verdict() == Some(Verdict::Suspected);
+        let is_known = |held: &Held| held.verdict != Verdict::Suspected || !is_searching;
+        let known = self.held.iter().filter(|(_, held)| is_known(held));
+        let quarantined = known.map(|(service, held)| Quarantined {
             service: service.clone(),
             error: held.error.clone(),
             since: held.since,
+        });
+        quarantined.collect()
+    }
+
+    fn add_group(&mut self, services: Vec<ServiceKey>, verdict: Verdict) {
+        if !services.is_empty() {
+            self.groups.push_back(Group { services, verdict });
+        }
+    }
+
+    /// Suspects come first: others may depend on what they are to have.
+    fn next_position(&self) -> Option<usize> {
+        let next = |verdict| {
+            let mut groups = self.groups.iter();
+            groups.position(|group| group.verdict == verdict && self.refusals.allow(group))
         };
-        self.held.iter().map(quarantined).collect()
+        let order = [Verdict::Suspected, Verdict::Changed, Verdict::Refused];
+        order.into_iter().find_map(next)
     }
 }
 
-/// Sets `services` in `admitted` to their rules in `programmed`, or removes them if it has none.
-pub(crate) fn hold_back<'a>(
-    admitted: &mut Dataplane,
-    services: impl IntoIterator<Item = &'a ServiceKey>,
-    programmed: Option<&Dataplane>,
-) {
-    for service in services {
-        copy_service(admitted, service, programmed);
+// === impl Refusals ===
+
+impl Refusals {
+    fn add(&mut self, group: &Group) {
+        if group.verdict == Verdict::Refused {
+            self.again += 1;
+            return;
+        }
+        self.total += 1;
+        if let Some(namespace) = group.namespace() {
+            *self.by_namespace.entry(Arc::clone(namespace)).or_default() += 1;
+        }
+    }
+
+    /// Groups of several namespaces are divided as long as possible, so that no team waits because of
+    /// another one's Services.
+    fn allow(&self, group: &Group) -> bool {
+        if group.verdict == Verdict::Refused {
+            return self.again < REFUSALS_AGAIN;
+        }
+        let of_namespace = group.namespace().and_then(|it| self.by_namespace.get(it));
+        let has_room = of_namespace.is_none_or(|refusals| *refusals < REFUSALS_IN_A_NAMESPACE);
+        has_room && self.total < REFUSALS
     }
 }
 
-/// Removes from `admitted` each address and port that a Service gets there only because another
-/// Service is held back. If `desired` gives the frontend to the Service held back, or to none, it
+// === impl Group ===
+
+impl Group {
+    fn suspects(services: Vec<ServiceKey>) -> Group {
+        let verdict = Verdict::Suspected;
+        Group { services, verdict }
+    }
+
+    pub(crate) fn services(&self) -> &[ServiceKey] {
+        &self.services
+    }
+
+    /// The namespace of all its Services, if they have the same.
+    fn namespace(&self) -> Option<&Arc<str>> {
+        let ends = [self.services.first()?, self.services.last()?];
+        let [first, last] = ends.map(|service| &service.namespace);
+        (first == last).then_some(first)
+    }
+
+    /// Where another namespace begins; of several places, the nearest to the middle.
+    fn border(&self) -> Option<usize> {
+        let services = &self.services;
+        let is_border = |at: &usize| services[*at - 1].namespace != services[*at].namespace;
+        let borders = (1..services.len()).filter(is_border);
+        borders.min_by_key(|at| at.abs_diff(services.len() / 2))
+    }
+
+    fn halves(mut self) -> [Group; 2] {
+        let middle = self.services.len() / 2;
+        let services = self.services.split_off(self.border().unwrap_or(middle));
+        let verdict = self.verdict;
+        [self, Group { services, verdict }]
+    }
+}
+
+/// Removes from `admitted` each address and port that a Service has there, and not in `from`, only
+/// because another Service is held back. If no dataplane in `entitled` gives it the frontend, that
 /// stays unanswered. Otherwise one refused change would hand the address of a Service to its next
-/// claimant, possibly of another tenant. A Service keeps what `programmed` already gives it.
+/// claimant, possibly of another tenant. A Service keeps what it had before, if that is in `entitled`.
 ///
-/// The cost is proportional to the difference between `desired` and `admitted` with the claims in it. Each
+/// The cost is proportional to the difference between `from` and `admitted` with the claims in it. Each
 /// claim that is removed also costs a copy of the others on its frontend.
-pub(crate) fn keep_addresses(
-    admitted: &mut Dataplane,
-    desired: &Dataplane,
-    programmed: Option<&Dataplane>,
-) {
+pub(crate) fn keep_addresses(admitted: &mut Dataplane, from: &Dataplane, entitled: &[&Dataplane]) {
     // Twice at most: without the claims on an address as a load-balancer IP, those on it as an
     // external IP may become visible.
     loop {
-        let gains = gains(admitted, desired, programmed);
+        let gains = gains(admitted, from, entitled);
         if gains.is_empty() {
             return;
         }
@@ -136,19 +340,20 @@ pub(crate) fn keep_addresses(
 /// them, since each would answer in the place of the one before it.
 fn gains(
     admitted: &Dataplane,
-    desired: &Dataplane,
-    programmed: Option<&Dataplane>,
+    from: &Dataplane,
+    entitled: &[&Dataplane],
 ) -> BTreeMap<ServiceKey, BTreeSet<FrontendKey>> {
     let mut gains: BTreeMap<ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
-    for difference in desired.frontends().differences(admitted.frontends()) {
+    for difference in from.frontends().differences(admitted.frontends()) {
         let Some(claims) = difference.after else {
             continue;
         };
-        let before = programmed.and_then(|before| before.frontends().get(difference.key));
-        let entitled = [winner(difference.before), winner(before)];
+        let owners = entitled.iter();
+        let owners = owners.filter_map(|owners| owners.frontends().get(difference.key));
+        let owners: Vec<&ServiceKey> = owners.map(|claims| claims.winner().0).collect();
         let losers = claims.losers().map(|(service, _)| service);
         let claimants = iter::once(claims.winner().0).chain(losers);
-        for gainer in claimants.take_while(|service| !entitled.contains(&Some(*service))) {
+        for gainer in claimants.take_while(|service| !owners.contains(service)) {
             let gained = gains.entry(gainer.clone()).or_default();
             gained.insert(*difference.key);
         }
@@ -156,17 +361,13 @@ fn gains(
     gains
 }
 
-fn winner(claims: Option<&Claims<Arc<Frontend>>>) -> Option<&ServiceKey> {
-    claims.map(|claims| claims.winner().0)
-}
-
-/// Makes `service` in `admitted` equal to `service` in `from`.
+/// Gives `service` these rules in `admitted`, or none.
 pub(crate) fn copy_service(
     admitted: &mut Dataplane,
     service: &ServiceKey,
-    from: Option<&Dataplane>,
+    rules: Option<&Arc<ServiceRules>>,
 ) {
-    match from.and_then(|from| from.services().get(service)) {
+    match rules {
         Some(rules) => admitted.set(Arc::clone(rules)),
         None => admitted.remove(service),
     };
@@ -204,12 +405,12 @@ mod tests {
     fn t385_all_who_claim_an_address_held_back_are_found_in_one_pass() {
         let desired = claimants();
         let mut admitted = desired.clone();
-        hold_back(&mut admitted, [&ServiceKey::new("shop", "web-00")], None);
+        admitted.remove(&ServiceKey::new("shop", "web-00"));
 
-        let found = gains(&admitted, &desired, None);
+        let found = gains(&admitted, &desired, &[&desired]);
         assert_eq!(found.len(), usize::from(CLAIMANTS) - 1);
         assert!(found.values().all(|keys| keys.len() == 3), "{found:?}");
-        keep_addresses(&mut admitted, &desired, None);
+        keep_addresses(&mut admitted, &desired, &[&desired]);
         assert_eq!(admitted.services().len(), usize::from(CLAIMANTS) - 1);
         assert_eq!(admitted.frontends().len(), usize::from(CLAIMANTS) - 1);
     }
@@ -220,11 +421,13 @@ mod tests {
         let desired = claimants();
         let mut programmed = desired.clone();
         let held = [0, 1, 2].map(|n| ServiceKey::new("shop", format!("web-0{n}")));
-        hold_back(&mut programmed, &held, None);
+        for service in &held {
+            programmed.remove(service);
+        }
         let mut admitted = desired.clone();
-        hold_back(&mut admitted, &held[..1], None);
+        admitted.remove(&held[0]);
 
-        let found = gains(&admitted, &desired, Some(&programmed));
+        let found = gains(&admitted, &desired, &[&desired, &programmed]);
         let found: Vec<_> = found.into_keys().collect();
         assert_eq!(found, held[1..], "web-03 had it");
     }

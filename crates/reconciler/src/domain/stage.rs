@@ -6,7 +6,8 @@ pub(super) enum Stage {
     /// It is complete, or differs from a complete one by a part of a large change of Services.
     #[default]
     Complete,
-    /// An empty kernel is being filled, or the rules of another configuration replaced, in parts.
+    /// An empty kernel is being filled, or the rules of another configuration replaced, in parts; or
+    /// a search decides which of the Services that the kernel does not have can be programmed.
     /// `Domain::programmed` keeps its earlier value until the last part: a takeover waits for that,
     /// and connections to Services that are not programmed yet must not count as stale.
     Rebuilding,

@@ -46,7 +46,8 @@ impl<B: Backend> FamilyReconciler<B> {
                 self.unfinished = Some(began);
                 Outcome::Partial
             }
-            Ok(Rest::Nothing) => {
+            Ok(rest @ (Rest::Nothing | Rest::Retries)) => {
+                self.unfinished = (rest == Rest::Retries).then_some(ended);
                 self.failing = None;
                 self.pace = Pace::of(ended.saturating_duration_since(began));
                 self.last_success = Some(now);

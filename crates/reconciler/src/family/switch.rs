@@ -55,7 +55,7 @@ impl<B: Backend> FamilyReconciler<B> {
             self.abandoned.remove(&mechanism);
         }
         let goal = match &result {
-            Ok(Rest::Nothing) => {
+            Ok(Rest::Nothing | Rest::Retries) => {
                 self.hand_over(mechanism);
                 Goal::Nothing
             }
@@ -65,7 +65,7 @@ impl<B: Backend> FamilyReconciler<B> {
         self.settle(chosen);
         match (result, others) {
             // The new mode serves; the removal of the others is tried again.
-            (Ok(Rest::Nothing), Err(failure)) => Err(failure),
+            (Ok(Rest::Nothing | Rest::Retries), Err(failure)) => Err(failure),
             // If rules that are about to be replaced cannot follow, the replacement goes on.
             (result, _) => result,
         }

@@ -244,7 +244,7 @@ fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     assert_held(&kernel, &desired);
 }
 
-/// The search for the Service covers the whole change; the same sync programs the rest.
+/// The search for the Service covers the part that was refused; the other parts follow.
 #[test]
 fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

@@ -7,6 +7,9 @@ use dataplane::FrontendKey;
 
 use super::*;
 
+mod any_history;
+mod search;
+
 /// The kernel refuses a Service with endpoints on this port.
 const UNPROGRAMMABLE: u16 = 666;
 

@@ -464,3 +464,39 @@ proptest! {
         }
     }
 }
+
+/// T394: while a mode is replaced, the one that serves got no change at all any more once the kernel
+/// refused one Service in it.
+#[test]
+fn t394_a_refused_service_stops_no_other_in_a_mode_that_is_replaced() {
+    // The new mode does not get ready, and the one that serves takes nothing from port 666.
+    let mut world = World::new(|mode, call| match (mode, call) {
+        (IPTABLES, Call::Commit { .. }) => CallOutcome::Refuse(Recovery::Retry),
+        (NFTABLES, Call::Commit { suspects, .. }) => {
+            let targets = suspects.iter().flat_map(|rules| &rules.frontends);
+            let mut targets = targets.flat_map(|(_, frontend)| frontend.cluster.iter());
+            match targets.any(|target| target.port.get() == 666) {
+                true => CallOutcome::Refuse(Recovery::Isolate),
+                false => CallOutcome::Pass,
+            }
+        }
+        _ => CallOutcome::Pass,
+    });
+    world.finish(&in_mode(NFTABLES, &[8080; 5]));
+
+    world.sync(
+        &in_mode(IPTABLES, &[8081, 666, 8082, 8080, 8080]),
+        Reason::Changed,
+    );
+    for _ in 0..3 {
+        world.sync(
+            &in_mode(IPTABLES, &[8081, 666, 8082, 8080, 8080]),
+            Reason::Retry,
+        );
+    }
+    world.assert_serves(
+        NFTABLES,
+        &in_mode(IPTABLES, &[8081, 8080, 8082, 8080, 8080]),
+    );
+    assert!(world.family.stalled_modes().is_empty());
+}

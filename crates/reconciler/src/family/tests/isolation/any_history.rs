@@ -1,0 +1,107 @@
+//! What holds whatever the kernel refuses, and whenever Services change.
+
+use dataplane::ChunkSize;
+
+use super::search::{finish, numbered, slow};
+use super::*;
+
+const SERVICES: u16 = 24;
+
+/// What changes before a sync.
+#[derive(Debug, Clone)]
+struct Round {
+    /// Services with their new endpoint port, or none if they go.
+    changes: Vec<(u16, Option<u16>)>,
+    reason: Reason,
+    /// Whether another program empties the kernel.
+    empties: bool,
+    /// Whether nothing changes before the search has ended.
+    waits: bool,
+}
+
+fn rounds() -> impl Strategy<Value = Vec<Round>> {
+    let port = prop_oneof![
+        Just(None),
+        Just(Some(UNPROGRAMMABLE)),
+        (8080u16..8083).prop_map(Some)
+    ];
+    let changes = prop::collection::vec((0..SERVICES, port), 0..12);
+    let reason = prop_oneof![Just(Reason::Changed), Just(Reason::Timer)];
+    let round = (changes, reason, prop::bool::weighted(0.1), any::<bool>());
+    let round = round.prop_map(|(changes, reason, empties, waits)| Round {
+        changes,
+        // Nothing else notices it.
+        reason: if empties { Reason::Timer } else { reason },
+        empties,
+        waits,
+    });
+    prop::collection::vec(round, 1..12)
+}
+
+fn name(number: u16) -> String {
+    format!("team-{}/web-{number}", number % 6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(96)))]
+
+    /// T384: a search ends. Then all Services have what is desired but those that the kernel refuses,
+    /// which have something that they had before, and are named.
+    #[test]
+    fn t384_of_any_history_only_what_is_refused_is_held_back(
+        rounds in rounds(),
+        takes_parts: bool,
+        size in 2usize..20,
+    ) {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let fate = match takes_parts {
+            true => CallOutcome::RefusePart,
+            false => CallOutcome::Refuse(Recovery::Isolate),
+        };
+        let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
+        let mut family = FamilyReconciler::new(slow(backend, &clock, fate));
+        let mut desired = dataplane(&[]);
+        family.sync(&desired, Reason::Startup, &clock);
+        for round in &rounds {
+            for (number, port) in &round.changes {
+                match port {
+                    Some(port) => desired.set(numbered(&name(*number), *number, *port)),
+                    None => desired.remove(&numbered(&name(*number), *number, 80).service),
+                };
+            }
+            if round.empties {
+                kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+            }
+            family.sync(&desired, round.reason, &clock);
+            if let Some(observed) = family.observed() {
+                prop_assert_eq!(&observed.rules, &kernel.rules(IPV4));
+            }
+            if round.waits {
+                finish(&mut family, &desired, &clock);
+            }
+        }
+        family.sync(&desired, Reason::Timer, &clock);
+        finish(&mut family, &desired, &clock);
+
+        let mut expected = desired.clone();
+        let mut refused = Vec::new();
+        let programmed = family.status().programmed.expect("a sync has succeeded");
+        for (service, rules) in desired.services().sorted() {
+            if is_unprogrammable(rules) {
+                refused.push(service.to_string());
+                match programmed.services().get(service) {
+                    Some(kept) => {
+                        prop_assert!(!is_unprogrammable(kept));
+                        expected.set(Arc::clone(kept));
+                    }
+                    None => drop(expected.remove(service)),
+                }
+            }
+        }
+        prop_assert_eq!(quarantined(&family), refused);
+        prop_assert_eq!(programmed.to_string(), expected.to_string());
+        prop_assert_eq!(kernel.rules(IPV4), FakeRules::render(&expected, IPV4));
+        let sync = family.sync(&desired, Reason::Changed, &clock);
+        prop_assert_eq!(&sync.outcome, &Outcome::Unchanged);
+    }
+}
