@@ -212,9 +212,7 @@ impl Transition {
         stage: Stage,
     ) -> Transition {
         let programmed = &observed.dataplane;
-        // What was rendered is for a node, and every node has a name.
-        let is_read = programmed.node().name.is_empty();
-        if is_read {
+        if is_read(programmed) {
             let holds_nothing = observed.rules == R::default();
             return match stage {
                 Stage::Complete if holds_nothing => Transition::Rebuilding,
@@ -234,4 +232,10 @@ pub(super) fn as_observed<R>(rules: R) -> Rendered<R> {
         dataplane: Dataplane::default(),
         rules,
     }
+}
+
+/// Whether this stands for rules that were read from the kernel. What was rendered is for a node, and
+/// every node has a name.
+pub(super) fn is_read(dataplane: &Dataplane) -> bool {
+    dataplane.node().name.is_empty()
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use backend::Backend;
+use backend::{Backend, Rendered};
 use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
-use super::attempt::{Attempt, Extent, Refusal, Rest};
+use super::attempt::{Attempt, Extent, Refusal, Rest, is_read};
 use super::quarantine::{Kept, copy_service, keep_addresses};
 use super::stage::Stage;
 use crate::Failure;
@@ -89,7 +89,7 @@ impl<B: Backend> Domain<B> {
         while let Some(observed) = &self.observed
             && let Some(group) = self.quarantine.next_group()
         {
-            let held = observed.dataplane.clone();
+            let (held, stage) = (observed.dataplane.clone(), self.stage);
             let mut candidate = held.clone();
             for service in group.services() {
                 copy_service(&mut candidate, service, desired.services().get(service));
@@ -110,16 +110,19 @@ impl<B: Backend> Domain<B> {
                 }
                 Ok(Attempt::Refused(refusal)) => {
                     self.quarantine.refuse(group, &refusal.failure.error);
-                    if self.observed.is_none() {
-                        // A part of it may be in the kernel, where it must not stay.
-                        let undo = Extent::Whole(self.stage);
-                        self.attempt(&held, undo, progress)?.programmed()?;
-                    }
                 }
                 Err(failure) => {
                     self.quarantine.put_back(group);
                     return Err(failure);
                 }
+            }
+            // If a part of a refused group may be in the kernel, it must not stay there. If the rules were
+            // read back meanwhile, what they implement is not known; if another program has emptied the
+            // kernel, the attempt filled a part of it. The next group needs all of `held`.
+            let is_known = |observed: &Rendered<B::Rules>| !is_read(&observed.dataplane);
+            if self.stage != stage || !self.observed.as_ref().is_some_and(is_known) {
+                self.attempt(&held, Extent::Whole(stage), progress)?
+                    .programmed()?;
             }
             if progress.clock.now().saturating_duration_since(began) >= longest {
                 break;

@@ -8,6 +8,7 @@ use dataplane::FrontendKey;
 use super::*;
 
 mod any_history;
+mod interrupted;
 mod search;
 
 /// The kernel refuses a Service with endpoints on this port.

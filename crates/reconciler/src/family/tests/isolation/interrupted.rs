@@ -1,0 +1,82 @@
+//! A search that is interrupted: by an answer that leaves it open what the kernel holds, by a check, or
+//! by a change.
+
+use super::*;
+
+/// What happens before the next commits that contain a refused Service.
+#[derive(Debug, Clone, Default)]
+struct Interruption {
+    /// How many of them end with an unknown effect, as where a table that they are for is gone.
+    unknown: Arc<AtomicUsize>,
+    /// Whether another program empties the kernel as well.
+    empties: Arc<AtomicBool>,
+    /// A Service that is no longer refused.
+    accepted: Arc<AtomicUsize>,
+}
+
+// === impl Interruption ===
+
+impl Interruption {
+    fn backend(&self, backend: FakeBackend) -> Faulty<FakeBackend> {
+        let (script, script_kernel) = (self.clone(), backend.kernel().clone());
+        Faulty::new(backend, move |call| match call {
+            Call::Commit { suspects, .. } if suspects.iter().any(|s| script.is_refused(s)) => {
+                let left = script.unknown.load(Ordering::Relaxed);
+                if left == 0 {
+                    return CallOutcome::Refuse(Recovery::Isolate);
+                }
+                script.unknown.store(left - 1, Ordering::Relaxed);
+                if script.empties.load(Ordering::Relaxed) {
+                    script_kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+                }
+                CallOutcome::Refuse(Recovery::Observe)
+            }
+            _ => CallOutcome::Pass,
+        })
+    }
+
+    fn is_refused(&self, rules: &ServiceRules) -> bool {
+        let accepted = format!("service-{}", self.accepted.load(Ordering::Relaxed));
+        is_unprogrammable(rules) && *rules.service.name != *accepted
+    }
+}
+
+/// Asserts that these are held back, and that the kernel and the status have `desired`.
+#[track_caller]
+fn assert_served(
+    family: &FamilyReconciler<Faulty<FakeBackend>>,
+    kernel: &FakeKernel,
+    desired: &Dataplane,
+    held: &[&str],
+) {
+    assert_held(kernel, desired);
+    let programmed = family.status().programmed.map(|it| it.to_string());
+    assert_eq!(programmed, Some(desired.to_string()));
+    assert_eq!(quarantined(family), held);
+}
+
+/// T384: the rules that were read back in mid-search stood for a node without Services: nothing
+/// counted as programmed, or all other Services were removed with the next group.
+#[test]
+fn t384_rules_read_back_in_mid_search_take_nothing_from_others() {
+    for held in [&[3][..], &[3, 12]] {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let interruption = Interruption::default();
+        let backend = interruption.backend(kernel.backend(IPV4));
+        let mut family = FamilyReconciler::new(backend);
+        family.sync(&many(20, &[]), Reason::Startup, &clock);
+        let desired = many(20, held);
+        family.sync(&desired, Reason::Changed, &clock);
+        assert_eq!(quarantined(&family).len(), held.len());
+
+        // Only the group of two is refused, and the second of them is accepted.
+        interruption.unknown.store(1, Ordering::Relaxed);
+        interruption.accepted.store(12, Ordering::Relaxed);
+        let sync = family.sync(&desired, Reason::Timer, &clock);
+
+        assert!(sync.succeeded(), "{sync}");
+        let mut served = many(20, held);
+        served.set(service("shop/service-3", 3, &[8080]));
+        assert_served(&family, &kernel, &served, &["shop/service-3"]);
+    }
+}
