@@ -103,7 +103,10 @@ impl<B: Backend> Domain<B> {
                     self.quarantine.admit(&group);
                 }
                 Ok(Attempt::Programmed(Rest::Another(_))) => {
-                    if let Some(observed) = &self.observed {
+                    // What filled an emptied kernel is less than they had.
+                    if let Some(observed) = &self.observed
+                        && self.stage == stage
+                    {
                         self.quarantine.keep(&group, &observed.dataplane);
                     }
                     self.quarantine.put_back(group);

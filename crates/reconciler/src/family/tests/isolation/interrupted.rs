@@ -1,6 +1,9 @@
 //! A search that is interrupted: by an answer that leaves it open what the kernel holds, by a check, or
 //! by a change.
 
+use dataplane::ChunkSize;
+
+use super::search::finish;
 use super::*;
 
 /// What happens before the next commits that contain a refused Service.
@@ -78,5 +81,32 @@ fn t384_rules_read_back_in_mid_search_take_nothing_from_others() {
         let mut served = many(20, held);
         served.set(service("shop/service-3", 3, &[8080]));
         assert_served(&family, &kernel, &served, &["shop/service-3"]);
+    }
+}
+
+/// T384: another program emptied the kernel when a part of a group was about to be added. The part that
+/// filled the kernel again did not contain the Service, which lost its old rules with that.
+#[test]
+fn t384_a_kernel_that_is_emptied_in_mid_search_costs_nobody_its_old_rules() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let interruption = Interruption::default();
+    let backend = interruption.backend(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8)));
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&many(30, &[]), Reason::Startup, &clock);
+    finish(&mut family, &many(30, &[]), &clock);
+    let desired = many(30, &[29]);
+    family.sync(&desired, Reason::Changed, &clock);
+    finish(&mut family, &desired, &clock);
+    assert_served(&family, &kernel, &many(30, &[]), &["shop/service-29"]);
+
+    interruption.unknown.store(1, Ordering::Relaxed);
+    interruption.empties.store(true, Ordering::Relaxed);
+    family.sync(&desired, Reason::Timer, &clock);
+    finish(&mut family, &desired, &clock);
+
+    // In the next sync, too.
+    for _ in 0..2 {
+        assert_served(&family, &kernel, &many(30, &[]), &["shop/service-29"]);
+        family.sync(&desired, Reason::Changed, &clock);
     }
 }
