@@ -89,6 +89,8 @@ impl<B: Backend> Domain<B> {
         while let Some(observed) = &self.observed
             && let Some(group) = self.quarantine.next_group()
         {
+            // A refusal may begin with an answer that leaves it open what the kernel holds.
+            progress.allow_reread();
             let (held, stage) = (observed.dataplane.clone(), self.stage);
             let mut candidate = held.clone();
             for service in group.services() {

@@ -2,7 +2,7 @@
 
 use dataplane::ChunkSize;
 
-use super::search::{finish, numbered, slow};
+use super::search::{finish, numbered, slow_in_turn};
 use super::*;
 
 const SERVICES: u16 = 24;
@@ -38,6 +38,17 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
     prop::collection::vec(round, 1..12)
 }
 
+/// How the commits that contain a refused Service end, in turn.
+fn fates() -> impl Strategy<Value = Vec<CallOutcome>> {
+    let never = CallOutcome::Refuse(Recovery::Isolate);
+    prop_oneof![
+        Just(vec![never]),
+        Just(vec![CallOutcome::RefusePart]),
+        // As where a table is gone, or a step of several was carried out.
+        Just(vec![CallOutcome::Refuse(Recovery::Observe), never]),
+    ]
+}
+
 fn name(number: u16) -> String {
     format!("team-{}/web-{number}", number % 6)
 }
@@ -50,16 +61,12 @@ proptest! {
     #[test]
     fn t384_of_any_history_only_what_is_refused_is_held_back(
         rounds in rounds(),
-        takes_parts: bool,
+        fate in fates(),
         size in 2usize..20,
     ) {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-        let fate = match takes_parts {
-            true => CallOutcome::RefusePart,
-            false => CallOutcome::Refuse(Recovery::Isolate),
-        };
         let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
-        let mut family = FamilyReconciler::new(slow(backend, &clock, fate));
+        let mut family = FamilyReconciler::new(slow_in_turn(backend, &clock, fate));
         let mut desired = dataplane(&[]);
         family.sync(&desired, Reason::Startup, &clock);
         for round in &rounds {

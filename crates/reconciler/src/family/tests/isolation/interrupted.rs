@@ -110,3 +110,28 @@ fn t384_a_kernel_that_is_emptied_in_mid_search_costs_nobody_its_old_rules() {
         family.sync(&desired, Reason::Changed, &clock);
     }
 }
+
+/// T384: where every refusal begins with an unknown effect, the second one in a sync was a failure, after
+/// which the search waited longer and longer.
+#[test]
+fn t384_refusals_that_begin_with_an_unknown_effect_end_no_search() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let is_second = AtomicBool::new(false);
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
+        Call::Commit { suspects, .. } if suspects.iter().any(|s| is_unprogrammable(s)) => {
+            CallOutcome::Refuse(match is_second.fetch_not(Ordering::Relaxed) {
+                true => Recovery::Isolate,
+                false => Recovery::Observe,
+            })
+        }
+        _ => CallOutcome::Pass,
+    });
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&many(20, &[]), Reason::Startup, &clock);
+    for reason in [Reason::Changed, Reason::Timer] {
+        let sync = family.sync(&many(20, &[3, 12]), reason, &clock);
+        assert!(sync.succeeded(), "{sync}");
+        let refused = ["shop/service-12", "shop/service-3"];
+        assert_served(&family, &kernel, &many(20, &[]), &refused);
+    }
+}

@@ -60,13 +60,23 @@ pub(super) fn slow(
     clock: &FakeClock,
     fate: CallOutcome,
 ) -> Faulty<FakeBackend> {
+    slow_in_turn(backend, clock, vec![fate])
+}
+
+/// The same, with one of `fates` after the other.
+pub(super) fn slow_in_turn(
+    backend: FakeBackend,
+    clock: &FakeClock,
+    fates: Vec<CallOutcome>,
+) -> Faulty<FakeBackend> {
+    let mut fates = fates.into_iter().cycle();
     let clock = clock.clone();
     let backend = backend.with_longest_part(Duration::from_millis(30));
     Faulty::new(backend, move |call| match call {
         Call::Commit { suspects, .. } => {
             clock.advance(Duration::from_millis(10));
             match suspects.iter().any(|rules| is_unprogrammable(rules)) {
-                true => fate,
+                true => fates.next().unwrap_or(CallOutcome::Pass),
                 false => CallOutcome::Pass,
             }
         }
