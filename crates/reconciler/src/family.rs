@@ -237,15 +237,15 @@ impl<B: Backend> FamilyReconciler<B> {
     }
 
     /// Whether a sync for `reason` has work in this family. `Retry` has work only after a failure.
-    /// After [`Recovery::Halt`] only a periodic check or a resync request tries again.
+    /// After [`Recovery::Halt`] only a periodic check or a resync request tries again. What that leaves
+    /// unfinished goes on.
     pub fn answers(&self, reason: Reason) -> bool {
         let recovery = self.failing.as_ref().map(|failing| failing.recovery);
         let mut members = self.members.iter();
         match (reason, recovery) {
             (reason, _) if reason.is_periodic() => true,
-            (_, Some(Recovery::Halt)) => false,
+            (Reason::Continued, _) | (_, Some(Recovery::Halt)) => self.is_unfinished(),
             (Reason::Retry, None) => false,
-            (Reason::Continued, _) => self.is_unfinished(),
             (Reason::Drift, _) => {
                 self.check_period().is_some() || members.any(|member| member.domain.is_notified())
             }
@@ -328,12 +328,12 @@ impl<B: Backend> FamilyReconciler<B> {
         self.active = None;
         self.outgoing = outgoing;
         self.abandoned.clear();
+        self.unfinished = None;
         match &removed {
             Ok(_) => {
                 self.programmed = None;
                 self.programmed_since = None;
                 self.failing = None;
-                self.unfinished = None;
             }
             Err(error) => self.fail(Failure::from(error), clock.wall_time(), 0),
         }

@@ -299,6 +299,42 @@ fn a_part_that_fails_is_tried_again_after_a_while_and_not_at_once() {
     assert_held(&kernel, &desired);
 }
 
+/// T384: a check that the kernel answered again programmed a part. The rest was due at once, again and
+/// again, and nothing answered.
+#[test]
+fn t384_what_a_check_after_a_halt_leaves_is_gone_on_with() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Halt), &[0]);
+    let mut families = Reconciler::new(vec![backend.with_chunk_size(SIZE)]);
+    let desired = dataplane(&many(10));
+    families.sync(&desired, Reason::Startup, &clock);
+    assert_eq!(families.follow_up(), FollowUp::Settled);
+
+    families.sync(&desired, Reason::Timer, &clock);
+    while families.follow_up() == FollowUp::Unfinished {
+        let syncs = families.sync(&desired, Reason::Continued, &clock);
+        assert_eq!(syncs.len(), 1);
+    }
+    assert_held(&kernel, &desired);
+    assert!(families.families()[0].failing().is_none());
+}
+
+#[test]
+fn nothing_is_unfinished_after_a_removal_that_fails() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = Faulty::new(chunked(&kernel), |call| match call {
+        Call::Removal => CallOutcome::Refuse(Recovery::Halt),
+        Call::Observe | Call::Commit { .. } => CallOutcome::Pass,
+    });
+    let mut families = Reconciler::new(vec![backend]);
+    families.sync(&dataplane(&many(10)), Reason::Startup, &clock);
+    assert_eq!(families.follow_up(), FollowUp::Unfinished);
+
+    let removed = families.commit_withdrawal(&clock);
+    assert!(removed.is_err());
+    assert_eq!(families.follow_up(), FollowUp::Settled);
+}
+
 fn has(suspects: &[&ServiceRules], name: &str) -> bool {
     let mut rules = suspects.iter();
     rules.any(|rules| rules.service.to_string() == name)
