@@ -54,19 +54,20 @@ impl<B: Backend> Reconciler<B> {
             .collect()
     }
 
-    /// What follows this sync: the earliest retry that any family needs, so that a family with
-    /// many failures does not delay another one.
+    /// What follows this sync: the rest of a large change in any family, and the earliest retry that
+    /// any other one needs, so that a family with many failures does not delay another one.
     pub fn follow_up(&self) -> FollowUp {
-        if self.families.iter().any(FamilyReconciler::is_unfinished) {
-            return FollowUp::Unfinished;
+        let (unfinished, others): (Vec<_>, Vec<_>) =
+            self.families.iter().partition(|it| it.is_unfinished());
+        let failing = others.into_iter().filter_map(FamilyReconciler::failing);
+        let failing = failing.filter(|failing| failing.recovery != Recovery::Halt);
+        let retries = failing.map(|failing| failing.retries).min();
+        match (unfinished.is_empty(), retries) {
+            (true, None) => FollowUp::Settled,
+            (true, Some(retries)) => FollowUp::Retry { retries },
+            (false, None) => FollowUp::Unfinished,
+            (false, Some(retries)) => FollowUp::UnfinishedAndRetry { retries },
         }
-        self.families
-            .iter()
-            .filter_map(FamilyReconciler::failing)
-            .filter(|failing| failing.recovery != Recovery::Halt)
-            .map(|failing| failing.retries)
-            .min()
-            .map_or(FollowUp::Settled, |retries| FollowUp::Retry { retries })
     }
 
     /// The status of each family.

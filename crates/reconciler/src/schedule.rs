@@ -52,6 +52,11 @@ pub enum FollowUp {
         /// lasts.
         retries: u32,
     },
+    /// The rest of a large change in one family at once, and another attempt in another one.
+    UnfinishedAndRetry {
+        /// The same as for `Retry`.
+        retries: u32,
+    },
 }
 
 /// A sync that is due.
@@ -81,6 +86,8 @@ pub struct Schedule {
     running: Option<Running>,
     last: Option<Last>,
     follow_up: FollowUp,
+    /// When the wait for another attempt began.
+    waits_since: Option<Instant>,
 }
 
 /// A change that no sync has answered yet.
@@ -135,6 +142,7 @@ impl Schedule {
             running: None,
             last: None,
             follow_up: FollowUp::Settled,
+            waits_since: None,
         }
     }
 
@@ -214,8 +222,7 @@ impl Schedule {
         let reason = due.iter().map(|due| due.reason).max()?;
         if let Some(last) = &mut self.last {
             // The rest of a large change does not wait, and is not counted as an urgent change.
-            last.jumped =
-                self.follow_up != FollowUp::Unfinished && now < last.earliest_next(self.periods);
+            last.jumped = !self.follow_up.is_unfinished() && now < last.earliest_next(self.periods);
         }
         // Every sync compares with the current desired state, so it answers a change whatever its
         // reason. Only some reasons check the kernel, and only `Requested` and `Startup` answer a
@@ -256,8 +263,7 @@ impl Schedule {
             self.check_backoff.forgive(running.began);
             if !repaired.is_empty() {
                 self.check_backoff.repaired(repaired, running.began, now);
-            } else if running.prompt == Prompt::ExternalChange && follow_up != FollowUp::Unfinished
-            {
+            } else if running.prompt == Prompt::ExternalChange && !follow_up.is_unfinished() {
                 self.check_backoff.found_nothing(running.began, now);
             }
         }
@@ -276,6 +282,14 @@ impl Schedule {
                 jumped: last.is_some_and(|last| last.jumped),
             }),
         };
+        // The rest of a large change restarts no wait: there may be one part after the other.
+        self.waits_since = follow_up.retries().map(|retries| {
+            let leaves_out = |it: Running| matches!(it.reason, Reason::Continued | Reason::Drift);
+            let goes_on = self.follow_up.is_unfinished()
+                && self.follow_up.retries() == Some(retries)
+                && running.is_some_and(leaves_out);
+            self.waits_since.filter(|_| goes_on).unwrap_or(now)
+        });
         self.follow_up = follow_up;
     }
 
@@ -299,16 +313,22 @@ impl Schedule {
         };
         let sync_period = self.periods.sync_period;
         let earliest = last.earliest_next(self.periods);
+        // What follows a large change at once could otherwise keep these waiting until its end.
+        let is_unfinished = self.follow_up.is_unfinished();
+        let not_before = match is_unfinished {
+            true => last.ended,
+            false => earliest,
+        };
         let mut candidates = vec![Due {
-            at: (last.checked + sync_period).max(earliest),
+            at: (last.checked + sync_period).max(not_before),
             reason: Reason::Timer,
         }];
-        // Not between the parts of a large change, nor between failed attempts.
-        let settled = self.follow_up == FollowUp::Settled;
-        if let Some(period) = self.check_period.filter(|_| settled) {
+        // Not between failed attempts.
+        let checks = is_unfinished || self.follow_up == FollowUp::Settled;
+        if let Some(period) = self.check_period.filter(|_| checks) {
             let at = self.check_backoff.earliest(last.looked + period);
             candidates.push(Due {
-                at: at.max(earliest),
+                at: at.max(not_before),
                 reason: Reason::Drift,
             });
         }
@@ -324,22 +344,44 @@ impl Schedule {
             ask(self.check_backoff.earliest(since), Reason::Drift);
         }
         if let Some(since) = self.requested {
-            ask(since.max(earliest), Reason::Requested);
+            ask(since.max(not_before), Reason::Requested);
         }
-        match self.follow_up {
-            FollowUp::Settled => {}
+        let waits_since = self.waits_since.unwrap_or(last.ended);
+        let retries = self.follow_up.retries();
+        let retry = retries.map(|retries| waits_since + retry_delay(retries, sync_period));
+        match (is_unfinished, retry) {
+            (false, None) => {}
+            (false, Some(at)) => ask(at.max(earliest), Reason::Retry),
             // No pause: a large change uses the kernel's locks no longer at a time than a small
             // one. A change that arrived meanwhile is programmed in all families.
-            FollowUp::Unfinished => match self.changed {
-                Some(_) => ask(last.ended, Reason::Changed),
-                None => ask(last.ended, Reason::Continued),
-            },
-            FollowUp::Retry { retries } => {
-                let at = last.ended + retry_delay(retries, sync_period);
-                ask(at.max(earliest), Reason::Retry);
+            (true, retry) => {
+                let reason = match self.changed {
+                    Some(_) => Reason::Changed,
+                    None if retry.is_some_and(|at| at <= last.ended) => Reason::Retry,
+                    None => Reason::Continued,
+                };
+                ask(last.ended, reason);
             }
         }
         candidates
+    }
+}
+
+// === impl FollowUp ===
+
+impl FollowUp {
+    fn is_unfinished(self) -> bool {
+        match self {
+            FollowUp::Settled | FollowUp::Retry { .. } => false,
+            FollowUp::Unfinished | FollowUp::UnfinishedAndRetry { .. } => true,
+        }
+    }
+
+    fn retries(self) -> Option<u32> {
+        match self {
+            FollowUp::Settled | FollowUp::Unfinished => None,
+            FollowUp::Retry { retries } | FollowUp::UnfinishedAndRetry { retries } => Some(retries),
+        }
     }
 }
 

@@ -126,6 +126,54 @@ fn t85_a_large_change_is_gone_on_with_at_once() {
     ]);
 }
 
+/// T384: neither the periodic check, nor a request, nor the check that notices what nothing announces
+/// waits until a search for refused Services has ended.
+#[test]
+fn t384_a_check_and_a_request_go_between_the_parts_of_a_search() {
+    play_after_startup(&[
+        (29_900, Changed, Some((29_900, For::Changed))),
+        (29_900, Starts(For::Changed), None),
+        (30_000, Ends(Unfinished), Some((30_000, For::Continued))),
+        (30_000, Starts(For::Continued), None),
+        (30_020, Ends(Unfinished), Some((30_020, For::Timer))),
+        (30_020, Starts(For::Timer), None),
+        (30_040, Ends(Unfinished), Some((30_040, For::Continued))),
+        (30_040, Starts(For::Continued), None),
+        (30_045, Requested, None),
+        (30_060, Ends(Unfinished), Some((30_060, For::Requested))),
+        (30_060, Starts(For::Requested), None),
+        (30_080, CheckPeriod(Some(1000)), None),
+        (30_080, Ends(Unfinished), Some((30_080, For::Continued))),
+        (30_080, Starts(For::Continued), None),
+        (31_100, Ends(Unfinished), Some((31_100, For::Drift))),
+        (31_100, Starts(For::Drift), None),
+        (31_110, Ends(Unfinished), Some((31_110, For::Continued))),
+    ]);
+}
+
+/// T384: a family that has failed is tried again as if there were no search in the other one.
+#[test]
+fn t384_a_search_in_one_family_does_not_delay_the_retry_of_another() {
+    let both = |retries| Ends(FollowUp::UnfinishedAndRetry { retries });
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5040, both(0), Some((5040, For::Continued))),
+        (5040, Starts(For::Continued), None),
+        (5060, both(0), Some((5060, For::Continued))),
+        (5060, Starts(For::Continued), None),
+        (5100, both(0), Some((5100, For::Retry))),
+        (5100, Starts(For::Retry), None),
+        (5110, both(1), Some((5110, For::Continued))),
+        (5110, Starts(For::Continued), None),
+        (
+            5120,
+            Ends(FollowUp::Retry { retries: 1 }),
+            Some((5220, For::Retry)),
+        ),
+    ]);
+}
+
 /// k/k#138073: measured from start to start, a period shorter than a sync would be no pause at
 /// all.
 #[test]

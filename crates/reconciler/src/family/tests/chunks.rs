@@ -335,6 +335,23 @@ fn nothing_is_unfinished_after_a_removal_that_fails() {
     assert_eq!(families.follow_up(), FollowUp::Settled);
 }
 
+/// T384: beside the rest of a large change in one family, another one that has failed is tried again.
+#[test]
+fn t384_a_family_that_fails_beside_an_unfinished_one_is_tried_again() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backends = Family::ALL.map(|family| {
+        let backend = kernel.backend(family).with_chunk_size(SIZE);
+        Faulty::new(backend, move |_| match family {
+            Family::Ipv4 => CallOutcome::Pass,
+            Family::Ipv6 => CallOutcome::Refuse(Recovery::Retry),
+        })
+    });
+    let mut families = Reconciler::new(Vec::from(backends));
+    families.sync(&dataplane(&many(10)), Reason::Startup, &clock);
+    let both = FollowUp::UnfinishedAndRetry { retries: 0 };
+    assert_eq!(families.follow_up(), both);
+}
+
 fn has(suspects: &[&ServiceRules], name: &str) -> bool {
     let mut rules = suspects.iter();
     rules.any(|rules| rules.service.to_string() == name)
