@@ -97,9 +97,11 @@ impl Quarantine {
     }
 
     /// Lets all Services be tried again, the refused ones together, unless an earlier attempt at them
-    /// has not ended.
+    /// has not ended. A search that goes on gets no more attempts than it had: it must end.
     pub(crate) fn retry_all(&mut self) {
-        self.refusals = Refusals::default();
+        if self.next_position().is_none() {
+            self.refusals = Refusals::default();
+        }
         let is_refused = |verdict| verdict == Verdict::Refused;
         if !self.groups.iter().any(|group| is_refused(group.verdict)) {
             let refused = self

@@ -3,7 +3,7 @@
 
 use dataplane::ChunkSize;
 
-use super::search::finish;
+use super::search::{finish, tenant_and_others};
 use super::*;
 
 /// What happens before the next commits that contain a refused Service.
@@ -134,4 +134,32 @@ fn t384_refusals_that_begin_with_an_unknown_effect_end_no_search() {
         let refused = ["shop/service-12", "shop/service-3"];
         assert_served(&family, &kernel, &many(20, &[]), &refused);
     }
+}
+
+/// T384: each periodic check gave the search that went on as much room as at its beginning.
+#[test]
+fn t384_checks_in_mid_search_do_not_postpone_its_end() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let tries = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tries);
+    let script_clock = clock.clone();
+    let backend = kernel.backend(IPV4);
+    let backend = backend.with_longest_part(Duration::from_millis(30));
+    let backend = Faulty::new(backend, move |call| match call {
+        Call::Commit { suspects, .. } if suspects.iter().any(|s| is_unprogrammable(s)) => {
+            script_clock.advance(Duration::from_millis(10));
+            count.fetch_add(1, Ordering::Relaxed);
+            CallOutcome::Refuse(Recovery::Isolate)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let mut family = FamilyReconciler::new(backend);
+    let desired = tenant_and_others(700, UNPROGRAMMABLE, 8080);
+    family.sync(&desired, Reason::Startup, &clock);
+    while family.is_unfinished() {
+        family.sync(&desired, Reason::Timer, &clock);
+    }
+    assert_eq!(quarantined(&family).len(), 700);
+    let tries = tries.load(Ordering::Relaxed);
+    assert!(tries <= 512 + 32 + 2, "{tries}");
 }

@@ -19,7 +19,7 @@ pub(super) fn numbered(name: &str, number: u16, port: u16) -> Arc<ServiceRules> 
 }
 
 /// `count` Services of one tenant, and two of others, which come before and after them by name.
-fn tenant_and_others(count: u16, of_tenant: u16, of_others: u16) -> Dataplane {
+pub(super) fn tenant_and_others(count: u16, of_tenant: u16, of_others: u16) -> Dataplane {
     let tenant = (0..count).map(|n| numbered(&format!("mmm/service-{n:04}"), n, of_tenant));
     dataplane(&tenant.chain(others(of_others)).collect::<Vec<_>>())
 }
