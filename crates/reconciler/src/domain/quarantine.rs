@@ -75,15 +75,17 @@ struct Refusals {
 impl Quarantine {
     /// Lets the refused Services whose desired rules have changed be tried, apart from others: a Service
     /// that was refused once may not hold up a change that has nothing to do with it. Releases those
-    /// that already have what is desired.
+    /// that already have what is desired, and those that are deleted: another one may be waiting for an
+    /// address of theirs. If the kernel refuses that, it is the removal that it refuses, not what it
+    /// refused before.
     pub(crate) fn release_changed(&mut self, desired: &Dataplane) {
-        let mut changed = Vec::new();
+        let (mut changed, before) = (Vec::new(), self.held.len());
         self.held.retain(|service, held| {
             let wanted = desired.services().get(service);
             if wanted == held.refused.as_ref() {
                 return true;
             }
-            if wanted == held.kept.as_ref() {
+            if wanted.is_none() || wanted == held.kept.as_ref() {
                 return false;
             }
             held.refused = wanted.cloned();
@@ -93,12 +95,16 @@ impl Quarantine {
             }
             true
         });
+        if self.held.len() < before {
+            self.drop_dead();
+        }
         self.add_group(changed, Verdict::Changed);
     }
 
     /// Lets all Services be tried again, the refused ones together, unless an earlier attempt at them
     /// has not ended. A search that goes on gets no more attempts than it had: it must end.
     pub(crate) fn retry_all(&mut self) {
+        self.drop_dead();
         if self.next_position().is_none() {
             self.refusals = Refusals::default();
         }
@@ -154,10 +160,7 @@ impl Quarantine {
     pub(crate) fn next_group(&mut self) -> Option<Group> {
         while let Some(at) = self.next_position() {
             let mut group = self.groups.remove(at)?;
-            let is_in = |held: &Held| held.verdict == group.verdict;
-            group
-                .services
-                .retain(|service| self.held.get(service).is_some_and(is_in));
+            group.retain(&self.held);
             if !group.services.is_empty() {
                 return Some(group);
             }
@@ -235,6 +238,15 @@ impl Quarantine {
         quarantined.collect()
     }
 
+    /// Removes from the groups what is not held back any more, or of which something else is known by now.
+    fn drop_dead(&mut self) {
+        let held = &self.held;
+        self.groups.retain_mut(|group| {
+            group.retain(held);
+            !group.services.is_empty()
+        });
+    }
+
     fn add_group(&mut self, services: Vec<ServiceKey>, verdict: Verdict) {
         if !services.is_empty() {
             self.groups.push_back(Group { services, verdict });
@@ -288,6 +300,13 @@ impl Group {
 
     pub(crate) fn services(&self) -> &[ServiceKey] {
         &self.services
+    }
+
+    /// Keeps those of which `held` says the same.
+    fn retain(&mut self, held: &BTreeMap<ServiceKey, Held>) {
+        let is_in = |held: &Held| held.verdict == self.verdict;
+        self.services
+            .retain(|service| held.get(service).is_some_and(is_in));
     }
 
     /// The namespace of all its Services, if they have the same.
@@ -432,5 +451,19 @@ mod tests {
         let found = gains(&admitted, &desired, &[&desired, &programmed]);
         let found: Vec<_> = found.into_keys().collect();
         assert_eq!(found, held[1..], "web-03 had it");
+    }
+
+    #[test]
+    fn nothing_is_kept_of_services_that_are_deleted() {
+        let desired = claimants();
+        let services = desired.services().sorted().into_iter();
+        let kept = services.map(|(service, _)| (service.clone(), None));
+        let mut quarantine = Quarantine::default();
+        quarantine.hold(kept.collect(), &desired, "refused", SystemTime::UNIX_EPOCH);
+        assert!(!quarantine.groups.is_empty());
+
+        let (node, config) = (mk_node(1).build(), mk_config().build());
+        quarantine.release_changed(&Dataplane::new(node, config));
+        assert!(quarantine.held.is_empty() && quarantine.groups.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 
 use dataplane::ChunkSize;
 
-use super::search::{finish, tenant_and_others};
+use super::search::{finish, numbered, slow, tenant_and_others};
 use super::*;
 
 /// What happens before the next commits that contain a refused Service.
@@ -162,4 +162,23 @@ fn t384_checks_in_mid_search_do_not_postpone_its_end() {
     assert_eq!(quarantined(&family).len(), 700);
     let tries = tries.load(Ordering::Relaxed);
     assert!(tries <= 512 + 32 + 2, "{tries}");
+}
+
+/// T384: a Service that was deleted in mid-search kept its rules, and its address, until its turn.
+#[test]
+fn t384_what_is_deleted_in_mid_search_goes_with_the_next_change() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let never = CallOutcome::Refuse(Recovery::Isolate);
+    let mut family = FamilyReconciler::new(slow(kernel.backend(IPV4), &clock, never));
+    let mut before = tenant_and_others(0, 0, 8080);
+    before.set(numbered("mmm/service-0007", 7, 8080));
+    family.sync(&before, Reason::Startup, &clock);
+    let mut desired = tenant_and_others(100, UNPROGRAMMABLE, 8080);
+    family.sync(&desired, Reason::Changed, &clock);
+    assert!(family.is_unfinished());
+    assert_held(&kernel, &before);
+
+    desired.remove(&ServiceKey::new("mmm", "service-0007"));
+    family.sync(&desired, Reason::Changed, &clock);
+    assert_held(&kernel, &tenant_and_others(0, 0, 8080));
 }
