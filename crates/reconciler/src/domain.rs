@@ -119,6 +119,12 @@ impl<B: Backend> Domain<B> {
         self.quarantine.list()
     }
 
+    /// How many Services are held back, whether or not the kernel refuses them.
+    #[cfg(test)]
+    pub(crate) fn held_back(&self) -> usize {
+        self.quarantine.len()
+    }
+
     /// What the backend does not support, and what it does instead.
     pub(crate) fn unsupported_fields(&self) -> &Arc<[UnsupportedField]> {
         self.unsupported_fields.list()

@@ -49,6 +49,9 @@ pub(super) struct Refusal {
     pub(super) rest: Rest,
     /// The stage to which the step would have led.
     pub(super) stage: Stage,
+    /// Whether the kernel refused this step. If not, it refused all that waits, after this step had ended
+    /// with an unknown effect.
+    pub(super) is_exact: bool,
 }
 
 // === impl Domain ===
@@ -62,6 +65,7 @@ impl<B: Backend> Domain<B> {
         extent: Extent,
         progress: &mut Progress<'_>,
     ) -> Result<Attempt, Failure> {
+        let mut uncertain: Option<Refusal> = None;
         loop {
             let observed = match self.observed.take() {
                 Some(observed) => observed,
@@ -122,13 +126,14 @@ impl<B: Backend> Domain<B> {
                 }
                 Err(error) => {
                     let failure = Failure::from(&error);
-                    let refusal = (error.recovery == Recovery::Isolate).then(|| Refusal {
+                    let refusal = Refusal {
                         failure: failure.clone(),
                         before: observed.dataplane.clone(),
                         next: next.clone(),
                         rest,
                         stage,
-                    });
+                        is_exact: true,
+                    };
                     match error.recovery {
                         // A part of it is in the kernel: the next attempt reads which.
                         Recovery::Isolate if error.effect == Effect::Possible => {}
@@ -146,12 +151,22 @@ impl<B: Backend> Domain<B> {
                         }
                     }
                     if error.recovery == Recovery::Observe && progress.take_reread() {
+                        uncertain = Some(refusal);
                         continue;
                     }
-                    return match refusal {
-                        Some(refusal) => Ok(Attempt::Refused(Box::new(refusal))),
-                        None => Err(failure),
+                    if error.recovery != Recovery::Isolate {
+                        return Err(failure);
+                    }
+                    // Rules that were read back are replaced at once, which involves more than the step.
+                    let refusal = match (uncertain, transition) {
+                        (Some(step), Transition::AtOnce) => Refusal {
+                            failure,
+                            is_exact: false,
+                            ..step
+                        },
+                        _ => refusal,
                     };
+                    return Ok(Attempt::Refused(Box::new(refusal)));
                 }
             }
         }

@@ -63,10 +63,8 @@ impl<B: Backend> Domain<B> {
             attempt.programmed()?;
         }
         let now = progress.clock.wall_time();
-        match self
-            .quarantine
-            .hold(kept, desired, &refusal.failure.error, now)
-        {
+        let refused = (&refusal.failure.error[..], refusal.is_exact);
+        match self.quarantine.hold(kept, desired, refused, now) {
             true => Ok(refusal.rest),
             // The same step would be refused again.
             false => Err(refusal.failure),

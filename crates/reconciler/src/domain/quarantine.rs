@@ -119,16 +119,16 @@ impl Quarantine {
         }
     }
 
-    /// Holds back the Services that the kernel refused together, and what they keep. Returns whether
-    /// this holds back anything more than before.
+    /// Holds back the Services that the kernel refused together, if `is_exact`, or that it may refuse, and
+    /// what they keep. Returns whether this holds back anything more than before.
     pub(crate) fn hold(
         &mut self,
         services: BTreeMap<ServiceKey, Kept>,
         desired: &Dataplane,
-        error: &str,
+        (error, is_exact): (&str, bool),
         now: SystemTime,
     ) -> bool {
-        let (mut suspects, mut has_new, mut is_cause) = (Vec::new(), false, true);
+        let (mut suspects, mut has_new, mut is_cause) = (Vec::new(), false, is_exact);
         for (service, kept) in services {
             let refused = desired.services().get(&service).cloned();
             if let Some(held) = self.held.get_mut(&service) {
@@ -223,6 +223,11 @@ impl Quarantine {
 
     pub(crate) fn contains(&self, service: &ServiceKey) -> bool {
         self.held.contains_key(service)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
     }
 
     /// The Services that the kernel refuses, and suspects that wait for the next periodic check.
@@ -459,7 +464,8 @@ mod tests {
         let services = desired.services().sorted().into_iter();
         let kept = services.map(|(service, _)| (service.clone(), None));
         let mut quarantine = Quarantine::default();
-        quarantine.hold(kept.collect(), &desired, "refused", SystemTime::UNIX_EPOCH);
+        let refused = ("refused", true);
+        quarantine.hold(kept.collect(), &desired, refused, SystemTime::UNIX_EPOCH);
         assert!(!quarantine.groups.is_empty());
 
         let (node, config) = (mk_node(1).build(), mk_config().build());

@@ -111,4 +111,82 @@ proptest! {
         let sync = family.sync(&desired, Reason::Changed, &clock);
         prop_assert_eq!(&sync.outcome, &Outcome::Unchanged);
     }
+
+    /// T384: whatever else fails meanwhile, a sync that succeeds leaves nobody out whom the kernel does
+    /// not refuse, and publishes what the kernel has.
+    #[test]
+    fn t384_of_any_history_with_other_failures_a_success_leaves_nobody_out(
+        rounds in rounds(),
+        fate in fates(),
+        size in 2usize..20,
+        seed: u64,
+    ) {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let others = [
+            CallOutcome::Refuse(Recovery::Observe),
+            CallOutcome::Refuse(Recovery::Retry),
+            CallOutcome::Refuse(Recovery::Halt),
+            CallOutcome::LoseAnswer,
+        ];
+        let (mut fates, mut seeded) = (fate.into_iter().cycle(), Seeded::new(seed));
+        let (script_clock, script_kernel) = (clock.clone(), kernel.clone());
+        let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
+        let backend = backend.with_longest_part(Duration::from_millis(30));
+        let backend = Faulty::new(backend, move |call| {
+            let Call::Commit { suspects, .. } = call else {
+                return CallOutcome::Pass;
+            };
+            script_clock.advance(Duration::from_millis(10));
+            let other = (seeded.below(6) == 0).then(|| others[seeded.below(others.len())]);
+            match suspects.iter().any(|rules| is_unprogrammable(rules)) {
+                true if other != Some(CallOutcome::LoseAnswer) => {
+                    other.or_else(|| fates.next()).unwrap_or(CallOutcome::Pass)
+                }
+                true => fates.next().unwrap_or(CallOutcome::Pass),
+                false => {
+                    if other == Some(others[0]) && seeded.below(4) == 0 {
+                        script_kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+                    }
+                    other.unwrap_or(CallOutcome::Pass)
+                }
+            }
+        });
+        let mut family = FamilyReconciler::new(backend);
+        let mut desired = dataplane(&[]);
+        family.sync(&desired, Reason::Startup, &clock);
+        for round in &rounds {
+            for (number, port) in &round.changes {
+                match port {
+                    Some(port) => desired.set(numbered(&name(*number), *number, *port)),
+                    None => desired.remove(&numbered(&name(*number), *number, 80).service),
+                };
+            }
+            if round.empties {
+                kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+            }
+            let mut reason = round.reason;
+            for _ in 0..if round.waits { 200 } else { 1 } {
+                let sync = family.sync(&desired, reason, &clock);
+                if let Some(observed) = family.observed() {
+                    prop_assert_eq!(&observed.rules, &kernel.rules(IPV4));
+                }
+                if sync.succeeded() {
+                    let programmed = family.status().programmed.expect("a sync has succeeded");
+                    prop_assert_eq!(kernel.rules(IPV4), FakeRules::render(&programmed, IPV4));
+                    let held = quarantined(&family);
+                    for (service, rules) in desired.services().sorted() {
+                        // What has changed since it was refused may have to wait for the next sync.
+                        let waits = family.is_unfinished() && held.contains(&service.to_string());
+                        if !is_unprogrammable(rules) && !waits {
+                            prop_assert_eq!(programmed.services().get(service), Some(rules));
+                        }
+                    }
+                }
+                if sync.succeeded() && !family.is_unfinished() {
+                    break;
+                }
+                reason = Reason::Retry;
+            }
+        }
+    }
 }

@@ -182,3 +182,29 @@ fn t384_what_is_deleted_in_mid_search_goes_with_the_next_change() {
     family.sync(&desired, Reason::Changed, &clock);
     assert_held(&kernel, &tenant_and_others(0, 0, 8080));
 }
+
+/// T386: after an unknown effect, what was read back is replaced at once, and all that waited became
+/// suspect with that.
+#[test]
+fn t386_a_refusal_after_an_unknown_effect_makes_only_its_part_suspect() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let interruption = Interruption::default();
+    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8));
+    // One group of the search is tried in each sync.
+    let backend = interruption.backend(backend.with_longest_part(Duration::ZERO));
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&many(10, &[]), Reason::Startup, &clock);
+    finish(&mut family, &many(10, &[]), &clock);
+
+    // The first part has the four that are changed and come first by name.
+    interruption.unknown.store(1, Ordering::Relaxed);
+    let desired = many(100, &[11]);
+    family.sync(&desired, Reason::Changed, &clock);
+    let held = family.members[0].domain.held_back();
+    assert!(held <= 4, "{held} of 90");
+
+    finish(&mut family, &desired, &clock);
+    let mut served = many(100, &[]);
+    served.remove(&ServiceKey::new("shop", "service-11"));
+    assert_served(&family, &kernel, &served, &["shop/service-11"]);
+}
