@@ -17,7 +17,7 @@ use backend::{
     Actor, Backend, Change, CommitError, Drift, Noticing, ObserveError, Receipt, Recovery, Remains,
     Rendered, UnsupportedField,
 };
-use dataplane::{Dataplane, Turn};
+use dataplane::Dataplane;
 
 use crate::progress::{Phase, Progress};
 use crate::{Failure, Quarantined, Reason, RepairedDrift};
@@ -117,6 +117,11 @@ impl<B: Backend> Domain<B> {
     /// The Services that the kernel refuses.
     pub(crate) fn quarantined(&self) -> Vec<Quarantined> {
         self.quarantine.list()
+    }
+
+    /// How many Services the search has yet to try for the first time, see [`Quarantine::searched`].
+    pub(crate) fn searched(&self) -> usize {
+        self.quarantine.searched()
     }
 
     /// How many Services are held back, whether or not the kernel refuses them.
@@ -343,7 +348,7 @@ impl<B: Backend> Domain<B> {
             return Ok(rest);
         }
         let rest = match self.quarantine.next_verdict() {
-            Some(Verdict::Suspected) => return Ok(Rest::Another(Turn::Small)),
+            Some(Verdict::Suspected) => return Ok(Rest::Suspects),
             Some(Verdict::Changed | Verdict::Refused) => Rest::Retries,
             None => Rest::Nothing,
         };

@@ -354,6 +354,7 @@ impl<B: Backend> FamilyReconciler<B> {
             last_repaired_drift: self.last_repaired_drift.clone(),
             drift_by_program: Arc::clone(&self.drift_by_program),
             quarantined: chosen.quarantined(),
+            searched: chosen.searched(),
             unsupported_fields: Arc::clone(chosen.unsupported_fields()),
             programmed: self.programmed.clone(),
             syncs: self.syncs.clone(),

@@ -37,6 +37,9 @@ pub struct FamilyStatus {
     pub drift_by_program: Arc<[DriftByProgram]>,
     /// The Services that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
+    /// How many other Services changed together with one that the kernel refuses, and wait until a search
+    /// has found out which. They have what they had before.
+    pub searched: usize,
     /// What the backend does not support, and what it does instead.
     pub unsupported_fields: Arc<[UnsupportedField]>,
     /// What the kernel was last known to implement; a failed sync does not change it. `None`:
@@ -83,7 +86,8 @@ pub enum FamilyCondition {
     NeverProgrammed,
     /// The kernel holds the desired state.
     Programmed,
-    /// The kernel holds the desired state except for the Services that it refuses.
+    /// The kernel holds the desired state except for the Services that it refuses, and those that wait
+    /// until these are known.
     PartlyProgrammed,
     /// The kernel holds an earlier desired state; the current one is not programmed.
     Failing,
@@ -97,8 +101,10 @@ impl FamilyStatus {
         match (&self.programmed_since, &self.failing) {
             (None, _) => FamilyCondition::NeverProgrammed,
             (Some(_), Some(_)) => FamilyCondition::Failing,
-            (Some(_), None) if !self.quarantined.is_empty() => FamilyCondition::PartlyProgrammed,
-            (Some(_), None) => FamilyCondition::Programmed,
+            (Some(_), None) if self.quarantined.is_empty() && self.searched == 0 => {
+                FamilyCondition::Programmed
+            }
+            (Some(_), None) => FamilyCondition::PartlyProgrammed,
         }
     }
 }

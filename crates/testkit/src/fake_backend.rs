@@ -9,7 +9,7 @@ use backend::{
     Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
     Recovery, Remains, Rendered, UnsupportedField,
 };
-use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, Frontend, ServiceKey};
 
 use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
 
@@ -30,6 +30,7 @@ struct State {
     /// Whether it announces no change.
     is_silent: bool,
     cut_after: Option<usize>,
+    refused: Option<fn(&Frontend) -> bool>,
     /// How many withdrawals connections outlive.
     outlived: usize,
     withdrawals: usize,
@@ -55,6 +56,15 @@ pub struct FakeBackend {
 struct Cut {
     carried_out: usize,
     asked: usize,
+}
+
+/// Where the kernel stopped.
+#[derive(Debug)]
+enum Stop {
+    /// It was to, after this many operations.
+    Cut(usize),
+    /// It refuses the next one after this many.
+    Refused(usize),
 }
 
 // === impl FakeKernel ===
@@ -114,6 +124,12 @@ impl FakeKernel {
         self.state().cut_after = Some(operations);
     }
 
+    /// Makes the kernel refuse to add such frontends. It carries out the operations before that, as one
+    /// that has no transactions.
+    pub fn refuse(&self, refused: fn(&Frontend) -> bool) {
+        self.state().refused = Some(refused);
+    }
+
     /// Sets what the backends have no room for.
     pub fn leave_no_room(&self, without_room: Vec<UnsupportedField>) {
         self.state().without_room = without_room;
@@ -140,8 +156,8 @@ impl FakeKernel {
 }
 
 impl State {
-    /// Applies the steps. On failure, returns how many were applied.
-    fn carry_out(&mut self, family: Family, steps: &[FakeOperation]) -> Result<(), usize> {
+    /// Applies the steps, until one fails.
+    fn carry_out(&mut self, family: Family, steps: &[FakeOperation]) -> Result<(), Stop> {
         self.commits += 1;
         self.generation += 1;
         let rules = self.families.entry(family).or_default();
@@ -149,10 +165,15 @@ impl State {
             match &mut self.cut_after {
                 Some(0) => {
                     self.cut_after = None;
-                    return Err(done);
+                    return Err(Stop::Cut(done));
                 }
                 Some(left) => *left -= 1,
                 None => {}
+            }
+            if let (FakeOperation::SetFrontend(_, frontend), Some(refused)) = (step, self.refused)
+                && refused(frontend)
+            {
+                return Err(Stop::Refused(done));
             }
             rules.carry_out(step);
             self.operations += 1;
@@ -256,18 +277,20 @@ impl Backend for FakeBackend {
         if is_own {
             self.seen = Some(state.generation);
         }
-        match result {
-            Ok(()) => Ok(Receipt { transactions: 1 }),
-            Err(carried_out) => Err(CommitError {
-                family: self.family,
-                recovery: Recovery::Observe,
-                effect: Effect::Possible,
-                source: Box::new(Cut {
-                    carried_out,
-                    asked: steps.len(),
-                }),
+        let (recovery, carried_out) = match result {
+            Ok(()) => return Ok(Receipt { transactions: 1 }),
+            Err(Stop::Cut(carried_out)) => (Recovery::Observe, carried_out),
+            Err(Stop::Refused(carried_out)) => (Recovery::Isolate, carried_out),
+        };
+        Err(CommitError {
+            family: self.family,
+            recovery,
+            effect: Effect::Possible,
+            source: Box::new(Cut {
+                carried_out,
+                asked: steps.len(),
             }),
-        }
+        })
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {

@@ -32,6 +32,7 @@ fn report(drifts: u64, program: &str) -> Report {
             last_repaired_drift: (drifts > 0).then_some(repaired_drift),
             drift_by_program: Arc::default(),
             quarantined: Vec::new(),
+            searched: 0,
             unsupported_fields: Arc::default(),
             programmed: None,
             syncs: RecentSyncs::default(),

@@ -217,6 +217,10 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         let message = format!("the kernel refuses {} Services: {first}", refused.count());
         return say(Status::True, reason::SERVICES_REJECTED, message);
     }
+    if let Some(family) = families.iter().find(|family| family.searched > 0) {
+        let message = format!("not programmed: {}", searched(family.searched));
+        return say(Status::True, reason::SERVICES_REJECTED, message);
+    }
     if let Some(first) = facts.view.source.unreadable.iter().flatten().next() {
         return say(Status::True, reason::MANIFESTS_UNREADABLE, first.clone());
     }
@@ -359,6 +363,14 @@ fn is_unserved(scan: &ForeignProxyScan) -> bool {
     matches!(scan, ForeignProxyScan::Seen(found, _) if found.is_nothing())
 }
 
+/// Describes this many Services of a change that the kernel refused.
+fn searched(services: usize) -> String {
+    format!(
+        "{services} Services of a change that the kernel refused; the agent is finding out which of \
+         them caused that"
+    )
+}
+
 fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
     let kind = match family.family {
         Family::Ipv4 => condition::IPV4_PROGRAMMED,
@@ -367,7 +379,8 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
     match family.condition() {
         FamilyCondition::Programmed | FamilyCondition::PartlyProgrammed => {
             let message = match family.quarantined.first() {
-                None => String::new(),
+                None if family.searched == 0 => String::new(),
+                None => format!("all but {}", searched(family.searched)),
                 Some(first) => format!("all but {}: {first}", family.quarantined.len()),
             };
             Finding::new(kind, Status::True, reason::FAMILY_PROGRAMMED, message)

@@ -70,6 +70,7 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         last_repaired_drift: None,
         drift_by_program: Arc::default(),
         quarantined: Vec::new(),
+        searched: 0,
         unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
         syncs: RecentSyncs::default(),
@@ -279,6 +280,22 @@ fn a_mode_that_serves_and_cannot_follow_changes_degrades_the_node() {
     let expected = "changes do not reach the rules of mode iptables, which serve IPv4 until the \
                     next mode is complete: the lock is held";
     assert_eq!(message, expected);
+}
+
+/// T383: during a search for refused Services the node counted as programmed.
+#[test]
+fn t383_a_node_that_searches_for_refused_services_says_so() {
+    let view = view();
+    let mut both = Family::ALL.map(|family| programmed(family, &view));
+    both[0].searched = 12;
+    let status = say(&view, Some(&report(both)));
+    assert_eq!(reported(&status, condition::READY).0, "True");
+    let (degraded, reason, message) = reported(&status, condition::DEGRADED);
+    assert_eq!((&*degraded, &*reason), ("True", "ServicesRejected"));
+    assert!(message.contains("12 Services of a change"), "{message}");
+    let (programmed, _, message) = reported(&status, condition::IPV4_PROGRAMMED);
+    assert_eq!(programmed, "True");
+    assert!(message.starts_with("all but 12 Services"), "{message}");
 }
 
 #[test]

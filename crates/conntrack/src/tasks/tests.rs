@@ -51,6 +51,7 @@ fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str
             last_repaired_drift: None,
             drift_by_program: Arc::default(),
             quarantined: Vec::new(),
+            searched: 0,
             unsupported_fields: Arc::default(),
             programmed,
             syncs: RecentSyncs::default(),

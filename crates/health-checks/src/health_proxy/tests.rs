@@ -164,6 +164,7 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
         last_repaired_drift: None,
         drift_by_program: Arc::default(),
         quarantined: Vec::new(),
+        searched: 0,
         unsupported_fields: Arc::new([]),
         programmed: None,
         syncs: RecentSyncs::default(),

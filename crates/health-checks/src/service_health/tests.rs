@@ -232,6 +232,7 @@ impl Rig {
             last_repaired_drift: None,
             drift_by_program: Arc::default(),
             quarantined: Vec::new(),
+            searched: 0,
             unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),
             syncs: RecentSyncs::default(),

@@ -26,6 +26,8 @@ pub(crate) enum Rest {
     Nothing,
     /// Another part. This attempt programmed a part of this kind.
     Another(Turn),
+    /// Only Services that the search has yet to try: of a change that was refused.
+    Suspects,
     /// Only Services that were refused before, which the next sync tries again.
     Retries,
 }

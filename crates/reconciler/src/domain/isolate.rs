@@ -8,7 +8,7 @@ use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
 use super::attempt::{Attempt, Extent, Refusal, Rest, is_read};
-use super::quarantine::{Kept, copy_service, keep_addresses};
+use super::quarantine::{Kept, at_own_addresses, copy_service, keep_addresses};
 use super::stage::Stage;
 use crate::Failure;
 use crate::progress::{Phase, Progress};
@@ -31,10 +31,19 @@ impl<B: Backend> Domain<B> {
         let before = [&refusal.before, &programmed];
         let had = |service: &ServiceKey| before.iter().find_map(|had| had.services().get(service));
         let mut kept: BTreeMap<ServiceKey, Kept> = BTreeMap::new();
+        let mut deleted = BTreeMap::new();
         for service in &suspects {
-            if !self.quarantine.contains(service) {
-                kept.insert(service.clone(), had(service).cloned());
+            if self.quarantine.contains(service) {
+                continue;
             }
+            let had = had(service);
+            match desired.services().get(service) {
+                Some(wanted) => kept.insert(
+                    service.clone(),
+                    had.map(|had| at_own_addresses(had, wanted)),
+                ),
+                None => deleted.insert(service.clone(), had.cloned()),
+            };
         }
         // Without these Services, what is programmed is complete only if they are served as before.
         let mut stage = match self.programmed {
@@ -50,8 +59,17 @@ impl<B: Backend> Domain<B> {
             keep_addresses(&mut rest, &refusal.next, &entitled);
             rest
         };
-        let attempt = self.attempt(&without(&kept), Extent::Whole(stage), progress)?;
-        if let Attempt::Refused(_) = attempt {
+        // The address of a deleted Service may be another one's by the time the search has come to it.
+        let mut attempt = None;
+        if !kept.is_empty() {
+            attempt = Some(self.attempt(&without(&kept), Extent::Whole(stage), progress)?);
+        }
+        if !matches!(attempt, Some(Attempt::Programmed(_))) && !deleted.is_empty() {
+            // It is perhaps its removal that the kernel refuses.
+            kept.append(&mut deleted);
+            attempt = Some(self.attempt(&without(&kept), Extent::Whole(stage), progress)?);
+        }
+        if !matches!(attempt, Some(Attempt::Programmed(_))) {
             // If another program emptied the kernel, the rules that it accepted for them earlier may
             // be refused now: program all other Services without them.
             kept = suspects
@@ -98,7 +116,7 @@ impl<B: Backend> Domain<B> {
             let entitled: Vec<&Dataplane> = entitled.into_iter().flatten().collect();
             keep_addresses(&mut candidate, &held, &entitled);
             match self.attempt(&candidate, Extent::Chunk, progress) {
-                Ok(Attempt::Programmed(Rest::Nothing | Rest::Retries)) => {
+                Ok(Attempt::Programmed(Rest::Nothing | Rest::Suspects | Rest::Retries)) => {
                     has_admitted = true;
                     self.quarantine.admit(&group);
                 }

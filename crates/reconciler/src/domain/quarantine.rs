@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::iter;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,9 +13,14 @@ use crate::Quarantined;
 /// How many groups of suspects, or of Services that have changed, may be refused between two periodic
 /// checks before those of the same namespace wait for the next one: enough to find 20 among 10,000.
 const REFUSALS_IN_A_NAMESPACE: usize = 512;
-/// How many before all of them wait. A kernel that refuses more refuses them for a shared reason, and
-/// each refusal can make later transactions slower.
-const REFUSALS: usize = 2048;
+/// How many before all wait of a namespace with many refusals. A kernel that refuses more refuses them
+/// for a shared reason, and each refusal can make later transactions slower.
+const REFUSALS: usize = 1024;
+/// How many before those of all other namespaces wait, too. They have these for themselves: a few
+/// namespaces use up no other's attempts.
+const REFUSALS_WITH_OTHERS: usize = 2 * REFUSALS;
+/// With fewer than these a namespace is one of the others: enough to find one or two among 10,000.
+const MANY_IN_A_NAMESPACE: usize = 32;
 /// The same for Services that were refused before and have not changed since.
 const REFUSALS_AGAIN: usize = 32;
 
@@ -38,13 +44,15 @@ struct Held {
     verdict: Verdict,
     error: String,
     since: SystemTime,
+    /// Whether a search has ended without it.
+    has_waited: bool,
 }
 
 /// What a Service that is held back has in the kernel meanwhile, if anything.
 pub(crate) type Kept = Option<Arc<ServiceRules>>;
 
 /// What is known of a Service that is held back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     /// It was part of a change that was refused.
     Suspected,
@@ -89,6 +97,9 @@ impl Quarantine {
                 return false;
             }
             held.refused = wanted.cloned();
+            if let (Some(kept), Some(wanted)) = (&held.kept, wanted) {
+                held.kept = Some(at_own_addresses(kept, wanted));
+            }
             if held.verdict == Verdict::Refused {
                 held.verdict = Verdict::Changed;
                 changed.push(service.clone());
@@ -107,6 +118,9 @@ impl Quarantine {
         self.drop_dead();
         if self.next_position().is_none() {
             self.refusals = Refusals::default();
+            for held in self.held.values_mut() {
+                held.has_waited = true;
+            }
         }
         let is_refused = |verdict| verdict == Verdict::Refused;
         if !self.groups.iter().any(|group| is_refused(group.verdict)) {
@@ -145,6 +159,7 @@ impl Quarantine {
                     verdict: Verdict::Suspected,
                     error: error.to_owned(),
                     since: now,
+                    has_waited: false,
                 };
                 self.held.insert(service, held);
             }
@@ -168,9 +183,9 @@ impl Quarantine {
         None
     }
 
-    /// What the next group to try consists of, if any may be tried before the next periodic check.
+    /// What is known of the groups that may be tried before the next periodic check: the least of it.
     pub(crate) fn next_verdict(&self) -> Option<Verdict> {
-        self.next_position().map(|at| self.groups[at].verdict)
+        self.allowed().map(|(_, group)| group.verdict).min()
     }
 
     /// Holds nothing of `group` back any more: the kernel has accepted it.
@@ -230,11 +245,22 @@ impl Quarantine {
         self.held.len()
     }
 
-    /// The Services that the kernel refuses, and suspects that wait for the next periodic check.
+    /// How many Services the search has yet to try before the next periodic check, for the first time.
+    pub(crate) fn searched(&self) -> usize {
+        self.held.len() - self.list().len()
+    }
+
+    /// The Services that the kernel refuses, and suspects that wait, or have waited, for the next periodic
+    /// check.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
-        let is_searching = self.next_verdict() == Some(Verdict::Suspected);
-        let is_known = |held: &Held| held.verdict != Verdict::Suspected || !is_searching;
-        let known = self.held.iter().filter(|(_, held)| is_known(held));
+        let suspected = self.allowed().map(|(_, group)| group);
+        let suspected = suspected.filter(|group| group.verdict == Verdict::Suspected);
+        let searched: BTreeSet<&ServiceKey> = suspected.flat_map(Group::services).collect();
+        let is_known = |service: &ServiceKey, held: &Held| {
+            held.verdict != Verdict::Suspected || held.has_waited || !searched.contains(service)
+        };
+        let known = self.held.iter();
+        let known = known.filter(|(service, held)| is_known(service, held));
         let quarantined = known.map(|(service, held)| Quarantined {
             service: service.clone(),
             error: held.error.clone(),
@@ -258,14 +284,21 @@ impl Quarantine {
         }
     }
 
-    /// Suspects come first: others may depend on what they are to have.
+    /// The groups that may be tried before the next periodic check, with their positions.
+    fn allowed(&self) -> impl Iterator<Item = (usize, &Group)> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter(|(_, group)| self.refusals.allow(group))
+    }
+
+    /// Those of the namespaces come first of which the fewest groups were refused, so that nobody waits
+    /// for the search among many Services of another one. What was refused before and has not changed
+    /// comes last.
     fn next_position(&self) -> Option<usize> {
-        let next = |verdict| {
-            let mut groups = self.groups.iter();
-            groups.position(|group| group.verdict == verdict && self.refusals.allow(group))
+        let order = |(_, group): &(usize, &Group)| {
+            let is_again = group.verdict == Verdict::Refused;
+            (is_again, self.refusals.of(group), group.verdict)
         };
-        let order = [Verdict::Suspected, Verdict::Changed, Verdict::Refused];
-        order.into_iter().find_map(next)
+        self.allowed().min_by_key(order).map(|(at, _)| at)
     }
 }
 
@@ -283,15 +316,18 @@ impl Refusals {
         }
     }
 
-    /// Groups of several namespaces are divided as long as possible, so that no team waits because of
-    /// another one's Services.
+    /// How many groups of the namespace of `group` were refused; 0 if it has Services of several.
+    fn of(&self, group: &Group) -> usize {
+        let refusals = group.namespace().and_then(|it| self.by_namespace.get(it));
+        refusals.copied().unwrap_or_default()
+    }
+
     fn allow(&self, group: &Group) -> bool {
-        if group.verdict == Verdict::Refused {
-            return self.again < REFUSALS_AGAIN;
+        match (group.verdict, self.of(group)) {
+            (Verdict::Refused, _) => self.again < REFUSALS_AGAIN,
+            (_, refusals) if refusals < MANY_IN_A_NAMESPACE => self.total < REFUSALS_WITH_OTHERS,
+            (_, refusals) => refusals < REFUSALS_IN_A_NAMESPACE && self.total < REFUSALS,
         }
-        let of_namespace = group.namespace().and_then(|it| self.by_namespace.get(it));
-        let has_room = of_namespace.is_none_or(|refusals| *refusals < REFUSALS_IN_A_NAMESPACE);
-        has_room && self.total < REFUSALS
     }
 }
 
@@ -385,6 +421,27 @@ fn gains(
         }
     }
     gains
+}
+
+/// Returns `kept` without the cluster IPs that its Service has no more in `wanted`: another Service of the
+/// same name, of which the first one's addresses may by now be those of a third.
+pub(crate) fn at_own_addresses(
+    kept: &Arc<ServiceRules>,
+    wanted: &ServiceRules,
+) -> Arc<ServiceRules> {
+    let is_former = |address: &IpAddr| {
+        kept.cluster_ips.contains(address) && !wanted.cluster_ips.contains(address)
+    };
+    if !kept.cluster_ips.iter().any(is_former) {
+        return Arc::clone(kept);
+    }
+    let mut rules = ServiceRules::clone(kept);
+    rules.cluster_ips.retain(|address| !is_former(address));
+    rules.frontends.retain(|(key, _)| match key {
+        FrontendKey::Address { address, .. } => !is_former(address),
+        FrontendKey::NodePort { .. } => true,
+    });
+    rules.into()
 }
 
 /// Gives `service` these rules in `admitted`, or none.

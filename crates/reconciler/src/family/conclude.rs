@@ -42,8 +42,12 @@ impl<B: Backend> FamilyReconciler<B> {
             self.last_receipt = Some(now);
         }
         let outcome = match result {
-            Ok(Rest::Another(_)) => {
+            Ok(rest @ (Rest::Another(_) | Rest::Suspects)) => {
                 self.unfinished = Some(began);
+                if rest == Rest::Suspects {
+                    // What the kernel refuses is no failure of the others.
+                    self.failing = None;
+                }
                 Outcome::Partial
             }
             Ok(rest @ (Rest::Nothing | Rest::Retries)) => {

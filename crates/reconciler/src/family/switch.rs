@@ -59,7 +59,7 @@ impl<B: Backend> FamilyReconciler<B> {
                 self.hand_over(mechanism);
                 Goal::Nothing
             }
-            Ok(Rest::Another(_)) | Err(_) => Goal::Follow(desired),
+            Ok(Rest::Another(_) | Rest::Suspects) | Err(_) => Goal::Follow(desired),
         };
         let others = self.sync_others(chosen, goal, reason, unread, progress);
         self.settle(chosen);

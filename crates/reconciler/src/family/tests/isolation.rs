@@ -8,6 +8,7 @@ use dataplane::FrontendKey;
 use super::*;
 
 mod any_history;
+mod fairness;
 mod interrupted;
 mod search;
 

@@ -1,6 +1,6 @@
 //! What holds whatever the kernel refuses, and whenever Services change.
 
-use dataplane::ChunkSize;
+use dataplane::{ChunkSize, Frontend};
 
 use super::search::{finish, numbered, slow_in_turn};
 use super::*;
@@ -43,10 +43,21 @@ fn fates() -> impl Strategy<Value = Vec<CallOutcome>> {
     let never = CallOutcome::Refuse(Recovery::Isolate);
     prop_oneof![
         Just(vec![never]),
-        Just(vec![CallOutcome::RefusePart]),
+        // The kernel itself refuses it, when it has carried out a part.
+        Just(vec![CallOutcome::Pass]),
         // As where a table is gone, or a step of several was carried out.
         Just(vec![CallOutcome::Refuse(Recovery::Observe), never]),
     ]
+}
+
+/// Whether the kernel carries out a part of what it refuses.
+fn carries_out_a_part(fate: &[CallOutcome]) -> bool {
+    fate.contains(&CallOutcome::Pass)
+}
+
+fn is_refused(frontend: &Frontend) -> bool {
+    let mut targets = frontend.cluster.iter();
+    targets.any(|target| target.port.get() == UNPROGRAMMABLE)
 }
 
 fn name(number: u16) -> String {
@@ -65,6 +76,9 @@ proptest! {
         size in 2usize..20,
     ) {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        if carries_out_a_part(&fate) {
+            kernel.refuse(is_refused);
+        }
         let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
         let mut family = FamilyReconciler::new(slow_in_turn(backend, &clock, fate));
         let mut desired = dataplane(&[]);
@@ -122,6 +136,9 @@ proptest! {
         seed: u64,
     ) {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        if carries_out_a_part(&fate) {
+            kernel.refuse(is_refused);
+        }
         let others = [
             CallOutcome::Refuse(Recovery::Observe),
             CallOutcome::Refuse(Recovery::Retry),
@@ -164,7 +181,7 @@ proptest! {
             if round.empties {
                 kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
             }
-            let mut reason = round.reason;
+            let (mut reason, mut has_ended) = (round.reason, false);
             for _ in 0..if round.waits { 200 } else { 1 } {
                 let sync = family.sync(&desired, reason, &clock);
                 if let Some(observed) = family.observed() {
@@ -182,11 +199,13 @@ proptest! {
                         }
                     }
                 }
-                if sync.succeeded() && !family.is_unfinished() {
+                has_ended = sync.succeeded() && !family.is_unfinished();
+                if has_ended {
                     break;
                 }
                 reason = Reason::Retry;
             }
+            prop_assert!(has_ended || !round.waits, "it does not end");
         }
     }
 }
