@@ -9,7 +9,7 @@ use backend::{
     Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
     Recovery, Remains, Rendered, UnsupportedField,
 };
-use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, Frontend, ServiceKey};
+use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
 
@@ -30,7 +30,7 @@ struct State {
     /// Whether it announces no change.
     is_silent: bool,
     cut_after: Option<usize>,
-    refused: Option<fn(&Frontend) -> bool>,
+    refused: Option<fn(&FakeOperation) -> bool>,
     /// How many withdrawals connections outlive.
     outlived: usize,
     withdrawals: usize,
@@ -124,9 +124,9 @@ impl FakeKernel {
         self.state().cut_after = Some(operations);
     }
 
-    /// Makes the kernel refuse to add such frontends. It carries out the operations before that, as one
-    /// that has no transactions.
-    pub fn refuse(&self, refused: fn(&Frontend) -> bool) {
+    /// Makes the kernel refuse such operations. It carries out those before, as one that has no
+    /// transactions.
+    pub fn refuse(&self, refused: fn(&FakeOperation) -> bool) {
         self.state().refused = Some(refused);
     }
 
@@ -170,9 +170,7 @@ impl State {
                 Some(left) => *left -= 1,
                 None => {}
             }
-            if let (FakeOperation::SetFrontend(_, frontend), Some(refused)) = (step, self.refused)
-                && refused(frontend)
-            {
+            if self.refused.is_some_and(|refused| refused(step)) {
                 return Err(Stop::Refused(done));
             }
             rules.carry_out(step);

@@ -378,10 +378,13 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
     };
     match family.condition() {
         FamilyCondition::Programmed | FamilyCondition::PartlyProgrammed => {
-            let message = match family.quarantined.first() {
-                None if family.searched == 0 => String::new(),
-                None => format!("all but {}", searched(family.searched)),
-                Some(first) => format!("all but {}: {first}", family.quarantined.len()),
+            let first = family.quarantined.first();
+            let refused = first.map(|first| format!("{}: {first}", family.quarantined.len()));
+            let searched = (family.searched > 0).then(|| searched(family.searched));
+            let missing: Vec<_> = refused.into_iter().chain(searched).collect();
+            let message = match missing.is_empty() {
+                true => String::new(),
+                false => format!("all but {}", missing.join("; ")),
             };
             Finding::new(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
         }

@@ -30,20 +30,20 @@ impl<B: Backend> Domain<B> {
         let programmed = self.programmed.clone().unwrap_or_default();
         let before = [&refusal.before, &programmed];
         let had = |service: &ServiceKey| before.iter().find_map(|had| had.services().get(service));
+        let as_before: BTreeMap<ServiceKey, Kept> = suspects
+            .iter()
+            .map(|service| (service.clone(), had(service).cloned()))
+            .collect();
+        // The addresses of a deleted Service, or of another one by the same name, may be those of a third
+        // by the time the search has come to it.
         let mut kept: BTreeMap<ServiceKey, Kept> = BTreeMap::new();
-        let mut deleted = BTreeMap::new();
-        for service in &suspects {
-            if self.quarantine.contains(service) {
-                continue;
+        for (service, had) in &as_before {
+            if !self.quarantine.contains(service)
+                && let Some(wanted) = desired.services().get(service)
+            {
+                let had = had.as_ref().map(|had| at_own_addresses(had, wanted));
+                kept.insert(service.clone(), had);
             }
-            let had = had(service);
-            match desired.services().get(service) {
-                Some(wanted) => kept.insert(
-                    service.clone(),
-                    had.map(|had| at_own_addresses(had, wanted)),
-                ),
-                None => deleted.insert(service.clone(), had.cloned()),
-            };
         }
         // Without these Services, what is programmed is complete only if they are served as before.
         let mut stage = match self.programmed {
@@ -59,17 +59,23 @@ impl<B: Backend> Domain<B> {
             keep_addresses(&mut rest, &refusal.next, &entitled);
             rest
         };
-        // The address of a deleted Service may be another one's by the time the search has come to it.
-        let mut attempt = None;
+        let mut is_exact = refusal.is_exact;
+        let mut is_programmed = false;
         if !kept.is_empty() {
-            attempt = Some(self.attempt(&without(&kept), Extent::Whole(stage), progress)?);
+            is_programmed = self.is_accepted(&without(&kept), stage, progress)?;
         }
-        if !matches!(attempt, Some(Attempt::Programmed(_))) && !deleted.is_empty() {
-            // It is perhaps its removal that the kernel refuses.
-            kept.append(&mut deleted);
-            attempt = Some(self.attempt(&without(&kept), Extent::Whole(stage), progress)?);
+        if kept != as_before {
+            match is_programmed {
+                // What the kernel has carried out of the step may be why it has refused the rest.
+                true => is_exact = false,
+                // It may be a removal that it refuses.
+                false => {
+                    kept = as_before;
+                    is_programmed = self.is_accepted(&without(&kept), stage, progress)?;
+                }
+            }
         }
-        if !matches!(attempt, Some(Attempt::Programmed(_))) {
+        if !is_programmed {
             // If another program emptied the kernel, the rules that it accepted for them earlier may
             // be refused now: program all other Services without them.
             kept = suspects
@@ -77,16 +83,30 @@ impl<B: Backend> Domain<B> {
                 .map(|service| (service, None))
                 .collect();
             stage = Stage::Rebuilding;
+            progress.allow_reread();
             let attempt = self.attempt(&without(&kept), Extent::Whole(stage), progress)?;
             attempt.programmed()?;
         }
         let now = progress.clock.wall_time();
-        let refused = (&refusal.failure.error[..], refusal.is_exact);
+        let refused = (&refusal.failure.error[..], is_exact);
         match self.quarantine.hold(kept, desired, refused, now) {
             true => Ok(refusal.rest),
             // The same step would be refused again.
             false => Err(refusal.failure),
         }
+    }
+
+    /// Programs all of `candidate`, unless the kernel refuses it. Each may begin with an answer that leaves it
+    /// open what the kernel holds: where steps before the refused one were carried out.
+    fn is_accepted(
+        &mut self,
+        candidate: &Dataplane,
+        stage: Stage,
+        progress: &mut Progress<'_>,
+    ) -> Result<bool, Failure> {
+        progress.allow_reread();
+        let attempt = self.attempt(candidate, Extent::Whole(stage), progress)?;
+        Ok(matches!(attempt, Attempt::Programmed(_)))
     }
 
     /// Tries the Services that are held back, in groups. Each group is added to what the kernel holds,
@@ -133,7 +153,7 @@ impl<B: Backend> Domain<B> {
                     self.quarantine.refuse(group, &refusal.failure.error);
                 }
                 Err(failure) => {
-                    self.quarantine.put_back(group);
+                    self.quarantine.postpone(group);
                     return Err(failure);
                 }
             }

@@ -68,6 +68,8 @@ pub(crate) struct Group {
     /// In order. Not empty.
     services: Vec<ServiceKey>,
     verdict: Verdict,
+    /// How many attempts have failed for another cause.
+    failures: usize,
 }
 
 /// How many groups were refused since the last periodic check.
@@ -93,13 +95,13 @@ impl Quarantine {
             if wanted == held.refused.as_ref() {
                 return true;
             }
+            if let (Some(kept), Some(wanted)) = (&held.kept, wanted) {
+                held.kept = Some(at_own_addresses(kept, wanted));
+            }
             if wanted.is_none() || wanted == held.kept.as_ref() {
                 return false;
             }
             held.refused = wanted.cloned();
-            if let (Some(kept), Some(wanted)) = (&held.kept, wanted) {
-                held.kept = Some(at_own_addresses(kept, wanted));
-            }
             if held.verdict == Verdict::Refused {
                 held.verdict = Verdict::Changed;
                 changed.push(service.clone());
@@ -165,7 +167,7 @@ impl Quarantine {
             }
         }
         match is_cause && !suspects.is_empty() {
-            true => self.refuse(Group::suspects(suspects), error),
+            true => self.refuse(Group::new(suspects, Verdict::Suspected), error),
             false => self.add_group(suspects, Verdict::Suspected),
         }
         has_new
@@ -209,6 +211,12 @@ impl Quarantine {
         self.groups.push_back(group);
     }
 
+    /// Lets `group`, at which an attempt has failed for another cause, be tried after all others.
+    pub(crate) fn postpone(&mut self, mut group: Group) {
+        group.failures += 1;
+        self.groups.push_back(group);
+    }
+
     /// Divides `group`, which the kernel has refused. A single Service is refused for as long as the
     /// same rules are desired for it.
     pub(crate) fn refuse(&mut self, group: Group, error: &str) {
@@ -247,26 +255,31 @@ impl Quarantine {
 
     /// How many Services the search has yet to try before the next periodic check, for the first time.
     pub(crate) fn searched(&self) -> usize {
-        self.held.len() - self.list().len()
+        let searched = self.in_search();
+        let held = self.held.iter();
+        held.filter(|(service, held)| held.is_searched(service, &searched))
+            .count()
     }
 
     /// The Services that the kernel refuses, and suspects that wait, or have waited, for the next periodic
     /// check.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
-        let suspected = self.allowed().map(|(_, group)| group);
-        let suspected = suspected.filter(|group| group.verdict == Verdict::Suspected);
-        let searched: BTreeSet<&ServiceKey> = suspected.flat_map(Group::services).collect();
-        let is_known = |service: &ServiceKey, held: &Held| {
-            held.verdict != Verdict::Suspected || held.has_waited || !searched.contains(service)
-        };
+        let searched = self.in_search();
         let known = self.held.iter();
-        let known = known.filter(|(service, held)| is_known(service, held));
+        let known = known.filter(|(service, held)| !held.is_searched(service, &searched));
         let quarantined = known.map(|(service, held)| Quarantined {
             service: service.clone(),
             error: held.error.clone(),
             since: held.since,
         });
         quarantined.collect()
+    }
+
+    /// The suspects that may be tried before the next periodic check.
+    fn in_search(&self) -> BTreeSet<&ServiceKey> {
+        let suspected = self.allowed().map(|(_, group)| group);
+        let suspected = suspected.filter(|group| group.verdict == Verdict::Suspected);
+        suspected.flat_map(Group::services).collect()
     }
 
     /// Removes from the groups what is not held back any more, or of which something else is known by now.
@@ -280,7 +293,7 @@ impl Quarantine {
 
     fn add_group(&mut self, services: Vec<ServiceKey>, verdict: Verdict) {
         if !services.is_empty() {
-            self.groups.push_back(Group { services, verdict });
+            self.groups.push_back(Group::new(services, verdict));
         }
     }
 
@@ -296,9 +309,23 @@ impl Quarantine {
     fn next_position(&self) -> Option<usize> {
         let order = |(_, group): &(usize, &Group)| {
             let is_again = group.verdict == Verdict::Refused;
-            (is_again, self.refusals.of(group), group.verdict)
+            (
+                is_again,
+                group.failures,
+                self.refusals.of(group),
+                group.verdict,
+            )
         };
         self.allowed().min_by_key(order).map(|(at, _)| at)
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Whether nothing is known of this `service` yet, but soon.
+    fn is_searched(&self, service: &ServiceKey, searched: &BTreeSet<&ServiceKey>) -> bool {
+        self.verdict == Verdict::Suspected && !self.has_waited && searched.contains(service)
     }
 }
 
@@ -334,9 +361,12 @@ impl Refusals {
 // === impl Group ===
 
 impl Group {
-    fn suspects(services: Vec<ServiceKey>) -> Group {
-        let verdict = Verdict::Suspected;
-        Group { services, verdict }
+    fn new(services: Vec<ServiceKey>, verdict: Verdict) -> Group {
+        Group {
+            services,
+            verdict,
+            failures: 0,
+        }
     }
 
     pub(crate) fn services(&self) -> &[ServiceKey] {
@@ -368,8 +398,10 @@ impl Group {
     fn halves(mut self) -> [Group; 2] {
         let middle = self.services.len() / 2;
         let services = self.services.split_off(self.border().unwrap_or(middle));
-        let verdict = self.verdict;
-        [self, Group { services, verdict }]
+        [
+            Group::new(self.services, self.verdict),
+            Group::new(services, self.verdict),
+        ]
     }
 }
 

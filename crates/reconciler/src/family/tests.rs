@@ -7,8 +7,8 @@ use backend::{Backend, ExternalChange, Recovery, Remains, UnsupportedField};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
-    Call, CallOutcome, FakeBackend, FakeKernel, FakeRules, Faulty, Seeded, cases, histories,
-    mk_config, mk_endpoints, mk_node, mk_service,
+    Call, CallOutcome, FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, Faulty,
+    Seeded, cases, histories, mk_config, mk_endpoints, mk_node, mk_service,
 };
 
 use crate::fake_clock::FakeClock;

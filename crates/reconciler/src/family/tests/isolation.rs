@@ -22,6 +22,15 @@ fn is_unprogrammable(rules: &ServiceRules) -> bool {
         .any(|target| target.port.get() == UNPROGRAMMABLE)
 }
 
+/// The same of an operation of a kernel that carries out one after the other.
+fn is_refused(operation: &FakeOperation) -> bool {
+    let FakeOperation::SetFrontend(_, frontend) = operation else {
+        return false;
+    };
+    let mut targets = frontend.cluster.iter();
+    targets.any(|target| target.port.get() == UNPROGRAMMABLE)
+}
+
 fn refusing(kernel: &FakeKernel) -> Faulty<FakeBackend> {
     Faulty::refusing(kernel.backend(IPV4), is_unprogrammable)
 }

@@ -1,6 +1,6 @@
 //! What holds whatever the kernel refuses, and whenever Services change.
 
-use dataplane::{ChunkSize, Frontend};
+use dataplane::ChunkSize;
 
 use super::search::{finish, numbered, slow_in_turn};
 use super::*;
@@ -53,11 +53,6 @@ fn fates() -> impl Strategy<Value = Vec<CallOutcome>> {
 /// Whether the kernel carries out a part of what it refuses.
 fn carries_out_a_part(fate: &[CallOutcome]) -> bool {
     fate.contains(&CallOutcome::Pass)
-}
-
-fn is_refused(frontend: &Frontend) -> bool {
-    let mut targets = frontend.cluster.iter();
-    targets.any(|target| target.port.get() == UNPROGRAMMABLE)
 }
 
 fn name(number: u16) -> String {

@@ -6,7 +6,7 @@ use super::*;
 const NEVER: CallOutcome = CallOutcome::Refuse(Recovery::Isolate);
 
 /// The port at which a frontend of `kernel` has its only endpoint.
-fn served_at(family: &FamilyReconciler<Faulty<FakeBackend>>, name: &str) -> Option<u16> {
+fn served_at<B: Backend>(family: &FamilyReconciler<B>, name: &str) -> Option<u16> {
     let observed = family.observed()?;
     let services = observed.dataplane.services();
     let (_, rules) = services
@@ -174,4 +174,129 @@ fn t383_who_waits_for_the_next_check_stays_in_the_status() {
     family.sync(&desired, Reason::Timer, &clock);
     assert!(family.is_unfinished(), "those that waited have their turn");
     assert_eq!(family.status().quarantined.len(), 1202);
+}
+
+/// Whether it takes away the frontend of the Service with number 6001.
+fn is_stuck_removal(operation: &FakeOperation) -> bool {
+    matches!(operation, FakeOperation::RemoveFrontend(FrontendKey::Address { address, .. })
+        if address.to_string() == "10.97.23.113")
+}
+
+/// T383: the kernel also refuses to take away the former address of a Service that was created again, in
+/// the step or while it is held back. No other Service waits for that.
+#[test]
+fn t383_a_former_address_that_cannot_be_taken_away_holds_back_no_other() {
+    for was_held in [false, true] {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        kernel.refuse(|operation| is_stuck_removal(operation) || is_refused(operation));
+        let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+        let mut desired = tenant_and_others(0, 0, 8080);
+        desired.set(numbered("mmm/recreated", 6001, 8080));
+        family.sync(&desired, Reason::Startup, &clock);
+        if was_held {
+            desired.set(numbered("mmm/recreated", 6001, UNPROGRAMMABLE));
+            family.sync(&desired, Reason::Changed, &clock);
+            assert_eq!(quarantined(&family), ["mmm/recreated"]);
+        }
+
+        let reasons = [Reason::Changed, Reason::Changed, Reason::Timer];
+        for (others, reason) in (9090..).zip(reasons) {
+            desired = tenant_and_others(3, UNPROGRAMMABLE, others);
+            desired.set(numbered("mmm/recreated", 6002, 8080));
+            let sync = family.sync(&desired, reason, &clock);
+            assert!(!matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
+            finish(&mut family, &desired, &clock);
+            for name in ["aaa/web", "zzz/web"] {
+                assert_eq!(served_at(&family, name), Some(others), "{name}");
+            }
+            assert_eq!(quarantined(&family).len(), 4);
+        }
+    }
+}
+
+/// T383: the kernel carries out the steps before the removal that it refuses, so that each attempt begins
+/// with an answer that leaves it open what it holds.
+#[test]
+fn t383_a_removal_that_is_refused_after_other_steps_holds_back_no_other() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    kernel.refuse(is_stuck_removal);
+    let one_by_one = |change: FakeChange| {
+        let operations = change.0.into_iter();
+        operations.map(|one| FakeChange(vec![one])).collect()
+    };
+    let backend = Faulty::in_steps(kernel.backend(IPV4), one_by_one, |_| CallOutcome::Pass);
+    let mut family = FamilyReconciler::new(backend);
+    let mut desired = tenant_and_others(4, 8080, 8080);
+    desired.set(numbered("mmm/old", 6001, 8080));
+    family.sync(&desired, Reason::Startup, &clock);
+
+    for others in [9090, 9091] {
+        let desired = tenant_and_others(4, others, others);
+        let sync = family.sync(&desired, Reason::Changed, &clock);
+        assert!(!matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
+        finish(&mut family, &desired, &clock);
+        for name in ["aaa/web", "mmm/service-0002", "zzz/web"] {
+            assert_eq!(served_at(&family, name), Some(others), "{name}");
+        }
+        assert_eq!(quarantined(&family), ["mmm/old"]);
+    }
+}
+
+/// T383: a group at which each attempt failed for another cause was tried first each time.
+#[test]
+fn t383_a_group_that_fails_for_another_cause_lets_others_be_found() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = Faulty::new(kernel.backend(IPV4), |call| match call {
+        Call::Commit { suspects, .. } if suspects.iter().any(|s| is_unprogrammable(s)) => NEVER,
+        Call::Commit { suspects, .. } if suspects.iter().any(|s| &*s.service.name == "stuck") => {
+            CallOutcome::Refuse(Recovery::Retry)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let mut family = FamilyReconciler::new(backend);
+    family.sync(&tenant_and_others(0, 0, 8080), Reason::Startup, &clock);
+    let mut desired = tenant_and_others(20, 8080, 9090);
+    desired.set(numbered("aaa/stuck", 6000, 8080));
+    desired.set(numbered("mmm/service-0007", 7, UNPROGRAMMABLE));
+
+    let mut reason = Reason::Changed;
+    for _ in 0..40 {
+        let sync = family.sync(&desired, reason, &clock);
+        assert!(!sync.succeeded(), "one is not programmed: {sync}");
+        reason = Reason::Retry;
+    }
+    // All but the refused one and the one that fails.
+    assert_eq!(kernel.rules(IPV4).frontends.len(), 2 + 19);
+}
+
+/// T383: the kernel refuses a Service only together with the removal of another one, whose place it takes.
+#[test]
+fn t383_who_is_refused_only_before_a_removal_is_tried_after_it() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let script_kernel = kernel.clone();
+    let old = FakeRules::render(&dataplane(&[numbered("mmm/old", 6000, 8080)]), IPV4);
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
+        Call::Commit { suspects, .. } if suspects.iter().any(|s| &*s.service.name == "new") => {
+            let rules = script_kernel.rules(IPV4);
+            match old
+                .frontends
+                .keys()
+                .any(|key| rules.frontends.contains_key(key))
+            {
+                true => NEVER,
+                false => CallOutcome::Pass,
+            }
+        }
+        _ => CallOutcome::Pass,
+    });
+    let mut family = FamilyReconciler::new(backend);
+    let mut before = tenant_and_others(0, 0, 8080);
+    before.set(numbered("mmm/old", 6000, 8080));
+    family.sync(&before, Reason::Startup, &clock);
+    let mut desired = tenant_and_others(0, 0, 8080);
+    desired.set(numbered("mmm/new", 6001, 8080));
+
+    let sync = family.sync(&desired, Reason::Changed, &clock);
+    assert!(sync.succeeded() && sync.quarantined.is_empty(), "{sync}");
+    assert_held(&kernel, &desired);
 }
