@@ -212,6 +212,13 @@ impl Kernel {
             trials.push(self.trial("keeps_connections_through_mode_ipvs", |kernel| {
                 kernel.expect_named("mode_kernel", "t166", 1)
             }));
+            // The program has all schedulers built in.
+            trials.push(
+                self.trial("names_a_scheduler_that_the_kernel_lacks", |kernel| {
+                    kernel.expect_named("ipvs_kernel", "looking_loads_no_module", 1)?;
+                    kernel.expect_named("mode_kernel", "t165", 1)
+                }),
+            );
         }
         Ok(trials)
     }
@@ -289,7 +296,7 @@ impl Kernel {
                 },
             ),
             self.trial("serves_beside_other_programs_in_mode_ipvs", |kernel| {
-                kernel.expect_named("others_on_the_node_kernel", "ipvs/", 7)
+                kernel.expect_named("others_on_the_node_kernel", "ipvs/", 8)
             }),
             self.trial("has_every_scheduler_of_ipvs", |kernel| {
                 // Debian's kernel lacks `twos`.
@@ -300,6 +307,7 @@ impl Kernel {
                 // Those of T279 without affinity: with it they take as long again.
                 kernel.expect_named("schedulers_kernel", "::None", 3)
             }),
+            self.bench_of_ipvs(),
             self.trial(
                 "takes_over_from_mode_ipvs_of_kube_proxy_and_back",
                 |kernel| {
@@ -336,13 +344,16 @@ impl Kernel {
         let without_ipv6 = "serves_a_node_without_ipv6";
         trials.push(self.trial(without_ipv6, Kernel::without_ipv6));
         if self.is_a_program() {
-            // Its control plane runs inside, which takes an emulated machine minutes.
-            let name = "measures_mode_ipvs_beside_that_of_kube_proxy";
-            trials.push(self.trial(name, |kernel| {
-                kernel.expect_named("bench_small", "ipvs_has_figures", 1)
-            }));
+            trials.push(self.bench_of_ipvs());
         }
         Ok(trials)
+    }
+
+    /// Its control plane runs inside, which takes an emulated machine minutes.
+    fn bench_of_ipvs(&self) -> Trial {
+        self.trial("measures_mode_ipvs_beside_that_of_kube_proxy", |kernel| {
+            kernel.expect_named("bench_small", "ipvs_has_figures", 1)
+        })
     }
 
     fn trial(

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod exhausted_affinity;
+mod firewall;
 mod host_port;
 mod local_cluster_ip;
 mod source_ranges;
@@ -53,6 +54,10 @@ fn main() -> Result<()> {
     of_ipvs.push(trial(
         "ipvs/t77_a_service_whose_maps_are_full_takes_affinity_from_no_other",
         affinity::full_maps_of_mode_ipvs,
+    ));
+    of_ipvs.push(trial(
+        "ipvs/t430_services_pass_a_firewall_with_the_rule_that_is_printed",
+        firewall::services_pass_with_the_printed_rule,
     ));
     let of_ipvs = of_ipvs.into_iter();
     trials.extend(of_ipvs.map(|trial| trial.with_ignored_flag(missing.is_some())));
