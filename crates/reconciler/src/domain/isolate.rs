@@ -13,6 +13,9 @@ use super::stage::Stage;
 use crate::Failure;
 use crate::progress::{Phase, Progress};
 
+/// What Services keep in the kernel in place of what is desired.
+type Services = BTreeMap<ServiceKey, Kept>;
+
 impl<B: Backend> Domain<B> {
     /// Programs a refused step without the Services that it involves, and holds these back until the
     /// search has found out which of them the kernel refuses. Nothing stays in the kernel of a step
@@ -30,27 +33,16 @@ impl<B: Backend> Domain<B> {
         let programmed = self.programmed.clone().unwrap_or_default();
         let before = [&refusal.before, &programmed];
         let had = |service: &ServiceKey| before.iter().find_map(|had| had.services().get(service));
-        let as_before: BTreeMap<ServiceKey, Kept> = suspects
+        let as_before: Services = suspects
             .iter()
             .map(|service| (service.clone(), had(service).cloned()))
             .collect();
-        // The addresses of a deleted Service, or of another one by the same name, may be those of a third
-        // by the time the search has come to it.
-        let mut kept: BTreeMap<ServiceKey, Kept> = BTreeMap::new();
-        for (service, had) in &as_before {
-            if !self.quarantine.contains(service)
-                && let Some(wanted) = desired.services().get(service)
-            {
-                let had = had.as_ref().map(|had| at_own_addresses(had, wanted));
-                kept.insert(service.clone(), had);
-            }
-        }
         // Without these Services, what is programmed is complete only if they are served as before.
-        let mut stage = match self.programmed {
+        let stage = match self.programmed {
             Some(_) => refusal.stage,
             None => Stage::Rebuilding,
         };
-        let without = |kept: &BTreeMap<ServiceKey, Kept>| {
+        let without = |kept: &Services| {
             let mut rest = refusal.next.clone();
             for (service, rules) in kept {
                 copy_service(&mut rest, service, rules.as_ref());
@@ -59,34 +51,38 @@ impl<B: Backend> Domain<B> {
             keep_addresses(&mut rest, &refusal.next, &entitled);
             rest
         };
-        let mut is_exact = refusal.is_exact;
-        let mut is_programmed = false;
-        if !kept.is_empty() {
-            is_programmed = self.is_accepted(&without(&kept), stage, progress)?;
+        let at_own_addresses = self.at_own_addresses(&as_before, desired);
+        // It may be the removal of a Service that the kernel refuses, or of one that is held back.
+        let mut with_removed = at_own_addresses.clone();
+        for (service, had) in &as_before {
+            let _ = with_removed
+                .entry(service.clone())
+                .or_insert_with(|| had.clone());
         }
-        if kept != as_before {
-            match is_programmed {
-                // What the kernel has carried out of the step may be why it has refused the rest.
-                true => is_exact = false,
-                // It may be a removal that it refuses.
-                false => {
-                    kept = as_before;
-                    is_programmed = self.is_accepted(&without(&kept), stage, progress)?;
-                }
+        // If another program emptied the kernel, the rules that it accepted for them earlier may be
+        // refused now.
+        let nothing = suspects.into_iter().map(|service| (service, None));
+        let mut candidates = vec![
+            (at_own_addresses, stage),
+            (with_removed, stage),
+            (as_before.clone(), stage),
+            (nothing.collect(), Stage::Rebuilding),
+        ];
+        candidates.retain(|(kept, _)| !kept.is_empty());
+        candidates.dedup_by(|next, before| next.0 == before.0);
+        let mut kept = Services::new();
+        for (candidate, stage) in candidates {
+            // An attempt may begin with an answer that leaves it open what the kernel holds: where steps
+            // before the refused one were carried out.
+            progress.allow_reread();
+            let whole = Extent::Whole(stage);
+            if let Attempt::Programmed(_) = self.attempt(&without(&candidate), whole, progress)? {
+                kept = candidate;
+                break;
             }
         }
-        if !is_programmed {
-            // If another program emptied the kernel, the rules that it accepted for them earlier may
-            // be refused now: program all other Services without them.
-            kept = suspects
-                .into_iter()
-                .map(|service| (service, None))
-                .collect();
-            stage = Stage::Rebuilding;
-            progress.allow_reread();
-            let attempt = self.attempt(&without(&kept), Extent::Whole(stage), progress)?;
-            attempt.programmed()?;
-        }
+        // If a part of the step was carried out, that may be why the kernel refused the rest.
+        let is_exact = refusal.is_exact && kept == as_before;
         let now = progress.clock.wall_time();
         let refused = (&refusal.failure.error[..], is_exact);
         match self.quarantine.hold(kept, desired, refused, now) {
@@ -96,17 +92,17 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    /// Programs all of `candidate`, unless the kernel refuses it. Each may begin with an answer that leaves it
-    /// open what the kernel holds: where steps before the refused one were carried out.
-    fn is_accepted(
-        &mut self,
-        candidate: &Dataplane,
-        stage: Stage,
-        progress: &mut Progress<'_>,
-    ) -> Result<bool, Failure> {
-        progress.allow_reread();
-        let attempt = self.attempt(candidate, Extent::Whole(stage), progress)?;
-        Ok(matches!(attempt, Attempt::Programmed(_)))
+    /// Of `as_before`, what Services keep that are still desired, and not held back already, without
+    /// addresses that are theirs no more: these may be those of others by the time the search has come
+    /// to them.
+    fn at_own_addresses(&self, as_before: &Services, desired: &Dataplane) -> Services {
+        let at_own = |(service, had): (&ServiceKey, &Kept)| {
+            let wanted = desired.services().get(service)?;
+            let is_held = self.quarantine.contains(service);
+            let had = had.as_ref().map(|had| at_own_addresses(had, wanted));
+            (!is_held).then(|| (service.clone(), had))
+        };
+        as_before.iter().filter_map(at_own).collect()
     }
 
     /// Tries the Services that are held back, in groups. Each group is added to what the kernel holds,

@@ -211,7 +211,7 @@ impl Quarantine {
         self.groups.push_back(group);
     }
 
-    /// Lets `group`, at which an attempt has failed for another cause, be tried after all others.
+    /// Lets `group`, at which an attempt has failed for another cause, be tried after others.
     pub(crate) fn postpone(&mut self, mut group: Group) {
         group.failures += 1;
         self.groups.push_back(group);
@@ -304,17 +304,13 @@ impl Quarantine {
     }
 
     /// Those of the namespaces come first of which the fewest groups were refused, so that nobody waits
-    /// for the search among many Services of another one. What was refused before and has not changed
-    /// comes last.
+    /// for the search among many Services of another one; failures for another cause count, too. What was
+    /// refused before and has not changed comes last.
     fn next_position(&self) -> Option<usize> {
         let order = |(_, group): &(usize, &Group)| {
             let is_again = group.verdict == Verdict::Refused;
-            (
-                is_again,
-                group.failures,
-                self.refusals.of(group),
-                group.verdict,
-            )
+            let tries = self.refusals.of(group) + group.failures;
+            (is_again, tries, group.verdict)
         };
         self.allowed().min_by_key(order).map(|(at, _)| at)
     }

@@ -242,6 +242,31 @@ fn t383_a_removal_that_is_refused_after_other_steps_holds_back_no_other() {
     }
 }
 
+/// T383: one removal that the kernel refuses gave a third Service's address back to the one that had it
+/// before it was created again.
+#[test]
+fn t383_a_removal_that_is_refused_gives_no_other_its_former_address_back() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    kernel.refuse(|operation| is_stuck_removal(operation) || is_refused(operation));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4));
+    let mut before = tenant_and_others(0, 0, 8080);
+    before.set(numbered("aaa/recreated", 6003, 8080));
+    before.set(numbered("mmm/deleted", 6001, 8080));
+    family.sync(&before, Reason::Startup, &clock);
+
+    let mut desired = tenant_and_others(0, 0, 8080);
+    desired.set(numbered("aaa/recreated", 6002, UNPROGRAMMABLE));
+    desired.set(numbered("zzz/third", 6003, 9090));
+    family.sync(&desired, Reason::Changed, &clock);
+    finish(&mut family, &desired, &clock);
+
+    assert_eq!(quarantined(&family), ["aaa/recreated", "mmm/deleted"]);
+    let mut served = tenant_and_others(0, 0, 8080);
+    served.set(numbered("mmm/deleted", 6001, 8080));
+    served.set(numbered("zzz/third", 6003, 9090));
+    assert_held(&kernel, &served);
+}
+
 /// T383: a group at which each attempt failed for another cause was tried first each time.
 #[test]
 fn t383_a_group_that_fails_for_another_cause_lets_others_be_found() {
