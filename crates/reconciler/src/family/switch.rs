@@ -73,7 +73,7 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// Reads the rules of all modes while it is not known which one serves. Returns those that could
     /// not be read. If several hold rules, a switch was interrupted: which one is complete is not
-    /// known.
+    /// known. Nor is it while one is given up, of which the kernel may have rules.
     fn find_active(&mut self, progress: &mut Progress<'_>) -> Unread {
         let mut unread = Unread::new();
         if self.active.is_some() {
@@ -94,6 +94,7 @@ impl<B: Backend> FamilyReconciler<B> {
         }
         if let [only] = holding[..]
             && unread.is_empty()
+            && self.unusable.is_empty()
         {
             self.active = Some(only);
         }
@@ -177,7 +178,8 @@ impl<B: Backend> FamilyReconciler<B> {
         let chosen = &self.members[chosen];
         if is_alone {
             self.programmed = chosen.domain.programmed().cloned();
-            if self.active.is_none() && chosen.domain.holding() == Holding::Rules {
+            let holds_rules = chosen.domain.holding() == Holding::Rules;
+            if self.active.is_none() && self.unusable.is_empty() && holds_rules {
                 self.active = Some(chosen.mechanism);
             }
         }

@@ -33,6 +33,10 @@ pub(super) enum Novelty {
 // === impl UnusableModes ===
 
 impl UnusableModes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     pub(super) fn contains(&self, mechanism: Mechanism) -> bool {
         self.all.contains_key(&mechanism)
     }

@@ -8,6 +8,8 @@ use dataplane::{ChunkSize, Config, FrontendKey, Mechanism};
 use super::*;
 use crate::FamilySync;
 
+mod given_up;
+
 /// Two frontends with their endpoints.
 const SIZE: ChunkSize = ChunkSize::new(4);
 const MODES: [Mechanism; 3] = [NFTABLES, IPTABLES, IPVS];
