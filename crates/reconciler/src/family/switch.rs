@@ -165,7 +165,8 @@ impl<B: Backend> FamilyReconciler<B> {
     /// unless a switch is under way: connections to Services that are not in the new mode yet must
     /// not count as stale.
     fn settle(&mut self, chosen: usize) {
-        let mut is_alone = true;
+        // Those that were given up while they served still do.
+        let mut is_alone = self.abandoned.is_empty();
         for (position, member) in self.members.iter_mut().enumerate() {
             if position == chosen || self.unusable.contains(member.mechanism) {
                 continue;

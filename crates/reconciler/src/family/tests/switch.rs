@@ -397,8 +397,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(96)))]
 
     /// Whatever the modes, whatever fails, and whenever the process is killed and starts again:
-    /// some mode serves each frontend that does not change, the last known state is what the
-    /// kernels hold, and once nothing fails any more, only the desired mode has rules.
+    /// some mode serves each frontend that does not change, something counts as programmed, the
+    /// last known state is what the kernels hold, and once nothing fails any more, only the desired
+    /// mode has rules.
     #[test]
     fn no_switch_leaves_a_frontend_without_a_mode(history in histories(8), seed: u64) {
         let (kernels, clock) = (MODES.map(|_| FakeKernel::new()), FakeClock::new());
@@ -421,6 +422,8 @@ proptest! {
         let reasons = [Reason::Changed, Reason::Retry, Reason::Continued, Reason::Timer, Reason::Drift];
         // The last state that was complete, and all states since.
         let mut since: Option<(Dataplane, Vec<Dataplane>)> = None;
+        // Whether the agent that runs now has completed any.
+        let mut is_known = false;
         for at in &history {
             let desired = with_mode(at, MODES[seeded.below(3)]);
             if let Some((_, states)) = &mut since {
@@ -428,7 +431,7 @@ proptest! {
             }
             for _ in 0..=seeded.below(6) {
                 if seeded.below(6) == 0 {
-                    family = start(seed.wrapping_add(7));
+                    (family, is_known) = (start(seed.wrapping_add(7)), false);
                 }
                 if seeded.below(3) == 0 {
                     kernels[seeded.below(3)].cut_after(seeded.below(20));
@@ -449,8 +452,10 @@ proptest! {
                     }
                 }
                 if sync.succeeded() {
-                    since = Some((desired.clone(), Vec::new()));
+                    (since, is_known) = (Some((desired.clone(), Vec::new())), true);
                 }
+                let programmed = family.status().programmed;
+                prop_assert!(programmed.is_some() || !is_known, "nothing programmed after {}", sync);
             }
         }
         let last = with_mode(history.last().expect("a history has states"), IPTABLES);

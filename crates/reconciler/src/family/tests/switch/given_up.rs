@@ -63,3 +63,33 @@ fn t395_rules_that_cannot_be_changed_stay_until_others_are_complete() {
         _ => CallOutcome::Pass,
     });
 }
+
+/// T396: the Services of a mode that was given up while it served counted as not programmed until its
+/// replacement was complete.
+#[test]
+fn t396_what_serves_counts_as_programmed_until_its_replacement_is_complete() {
+    static FAILS: AtomicBool = AtomicBool::new(false);
+    let mut world = World::new(|mode, call| match call {
+        Call::Commit { .. } if mode == IPVS && FAILS.load(Ordering::Relaxed) => {
+            CallOutcome::Refuse(Recovery::Halt)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let before = in_mode(IPVS, &[8080; 9]);
+    world.finish(&before);
+    FAILS.store(true, Ordering::Relaxed);
+
+    let after = in_mode(IPVS, &[8081; 10]);
+    let services = |world: &World| {
+        let programmed = world.family.status().programmed;
+        programmed.map(|programmed| programmed.services().len())
+    };
+    world.sync(&after, Reason::Changed);
+    assert_eq!(world.holding(), [NFTABLES, IPVS]);
+    while world.family.is_unfinished() {
+        assert_eq!(services(&world), Some(9), "mode ipvs serves them");
+        world.sync(&after, Reason::Continued);
+    }
+    assert_eq!(services(&world), Some(10));
+    assert_eq!(world.holding(), [NFTABLES]);
+}
