@@ -63,6 +63,7 @@ pub(crate) use crate::fleet::{
     known::Change,
     plan::{Action, Plan},
     rollup::NodeCounts,
+    watch_health::WatchSignal,
 };
 use crate::{
     clock_offset::ClockOffset,
@@ -74,7 +75,7 @@ use crate::{
         node_progress::after,
         observations::Observations,
         preflight::Preflight,
-        rollout_progress::{Flow, RolloutProgress, Target},
+        rollout_progress::{Flow, Moment, RolloutProgress, Target, View},
         rollup::Rollup,
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
@@ -130,12 +131,14 @@ pub(crate) enum Event {
     Placement(Change<Placement>),
     /// What is known of the DaemonSet of kube-proxy.
     Starter(KubeProxyStarter),
-    /// A watch, or a list, has failed and is tried again.
-    WatchFailed {
+    /// A watch, or a list, has failed and is tried again, or works again.
+    Watch {
         /// What it is of.
         kind: &'static str,
-        /// When it failed.
-        at: Timestamp,
+        /// What happened.
+        signal: WatchSignal,
+        /// When.
+        at: Instant,
     },
     /// The resource versions of the agents' Leases.
     Leases {
@@ -229,9 +232,12 @@ impl Fleet {
                     .extend(gone.map(|record| (record.name.clone(), record)));
                 impact
             }
-            Event::WatchFailed { kind, at } => {
-                self.watches.failed(kind, at);
-                PlanImpact::Nothing
+            Event::Watch { kind, signal, at } => {
+                if self.watches.note(kind, signal, at) {
+                    PlanImpact::Something
+                } else {
+                    PlanImpact::Nothing
+                }
             }
             // The NodeProxies must be listed first: they say which agents renew a Lease.
             Event::Leases { versions, at } => match self.proxies.listed() {
@@ -272,7 +278,7 @@ impl Fleet {
     /// Returns for how long each watch that failed has been failing at `now`.
     pub(crate) fn failing_watches(
         &self,
-        now: Timestamp,
+        now: Instant,
     ) -> impl Iterator<Item = (&'static str, Duration)> {
         self.watches.failing(now)
     }
@@ -291,13 +297,13 @@ impl Fleet {
         self.has_changes
     }
 
-    /// Returns the writes to make at `now`.
-    pub(crate) fn plan(&mut self, now: Timestamp) -> Plan {
+    /// Returns the writes to make at `now`, which is `instant` on the monotonic clock.
+    pub(crate) fn plan(&mut self, now: Timestamp, instant: Instant) -> Plan {
         self.has_changes = false;
         let Self {
             has_changes: _,
             offset: _,
-            watches: _,
+            watches,
             profiles,
             nodes,
             proxies,
@@ -318,6 +324,13 @@ impl Fleet {
             starter.as_ref(),
         ) else {
             return Plan::default();
+        };
+        observations.pass_unseen(watches.take_unseen(instant));
+        let at = |until: Instant| after(now, until.saturating_duration_since(instant));
+        let stopped_until = watches.stopped_until(instant).map(at);
+        let view = match watches.blind_until(instant) {
+            Some(_) => View::Blind,
+            None => View::Clear,
         };
         courses.retain(|name, _| profiles.contains_key(name));
         unwritten.retain(profiles);
@@ -367,6 +380,7 @@ impl Fleet {
 
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
+        plan.wake_at(watches.blind_until(instant).map(at));
         let mut silences = Vec::new();
         let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {
@@ -378,8 +392,12 @@ impl Fleet {
             };
             let (rollout_progress, progress) = outcome.advance(
                 courses.remove(name),
+                Moment {
+                    now,
+                    stopped_until,
+                    view,
+                },
                 observations,
-                now,
                 &mut desired,
                 &mut plan,
             );
@@ -563,26 +581,26 @@ impl Outcome<'_> {
     fn advance(
         &self,
         rollout_progress: Option<RolloutProgress>,
+        moment: Moment,
         observations: &mut Observations,
-        now: Timestamp,
         desired: &mut BTreeMap<String, DesiredNodeProxy>,
         plan: &mut Plan,
     ) -> (Option<RolloutProgress>, Progress) {
         if !self.record.errors().is_empty() {
             let held = self.members.iter();
             let rollout = &self.target.rollout;
-            desired.extend(
-                held.filter_map(|member| {
-                    Some((member.name().to_owned(), member.keep(rollout, now)?))
-                }),
-            );
+            desired.extend(held.filter_map(|member| {
+                Some((member.name().to_owned(), member.keep(rollout, moment.now)?))
+            }));
             return (rollout_progress, Progress::default());
         }
         let mut rollout_progress = rollout_progress
             .unwrap_or_else(|| RolloutProgress::resume(&self.target, &self.record.status()));
-        let advance = rollout_progress.advance(&self.target, &self.members, observations, now);
+        let advance = rollout_progress.advance(&self.target, &self.members, observations, moment);
         desired.extend(advance.desired);
-        plan.wake_at(advance.wake);
+        // Deadlines move on until then.
+        let wake = advance.wake;
+        plan.wake_at(wake.map(|wake| moment.stopped_until.map_or(wake, |until| wake.max(until))));
         (Some(rollout_progress), advance.progress)
     }
 

@@ -77,14 +77,13 @@ impl FleetLoop {
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
             gather(&mut events, time, |event| self.apply(&mut fleet, event)).await;
             self.metrics.received(fleet.oldest_heartbeat());
-            let now = Timestamp::now();
-            self.metrics.watches(fleet.failing_watches(now));
-            let is_due = wake.is_some_and(|wake| wake <= now);
+            self.metrics.watches(fleet.failing_watches(Instant::now()));
+            let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
                 continue;
             }
             let began = Instant::now();
-            let plan = fleet.plan(Timestamp::now());
+            let plan = fleet.plan(Timestamp::now(), began);
             planning = began.elapsed();
             wake = plan.wake;
             let counts = plan.counts.clone();

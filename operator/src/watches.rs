@@ -13,7 +13,6 @@ use crds::{
     starter,
 };
 use futures::{Stream, StreamExt, future::ready, stream};
-use jiff::Timestamp;
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, coordination::v1::Lease},
     apimachinery::pkg::apis::meta::v1::ListMeta,
@@ -34,7 +33,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use crate::{
-    fleet::{Change, Event},
+    fleet::{Change, Event, WatchSignal},
     placement::{self, Placement},
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SharedSpecs, SlimNode},
     starter::{self as kube_proxy, KubeProxyStarter},
@@ -138,7 +137,7 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
                 refusals += 1;
                 (!is_known && refusals >= REFUSALS).then(|| Change::Listed(Vec::new()))
             }
-            Err(_) => return ready(Some(failure("DaemonSet"))),
+            Err(error) => return ready(Some(failure("DaemonSet", &error))),
         };
         is_known |= matches!(&change, Some(change) if !matches!(change, Change::Relisting));
         ready(change.map(Event::Placement))
@@ -164,7 +163,7 @@ fn starters(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
                 refusals += 1;
                 (refusals >= REFUSALS).then_some(KubeProxyStarter::Forbidden)
             }
-            Err(_) => return ready(Some(failure("DaemonSet"))),
+            Err(error) => return ready(Some(failure("DaemonSet", &error))),
         };
         if known
             .as_ref()
@@ -199,7 +198,10 @@ fn list(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
             Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
         };
         warn!(error, "unable to list the Leases of agents");
-        Some((failure("Lease"), (client, namespace, turns)))
+        Some((
+            signal("Lease", WatchSignal::Failed),
+            (client, namespace, turns),
+        ))
     })
 }
 
@@ -230,10 +232,19 @@ async fn observe_leases(
     }
 }
 
-/// Says that the watch of `kind` has just failed.
-fn failure(kind: &'static str) -> Event {
-    let at = Timestamp::now();
-    Event::WatchFailed { kind, at }
+/// Says what has just happened to the watch of `kind`.
+fn signal(kind: &'static str, signal: WatchSignal) -> Event {
+    let at = Instant::now();
+    Event::Watch { kind, signal, at }
+}
+
+fn failure(kind: &'static str, error: &watcher::Error) -> Event {
+    let what = match error {
+        // The watch had started, so that everything until then was heard.
+        watcher::Error::WatchFailed(_) | watcher::Error::WatchError(_) => WatchSignal::Interrupted,
+        _ => WatchSignal::Failed,
+    };
+    signal(kind, what)
 }
 
 fn changes<K, R>(
@@ -246,8 +257,22 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     R: Send + 'static,
 {
-    attempts(kind, api, watcher::Config::default(), parse)
-        .map(move |attempt| attempt.map_or_else(|_| failure(kind), event))
+    let mut is_failing = false;
+    attempts(kind, api, watcher::Config::default(), parse).flat_map(move |attempt| {
+        let (change, signal) = match attempt {
+            Ok(Change::Relisting) => (Some(Change::Relisting), None),
+            Ok(change) => {
+                let works = || signal(kind, WatchSignal::Works);
+                (Some(change), std::mem::take(&mut is_failing).then(works))
+            }
+            Err(error) => {
+                is_failing = true;
+                (None, Some(failure(kind, &error)))
+            }
+        };
+        // First what arrived: nothing is judged by what was known before.
+        stream::iter(change.map(event).into_iter().chain(signal))
+    })
 }
 
 /// Yields the changes of a watch, and the errors after which it restarts, once they are logged.

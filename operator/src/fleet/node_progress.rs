@@ -171,7 +171,7 @@ impl Member<'_> {
                 NodeProgress::Behind(self.health())
             };
         }
-        let deadline = deadline(proxy, observation.given, rollout);
+        let deadline = deadline(proxy, observation, rollout);
         let Some(baseline) = baseline else {
             return self.joined(is_well, deadline, now);
         };
@@ -192,7 +192,7 @@ impl Member<'_> {
                 return NodeProgress::Joined;
             }
             return self
-                .proving_until(observation.since, rollout, observations, now)
+                .proving_until(observation, rollout, observations, now)
                 .map_or(NodeProgress::Done, NodeProgress::Proving);
         }
         if !baseline.is_well() {
@@ -396,14 +396,11 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
     })
 }
 
-/// Returns the deadline of a node to be ready with the spec that it was `given`. If the operator
+/// Returns the deadline of a node to be ready with the spec that it was given. If the operator
 /// started since, the time of the change counts, too, which the API server wrote down, so that
 /// operators that follow one another do not put the deadline off.
-fn deadline(proxy: &NodeProxyRecord, given: Since, rollout: &Rollout) -> Timestamp {
-    let start = match (given, proxy.stamped_at) {
-        (Since::Found(found), Some(stamped)) => found.min(stamped.own()),
-        _ => given.time(),
-    };
+fn deadline(proxy: &NodeProxyRecord, seen: Observation, rollout: &Rollout) -> Timestamp {
+    let start = seen.start(seen.given, proxy.stamped_at);
     after(start, rollout.progress_deadline.duration())
 }
 

@@ -5,11 +5,15 @@
 //! seen then; where that would put a rollout off, it goes by times that the API server wrote down,
 //! too, and reads them by its own clock (`ClockOffset`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{fleet::heartbeats::Heartbeats, records::NodeProxyRecord};
+use crate::{
+    clock_offset::ServerTime,
+    fleet::{heartbeats::Heartbeats, node_progress::after},
+    records::NodeProxyRecord,
+};
 
 /// The last observation of each node.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +56,8 @@ pub(crate) struct Observation {
     pub(crate) since: Since,
     /// Whether the node has ever been [`Shape::Well`] with this spec.
     pub(crate) was_well: bool,
+    /// For how long since then nodes could not be watched.
+    unseen: Duration,
 }
 
 /// A Lease that a node has to renew.
@@ -101,6 +107,7 @@ impl Observations {
             given: known.map_or(since, |known| known.given),
             since,
             was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
+            unseen: known.map_or(Duration::ZERO, |known| known.unseen),
         };
         let stamp = (proxy.uid.clone(), proxy.generation);
         self.leases.remove(&proxy.name);
@@ -186,6 +193,21 @@ impl Observations {
         }
     }
 
+    /// Leaves out of all durations a time for which nodes could not be watched.
+    pub(crate) fn pass_unseen(&mut self, span: Duration) {
+        if span.is_zero() {
+            return;
+        }
+        for (_, known) in self.nodes.values_mut() {
+            known.given = known.given.later(span);
+            known.since = known.since.later(span);
+            known.unseen += span;
+        }
+        for since in self.lost.values_mut() {
+            *since = after(*since, span);
+        }
+    }
+
     /// Ends one evaluation of the whole fleet: removes nodes that no longer have a `NodeProxy`.
     pub(crate) fn close(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
         self.nodes.retain(|name, _| proxies.contains_key(name));
@@ -195,9 +217,30 @@ impl Observations {
     }
 }
 
+// === impl Observation ===
+
+impl Observation {
+    /// Returns the start of a state that the node has been in `since`. A state that the operator found
+    /// when it started has lasted since the API server has `written` it down, less the time for which
+    /// nodes could not be watched.
+    pub(crate) fn start(&self, since: Since, written: Option<ServerTime>) -> Timestamp {
+        match (since, written) {
+            (Since::Found(found), Some(written)) => found.min(after(written.own(), self.unseen)),
+            _ => since.time(),
+        }
+    }
+}
+
 // === impl Since ===
 
 impl Since {
+    fn later(self, span: Duration) -> Self {
+        match self {
+            Self::Changed(time) => Self::Changed(after(time, span)),
+            Self::Found(time) => Self::Found(after(time, span)),
+        }
+    }
+
     /// The time.
     pub(crate) const fn time(self) -> Timestamp {
         match self {

@@ -132,6 +132,30 @@ pub(crate) enum Phase {
     },
 }
 
+/// When nodes are evaluated, and what is known then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// The time.
+    pub(crate) now: Timestamp,
+    /// Until when at least no time counts against a node, because reports may be missing.
+    pub(crate) stopped_until: Option<Timestamp>,
+    /// Whether the operator hears of nodes.
+    pub(crate) view: View,
+}
+
+/// Whether the operator hears of nodes and of their agents' reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// What it knows is up to date.
+    Clear,
+    /// Their watches fail, so that no node is judged or changed by what it knows. Nodes that are known to have no configuration get one.
+    Blind,
+}
+
+/// What a rollout waits for while nodes cannot be watched.
+const BLIND: &str =
+    "Nodes and NodeProxies to be listed and watched again; no node changes or fails meanwhile";
+
 /// The result of one evaluation of the nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Advance {
@@ -255,7 +279,7 @@ impl RolloutProgress {
         target: &Target,
         members: &[Member<'_>],
         observations: &mut Observations,
-        now: Timestamp,
+        Moment { now, view, .. }: Moment,
     ) -> Advance {
         // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
         // failure stands.
@@ -296,7 +320,7 @@ impl RolloutProgress {
             };
         }
         self.moves.follow(&self.phase, members, &node_progress);
-        if target.flow == Flow::Open {
+        if target.flow == Flow::Open && view == View::Clear {
             self.judge(target, members, &node_progress, &waves);
         }
         let take = |member: &Member<'_>| member.take(&member.effective, &target.rollout, now);
@@ -312,9 +336,9 @@ impl RolloutProgress {
                     outcome: *outcome,
                     target,
                     // As on the way there, lost nodes would carry out together what they were given.
-                    room: match self.outage {
-                        Some(_) => Room::default(),
-                        None => returns.room,
+                    room: match (self.outage, view) {
+                        (None, View::Clear) => returns.room,
+                        _ => Room::default(),
                     },
                 };
                 self.retreat(retreat, members, &node_progress, now)
@@ -325,7 +349,10 @@ impl RolloutProgress {
                 let give = |member: &Member<'_>| member.keep(&target.rollout, now).or_else(first);
                 members.iter().map(give).collect()
             }
-            (_, Flow::Open) => self.spread(target, members, &node_progress, &waves, now),
+            (_, Flow::Open) => {
+                let next = self.next(target, members, &node_progress, &waves, view);
+                self.spread(target, members, &node_progress, &next, now)
+            }
         };
         let desired = members.iter().zip(give).map(|(member, kept)| {
             let desired = kept.unwrap_or_else(|| take(member));
@@ -340,7 +367,10 @@ impl RolloutProgress {
         progress.failed = failing(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
             .collect();
-        progress.outage = self.outage.map(Losses::describe);
+        progress.suspended = match view {
+            View::Blind => Some(BLIND.to_owned()),
+            View::Clear => self.outage.map(Losses::describe),
+        };
         Advance {
             progress,
             desired: desired.collect(),
@@ -404,29 +434,39 @@ impl RolloutProgress {
         }
     }
 
-    /// Returns the desired configuration of each node that must not change yet; `None` for a node
-    /// that receives the configuration now.
-    fn spread(
+    /// Returns the nodes that receive the configuration next.
+    fn next<'a>(
         &self,
         target: &Target,
-        members: &[Member<'_>],
+        members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
-        now: Timestamp,
-    ) -> Vec<Option<DesiredNodeProxy>> {
+        view: View,
+    ) -> BTreeSet<&'a str> {
+        if self.outage.is_some() || view == View::Blind {
+            return BTreeSet::new();
+        }
         let rollout = &target.rollout;
         let moving = moves::has_ended(&self.phase).then(|| {
             self.moves
                 .waves(&self.phase, rollout, members, node_progress)
         });
         let begun = moving.as_ref().unwrap_or(waves).begun();
-        let next = match self.outage {
-            Some(_) => BTreeSet::new(),
-            None => {
-                let order = waves.all();
-                budget::next(&self.phase, rollout, members, node_progress, begun, order)
-            }
-        };
+        let order = waves.all();
+        budget::next(&self.phase, rollout, members, node_progress, begun, order)
+    }
+
+    /// Returns the desired configuration of each node that must not change yet; `None` for a node
+    /// that receives the configuration now, as those that are `next` do.
+    fn spread(
+        &self,
+        target: &Target,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+        next: &BTreeSet<&str>,
+        now: Timestamp,
+    ) -> Vec<Option<DesiredNodeProxy>> {
+        let rollout = &target.rollout;
         let first = self.first(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Bare | NodeProgress::Unheard(_) => member

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::fleet::{
     member::Member,
     node_progress::after,
-    observations::{Observations, Since},
+    observations::{Observation, Observations},
 };
 
 /// The operator has to see a renewal of the node's Lease in the last part of `minReady`, of this
@@ -28,23 +28,20 @@ const PROOF: Duration = Duration::from_secs(35);
 // === impl Member ===
 
 impl Member<'_> {
-    /// Returns until when the node, which has been ready since `ready`, has to stay so for the next
+    /// Returns until when the node, which has been `seen` to be ready, has to stay so for the next
     /// decision; `None` if it counts as available.
     ///
     /// What a newly started operator found has been so since the agent's last report, which the API
     /// server wrote down.
     pub(super) fn proving_until(
         &self,
-        ready: Since,
+        seen: Observation,
         rollout: &Rollout,
         observations: &mut Observations,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let proxy = self.proxy?;
-        let start = match (ready, proxy.reported_at) {
-            (Since::Found(found), Some(reported)) => found.min(reported.own()),
-            _ => ready.time(),
-        };
+        let start = seen.start(seen.since, proxy.reported_at);
         let min_ready = rollout.min_ready.duration();
         let min_ready = if self.awaits_connection() {
             min_ready.max(PROOF)

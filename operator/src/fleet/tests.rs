@@ -4,6 +4,7 @@
 mod accidents;
 mod clocks;
 mod cost;
+mod failing_watches;
 mod handover;
 mod newcomers;
 mod news;
@@ -41,6 +42,9 @@ fn iptables(rollout: Value) -> Value {
     json!({"mode": "iptables", "rollout": rollout})
 }
 
+/// The time at which tests begin.
+const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
 /// A cluster with its operator.
 struct Cluster {
     fleet: Fleet,
@@ -52,6 +56,10 @@ struct Cluster {
     /// The DaemonSet of kube-proxy.
     starter: KubeProxyStarter,
     now: Timestamp,
+    /// When the test began, at [`START`].
+    began: Instant,
+    /// Whether the watch of NodeProxies fails: the operator knows only what it writes itself.
+    is_deaf: bool,
     /// How far the clock of the API server is ahead of the operator's.
     api_server_ahead: SignedDuration,
     version: u64,
@@ -82,7 +90,9 @@ impl Cluster {
             proxies: BTreeMap::new(),
             placements: Vec::new(),
             starter: KubeProxyStarter::Absent,
-            now: Timestamp::from_second(1_800_000_000).expect("a time"),
+            now: START,
+            began: Instant::now(),
+            is_deaf: false,
             api_server_ahead: SignedDuration::ZERO,
             version: 1,
             mute: BTreeSet::new(),
@@ -248,10 +258,22 @@ impl Cluster {
             .apply(Event::Profile(Change::Deleted(name.into())));
     }
 
+    /// Returns the present time on the monotonic clock.
+    fn instant(&self) -> Instant {
+        let passed = self.now.duration_since(START);
+        self.began + Duration::try_from(passed).expect("a time since the start")
+    }
+
+    /// Something happens to the watch of `kind`.
+    fn signal(&mut self, kind: &'static str, signal: WatchSignal) {
+        let at = self.instant();
+        self.fleet.apply(Event::Watch { kind, signal, at });
+    }
+
     /// Returns what the operator would write now.
     fn plan(&mut self) -> Plan {
         let is_made = self.fleet.has_changes() || self.wake.is_some_and(|wake| wake <= self.now);
-        let plan = self.fleet.plan(self.now);
+        let plan = self.fleet.plan(self.now, self.instant());
         self.wake = plan.wake;
         assert!(
             is_made || plan.actions.is_empty(),
@@ -466,7 +488,11 @@ impl Cluster {
                 .push(json!({"manager": "signpost-agent", "subresource": "status", "time": time}));
         }
         proxy["metadata"]["resourceVersion"] = self.next_version().into();
-        self.put_proxy(node, proxy);
+        if self.is_deaf {
+            self.proxies.insert(node.into(), proxy);
+        } else {
+            self.put_proxy(node, proxy);
+        }
     }
 
     fn forget_writes(&mut self) {

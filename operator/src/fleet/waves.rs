@@ -95,8 +95,8 @@ pub(crate) struct Progress {
     pub(crate) failed_returns: Vec<String>,
     /// The nodes that have failed with the configuration, each with the reason.
     pub(crate) failed: Vec<String>,
-    /// What an outage makes the rollout wait for.
-    pub(crate) outage: Option<String>,
+    /// What suspends the rollout, if an outage or a failing watch does.
+    pub(crate) suspended: Option<String>,
 }
 
 // === impl Waves ===
@@ -241,7 +241,7 @@ impl Waves {
                 .collect(),
             failed_returns: Vec::new(),
             failed: Vec::new(),
-            outage: None,
+            suspended: None,
         }
     }
 }
@@ -344,9 +344,9 @@ impl RolloutProgress {
         };
         let waiting_for = match phase {
             RolloutPhase::RollingOut | RolloutPhase::RollingBack
-                if let Some(outage) = &progress.outage =>
+                if let Some(suspended) = &progress.suspended =>
             {
-                outage.clone()
+                suspended.clone()
             }
             RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => {
                 let given = format!(

@@ -125,7 +125,10 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     for half_second in 0..400 {
         let passed = Duration::from_millis(500 * half_second);
         let now = Timestamp::UNIX_EPOCH + passed;
-        for action in pace.take_due(fleet.plan(now).actions, start + passed).0 {
+        for action in pace
+            .take_due(fleet.plan(now, start + passed).actions, start + passed)
+            .0
+        {
             tries.push(passed.as_secs());
             pace.failed(&action, "forbidden", start + passed, LONGEST);
         }

@@ -237,7 +237,7 @@ fn a_pause_leaves_no_node_with_what_failed_and_is_no_new_attempt() {
     cluster.run();
     cluster.now += jiff::SignedDuration::from_secs(121);
     // The profile is paused after the rollback was decided and before it is carried out.
-    let plan = cluster.fleet.plan(cluster.now);
+    let plan = cluster.fleet.plan(cluster.now, cluster.instant());
     assert!(!plan.actions.is_empty());
     for paused in [true, false] {
         let mut spec = iptables();
@@ -260,10 +260,10 @@ fn a_pause_leaves_no_node_with_what_failed_and_is_no_new_attempt() {
 fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.put_profile("default", iptables());
-    for report in cluster.fleet.plan(cluster.now).actions {
+    for report in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
         cluster.write(report);
     }
-    let late = cluster.fleet.plan(cluster.now);
+    let late = cluster.fleet.plan(cluster.now, cluster.instant());
     let has_stamp = |action: &Action| matches!(action, Action::Stamp { .. });
     assert!(late.actions.iter().any(has_stamp));
     // The machine of the operator is paused; another operator rolls out the profile's next version
@@ -283,7 +283,7 @@ fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
 fn t213_what_an_operator_decided_before_another_created_it_is_not_written_any_more() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.add_node("n4", json!({}));
-    let late = cluster.fleet.plan(cluster.now);
+    let late = cluster.fleet.plan(cluster.now, cluster.instant());
     cluster.restart_operator();
     cluster.put_profile("default", iptables());
     cluster.run();

@@ -24,7 +24,7 @@ fn plan_after_a_report(cluster: &mut Cluster) -> Duration {
         cluster.say_because(&node, &format!("Reason{number}"), json!({"Ready": "True"}));
         assert!(cluster.fleet.has_changes());
         let start = processor_time();
-        let plan = cluster.fleet.plan(cluster.now);
+        let plan = cluster.fleet.plan(cluster.now, cluster.instant());
         took += processor_time() - start;
         drop(plan);
     }

@@ -166,7 +166,7 @@ proptest! {
         let rollout = json!({"maxUnavailable": most, "canary": canary, "progressDeadline": "60s", "onFailure": "Halt"});
         cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}));
         for _ in 0..60 {
-            for action in cluster.fleet.plan(cluster.now).actions {
+            for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
                 cluster.write(action);
             }
             let changing = cluster.proxies.values().filter(|proxy| {

@@ -46,7 +46,7 @@ fn t194_nodes_that_failed_do_not_wait_for_a_status_that_cannot_be_written() {
 /// Writes what the operator plans in its next attempt to write a status that was refused, except for
 /// that.
 fn write_again_without_reports(cluster: &mut Cluster) {
-    for action in cluster.fleet.plan(cluster.now).actions {
+    for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
         if !matches!(action, Action::Report { .. }) {
             cluster.write(action);
         }

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::fleet::{Action, Event};
+use crate::fleet::{Action, Event, WatchSignal};
 
 /// A settled cluster whose agents renew Leases, which the operator lists every 15 s.
 pub(super) struct Watched {
@@ -119,7 +119,10 @@ fn the_word_of_an_agent_that_is_back_stands() {
     watched.pass(75, &["n1"]);
     watched.clock += Duration::from_secs(15);
     watched.list();
-    let plan = watched.cluster.fleet.plan(watched.cluster.now);
+    let plan = watched
+        .cluster
+        .fleet
+        .plan(watched.cluster.now, watched.cluster.instant());
     let is_silence = |action: &Action| matches!(action, Action::Silence { .. });
     assert!(plan.actions.iter().any(is_silence), "{plan:?}");
     // The agent has written another status meanwhile.
@@ -262,11 +265,10 @@ fn t186_a_node_with_a_new_taint_is_silent_and_not_left_out() {
 fn t402_a_watch_that_fails_is_counted_until_it_has_long_not_failed() {
     let mut cluster = Cluster::with_nodes(1);
     for _ in 0..20 {
-        let (kind, at) = ("NodeProxy", cluster.now);
-        cluster.fleet.apply(Event::WatchFailed { kind, at });
+        cluster.signal("NodeProxy", WatchSignal::Failed);
         cluster.advance(140);
     }
-    let failing = |cluster: &Cluster| cluster.fleet.failing_watches(cluster.now).next();
+    let failing = |cluster: &Cluster| cluster.fleet.failing_watches(cluster.instant()).next();
     let since_first = Duration::from_secs(19 * 140);
     assert_eq!(failing(&cluster), Some(("NodeProxy", since_first)));
     cluster.advance(60);

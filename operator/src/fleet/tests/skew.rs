@@ -212,12 +212,12 @@ fn t295_fields_are_tried_every_ten_minutes_and_soon_again_if_the_write_fails() {
         assert_eq!(cluster.reported, [""; 0]);
         cluster.now += SignedDuration::from_secs(10);
         for _ in 0..3 {
-            let failed = cluster.fleet.plan(cluster.now);
+            let failed = cluster.fleet.plan(cluster.now, cluster.instant());
             assert_eq!(failed.actions.len(), 1, "it is still to be written");
             let in_turn = failed.wake.is_none_or(|wake| wake > cluster.now);
             assert!(in_turn, "the pace of writes decides when");
         }
-        for action in cluster.fleet.plan(cluster.now).actions {
+        for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
             cluster.write(action);
         }
         assert_eq!(cluster.reported, ["default"]);

@@ -33,27 +33,34 @@ fn nothing_is_written_before_every_watch_has_listed() {
         cluster.proxies.values().map(super::proxy_record).collect(),
     )));
     assert_eq!(
-        fleet.plan(cluster.now).actions,
+        fleet.plan(cluster.now, cluster.instant()).actions,
         [],
         "no profile is known, which does not mean that there is none"
     );
     fleet.apply(Event::Profile(Change::Listed(Vec::new())));
     assert_eq!(
-        fleet.plan(cluster.now).actions,
+        fleet.plan(cluster.now, cluster.instant()).actions,
         [],
         "no DaemonSet is known either"
     );
     fleet.apply(Event::Placement(Change::Listed(Vec::new())));
     assert!(!fleet.is_complete(), "nor is that of kube-proxy");
     fleet.apply(Event::Starter(KubeProxyStarter::Absent));
-    assert_eq!(fleet.plan(cluster.now).actions.len(), 3, "now it does");
+    assert_eq!(
+        fleet.plan(cluster.now, cluster.instant()).actions.len(),
+        3,
+        "now it does"
+    );
 }
 
 #[test]
 fn an_operator_that_starts_again_writes_nothing() {
     let mut cluster = Cluster::with_nodes(5);
     cluster.restart_operator();
-    assert_eq!(cluster.fleet.plan(cluster.now).actions, []);
+    assert_eq!(
+        cluster.fleet.plan(cluster.now, cluster.instant()).actions,
+        []
+    );
 }
 
 #[test]
@@ -183,7 +190,10 @@ fn an_answer_of_the_api_server_is_not_undone_by_an_older_event() {
     cluster.fleet.apply(Event::Proxy(Change::Applied(Box::new(
         super::proxy_record(&before),
     ))));
-    assert_eq!(cluster.fleet.plan(cluster.now).actions, []);
+    assert_eq!(
+        cluster.fleet.plan(cluster.now, cluster.instant()).actions,
+        []
+    );
 }
 
 #[test]

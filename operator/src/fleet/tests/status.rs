@@ -117,9 +117,9 @@ fn no_more_than_ten_nodes_are_named_and_the_degraded_ones_first() {
 fn a_status_that_was_not_written_is_still_to_be_written() {
     let mut cluster = Cluster::with_nodes(2);
     cluster.say("n1", json!({"Ready": "False"}));
-    let first = cluster.fleet.plan(cluster.now);
+    let first = cluster.fleet.plan(cluster.now, cluster.instant());
     assert_eq!(first.actions.len(), 1);
-    assert_eq!(cluster.fleet.plan(cluster.now), first);
+    assert_eq!(cluster.fleet.plan(cluster.now, cluster.instant()), first);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn an_agent_that_has_gone_silent_is_noticed_although_nothing_is_heard() {
     );
     let wake = cluster
         .fleet
-        .plan(cluster.now)
+        .plan(cluster.now, cluster.instant())
         .wake
         .expect("something to wait for");
     cluster.now = wake;

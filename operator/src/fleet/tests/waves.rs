@@ -55,7 +55,7 @@ fn step(cluster: &mut Cluster) {
     cluster.report();
     // A wave begins once the status has it.
     for _ in 0..2 {
-        for action in cluster.fleet.plan(cluster.now).actions {
+        for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
             cluster.write(action);
         }
     }
