@@ -4,13 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec};
 
-use crate::{
-    fleet::{
-        member::Member,
-        node_progress::NodeProgress,
-        rollout_progress::{Phase, RolloutProgress, Target},
-    },
-    records::NodeProxyRecord,
+use crate::fleet::{
+    member::Member,
+    node_progress::NodeProgress,
+    rollout_progress::{Phase, RolloutProgress, Target},
 };
 
 // === impl RolloutProgress ===
@@ -54,20 +51,22 @@ impl RolloutProgress {
             return (proven.config_hash != *self.hash()).then_some(proven);
         }
         let mut votes: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
-        for member in members {
-            let current = member.proxy.and_then(NodeProxyRecord::whole_spec);
-            let previous = member.proxy.and_then(|proxy| proxy.previous.as_ref());
-            for spec in current
-                .into_iter()
-                .chain(previous)
-                .filter(|spec| spec.config_hash != *self.hash())
-            {
-                votes.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
-            }
+        for spec in self.other_specs(members) {
+            votes.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
         }
         votes
             .into_values()
             .max_by_key(|(count, _)| *count)
             .map(|(_, spec)| spec)
+    }
+
+    /// Returns the specs that nodes have or can return to, less those of this rollout.
+    pub(super) fn other_specs<'a>(
+        &self,
+        members: &'a [Member<'_>],
+    ) -> impl Iterator<Item = &'a Arc<NodeProxySpec>> {
+        let proxies = members.iter().filter_map(|member| member.proxy);
+        let specs = proxies.flat_map(|proxy| proxy.whole_spec().into_iter().chain(&proxy.previous));
+        specs.filter(|spec| spec.config_hash != *self.hash())
     }
 }

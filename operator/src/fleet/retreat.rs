@@ -1,9 +1,9 @@
 //! What nodes get after a rollout has failed: those that it changed return to what they had, or stay,
 //! and the others keep their configuration.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use crds::{node_proxy::NodeProxySpec, profile::rollout::OnFailure};
+use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec, profile::rollout::OnFailure};
 use jiff::Timestamp;
 
 use crate::fleet::{
@@ -26,6 +26,15 @@ pub(super) struct Retreat<'a> {
     pub(super) room: Room,
 }
 
+/// What nodes can return to that do not say it themselves.
+#[derive(Debug)]
+struct KnownSpecs<'a> {
+    /// For every node of the profile; absent if none is known.
+    fallback: Option<Arc<NodeProxySpec>>,
+    /// What other nodes have or can return to, by hash.
+    others: BTreeMap<&'a ConfigHash, &'a Arc<NodeProxySpec>>,
+}
+
 // === impl RolloutProgress ===
 
 impl RolloutProgress {
@@ -43,24 +52,31 @@ impl RolloutProgress {
         node_progress: &[NodeProgress],
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
-        let fallback = self.fallback(target, members);
+        let known = self.known_specs(target, members);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| {
             let back = match outcome {
                 OnFailure::Rollback => self
-                    .way_back(target, member, fallback.as_ref(), now)
+                    .way_back(target, member, &known, now)
                     .filter(|_| room.take(member, progress, now)),
                 OnFailure::Halt => None,
             };
             back.or_else(|| member.keep(&target.rollout, now))
-                .or_else(|| fallback.as_ref().map(|spec| member.fall_back(spec, now)))
+                .or_else(|| {
+                    let fallback = known.fallback.as_ref();
+                    fallback.map(|spec| member.fall_back(spec, now))
+                })
         };
         members.iter().zip(node_progress).map(give).collect()
     }
 
-    /// Returns the configuration after a failure for nodes that have none, or none to return to.
-    fn fallback(&self, target: &Target, members: &[Member<'_>]) -> Option<Arc<NodeProxySpec>> {
+    /// Returns the configurations after a failure for nodes that have none, or none to return to.
+    fn known_specs<'a>(&self, target: &Target, members: &'a [Member<'_>]) -> KnownSpecs<'a> {
         let trusted = self.trusted(target, members).cloned();
-        trusted.or_else(|| without_handover(target, members))
+        let others = self.other_specs(members);
+        KnownSpecs {
+            fallback: trusted.or_else(|| without_handover(target, members)),
+            others: others.map(|spec| (&spec.config_hash, spec)).collect(),
+        }
     }
 
     /// Whether the rollout gave the node the configuration. After a return to an earlier
@@ -73,18 +89,28 @@ impl RolloutProgress {
     }
 
     /// Returns what takes the node back, if the rollout changed it and something is known that it can
-    /// return to.
+    /// return to: a node that was not ready with its former configuration does not say it, but others that
+    /// had the same may.
     fn way_back(
         &self,
         target: &Target,
         member: &Member<'_>,
-        fallback: Option<&Arc<NodeProxySpec>>,
+        known: &KnownSpecs<'_>,
         now: Timestamp,
     ) -> Option<DesiredNodeProxy> {
-        let fallback = || fallback.filter(|spec| member.may_return_to(spec));
+        let former = || {
+            known
+                .others
+                .get(&member.proxy?.baseline.as_ref()?.config_hash)
+        };
+        let other = || {
+            let fallback = known.fallback.as_ref();
+            let fallback = fallback.filter(|spec| member.may_return_to(spec));
+            fallback.or_else(|| former().copied())
+        };
         member
             .go_back(now)
-            .or_else(|| fallback().map(|spec| member.fall_back(spec, now)))
+            .or_else(|| other().map(|spec| member.fall_back(spec, now)))
             .filter(|_| self.has_changed(target, member))
     }
 
@@ -96,14 +122,12 @@ impl RolloutProgress {
         now: Timestamp,
         progress: &mut Progress,
     ) {
-        let fallback = self.fallback(target, members);
+        let known = self.known_specs(target, members);
         let changed = members
             .iter()
             .filter(|member| self.has_changed(target, member));
-        let (returning, stuck): (Vec<_>, Vec<_>) = changed.partition(|member| {
-            self.way_back(target, member, fallback.as_ref(), now)
-                .is_some()
-        });
+        let (returning, stuck): (Vec<_>, Vec<_>) =
+            changed.partition(|member| self.way_back(target, member, &known, now).is_some());
         progress.returning = returning.len();
         progress.without_return = stuck.iter().map(|it| it.name().to_owned()).collect();
     }

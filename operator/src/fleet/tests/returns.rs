@@ -66,3 +66,39 @@ fn t215_lost_nodes_go_back_as_few_with_each_deadline_as_may_be_unavailable() {
     watched.pass(1230, &ZONE);
     assert_eq!(gone_back(&watched), 7);
 }
+
+/// Failure story T409. It does not say its former configuration, because it was not ready with it, and most nodes
+/// had another one.
+#[test]
+fn t409_a_node_returns_to_its_former_configuration_that_only_other_nodes_know() {
+    let mut cluster = Cluster::new();
+    for (node, team) in [
+        ("n1", "a"),
+        ("n2", "a"),
+        ("n3", "a"),
+        ("n4", "b"),
+        ("n5", "b"),
+    ] {
+        cluster.add_node(node, json!({"team": team}));
+    }
+    for (team, mode) in [("a", "nftables"), ("b", "ipvs")] {
+        let of_team = json!({"matchLabels": {"team": team}});
+        cluster.put_profile(team, json!({"mode": mode, "nodeSelector": of_team}));
+    }
+    cluster.run();
+    cluster.say("n5", json!({"Ready": "False"}));
+    cluster.advance(3600);
+    cluster.mute.insert("n3".into());
+    let rollout = json!({"maxUnavailable": "100%", "maxFailures": 1});
+    let spec = json!({"mode": "iptables", "priority": 3, "rollout": rollout});
+    cluster.put_profile("prod", spec);
+    cluster.advance(60);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+    cluster.mute.insert("n5".into());
+    cluster.advance(3600);
+    assert_eq!(cluster.condition("prod", "Progressing"), "False/RolledBack");
+    assert_eq!(cluster.nodes_with_mode("nftables"), ["n1", "n2", "n3"]);
+    assert_eq!(cluster.nodes_with_mode("ipvs"), ["n4", "n5"]);
+    let ready = cluster.message("prod", "Ready");
+    assert!(!ready.contains("keep the failed one"), "{ready}");
+}
