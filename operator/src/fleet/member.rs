@@ -55,6 +55,15 @@ pub(crate) struct DesiredNodeProxy {
     pub(crate) baseline: Option<Baseline>,
 }
 
+/// Whether the last change of a node is still judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// It is, or the node is well.
+    UnderWay,
+    /// It is not, and the node is ill.
+    Over,
+}
+
 /// Agents report at least every five minutes, so this is three missed reports. Agents that renew a
 /// Lease are detected sooner, by [`Heartbeats`].
 const SILENCE: Duration = Duration::from_secs(15 * 60);
@@ -289,9 +298,13 @@ impl Member<'_> {
     pub(crate) fn take(
         &self,
         spec: &Arc<NodeProxySpec>,
+        trial: Trial,
         rollout: &Rollout,
         now: Timestamp,
     ) -> DesiredNodeProxy {
+        let is_kept = |current: &NodeProxySpec| {
+            asks_the_same(current, spec) && current.written_fields == spec.written_fields
+        };
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
         let (previous, baseline) = match self.current() {
             Some(current) if current.config_hash != spec.config_hash => {
@@ -300,10 +313,14 @@ impl Member<'_> {
                 let previous = whole.filter(|current| self.was_ready(current)).cloned();
                 (previous, baseline)
             }
-            // What the node was like before a change of its former profile is no measure for this one.
+            // What the node was like before a change that is over is no measure for what follows. To write
+            // the same configuration otherwise begins the time anew for which that would be kept.
             Some(current)
-                if current.profile_name != spec.profile_name
-                    && !self.is_being_changed(current, rollout, now) =>
+                if if current.profile_name == spec.profile_name {
+                    trial == Trial::Over && !is_kept(current)
+                } else {
+                    !self.is_being_changed(current, rollout, now)
+                } =>
             {
                 (
                     None,
@@ -316,12 +333,7 @@ impl Member<'_> {
         // A new generation of the same configuration does not justify a write for every node and a
         // report from every agent.
         let spec = match self.current() {
-            Some(current)
-                if asks_the_same(current, spec)
-                    && current.written_fields == spec.written_fields =>
-            {
-                current.clone()
-            }
+            Some(current) if is_kept(current) => current.clone(),
             Some(current) if current.config_hash == spec.config_hash => {
                 let is_being_changed = self.is_being_changed(current, rollout, now);
                 Arc::new(self.reword(current, spec, is_being_changed))

@@ -39,7 +39,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
-    member::{DesiredNodeProxy, Member},
+    member::{DesiredNodeProxy, Member, Trial},
     moves::{self, Moves},
     node_progress::NodeProgress,
     observations::Observations,
@@ -323,7 +323,10 @@ impl RolloutProgress {
         if target.flow == Flow::Open && view == View::Clear {
             self.judge(target, members, &node_progress, &waves);
         }
-        let take = |member: &Member<'_>| member.take(&member.effective, &target.rollout, now);
+        let take = |member: &Member<'_>, progress: &NodeProgress| {
+            let trial = self.trial(member, progress);
+            member.take(&member.effective, trial, &target.rollout, now)
+        };
         let returns = match &self.phase {
             Phase::Failed { .. } => {
                 Returns::of(&self.hash, &target.rollout, members, observations, now)
@@ -354,8 +357,9 @@ impl RolloutProgress {
                 self.spread(target, members, &node_progress, &next, now)
             }
         };
-        let desired = members.iter().zip(give).map(|(member, kept)| {
-            let desired = kept.unwrap_or_else(|| take(member));
+        let both = members.iter().zip(&node_progress);
+        let desired = both.zip(give).map(|((member, progress), kept)| {
+            let desired = kept.unwrap_or_else(|| take(member, progress));
             let desired = member.without_early_takeover(desired);
             (member.name().to_owned(), desired)
         });
@@ -431,6 +435,21 @@ impl RolloutProgress {
             } else {
                 Phase::Overdue
             };
+        }
+    }
+
+    /// Whether the rollout, or a move of nodes, judges the node.
+    fn trial(&self, member: &Member<'_>, progress: &NodeProgress) -> Trial {
+        let is_ill = matches!(progress, NodeProgress::Excused | NodeProgress::Failing(_));
+        let is_judged = if moves::has_ended(&self.phase) {
+            self.moves.have(member.name())
+        } else {
+            !member.was_given_before(self.began)
+        };
+        if is_ill && !is_judged {
+            Trial::Over
+        } else {
+            Trial::UnderWay
         }
     }
 

@@ -153,3 +153,81 @@ fn t397_a_profile_that_takes_over_a_change_under_way_takes_it_back() {
     assert_eq!(cluster.condition("prod", "Progressing"), "False/RolledBack");
     assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
 }
+
+/// Failure story T410. The time in which the state before a change counts began anew with the words.
+#[test]
+fn t410_a_node_that_has_been_ill_for_days_fails_no_profile_that_takes_over_after_other_words() {
+    let ill = json!({"Ready": "False", "Degraded": "True"});
+    for (is_restarted, mode) in [
+        (false, "iptables"),
+        (true, "iptables"),
+        (false, "nftables"),
+        (true, "nftables"),
+    ] {
+        let mut cluster = two_profiles();
+        cluster.put_profile("default", iptables(json!({})));
+        cluster.advance(3600);
+        cluster.say("n9", ill.clone());
+        cluster.mute.insert("n9".into());
+        cluster.advance(3 * 86_400);
+        if is_restarted {
+            cluster.restart_operator();
+            cluster.advance(3600);
+        }
+        let words = json!({"mode": "iptables", "ipvs": {"strictARP": false}});
+        cluster.put_profile("default", words);
+        cluster.advance(20);
+        let written = &cluster.proxies["n9"]["spec"]["writtenFields"];
+        assert!(written.to_string().contains("strictARP"), "{written}");
+        cluster.say("n9", ill.clone());
+        cluster.advance(120);
+        cluster.put_profile("prod", json!({"priority": 3, "mode": mode}));
+        for _ in 0..180 {
+            cluster.advance(20);
+            cluster.say("n9", ill.clone());
+        }
+        let progressing = cluster.condition("prod", "Progressing");
+        assert_ne!(progressing, "False/RolledBack", "{mode} {is_restarted}");
+        assert_eq!(cluster.nodes_with_mode(mode).len(), 10);
+    }
+}
+
+/// Other words while nodes change must not make up for one that the change made ill.
+#[test]
+fn t410_other_words_excuse_no_node_that_a_change_made_ill() {
+    let mut cluster = Cluster::with_nodes(9);
+    let change = |words: bool| {
+        let ipvs = words.then(|| json!({"strictARP": false}));
+        let rollout =
+            json!({"maxUnavailable": 5, "maxFailures": 2, "minReady": "10m", "waves": [40]});
+        let mut spec = json!({"mode": "iptables", "rollout": rollout});
+        if let Some(ipvs) = ipvs {
+            spec["ipvs"] = ipvs;
+        }
+        spec
+    };
+    cluster.put_profile("default", change(false));
+    cluster.advance(620);
+    let given = cluster.nodes_with_mode("iptables");
+    assert_eq!(given, ["n1", "n2", "n3", "n4"]);
+    let ill = json!({"Ready": "False"});
+    cluster.mute = ["n3", "n4"].map(str::to_owned).into();
+    cluster.say("n3", ill.clone());
+    cluster.advance(130);
+    cluster.put_profile("default", change(true));
+    cluster.advance(20);
+    let written = &cluster.proxies["n3"]["spec"]["writtenFields"];
+    assert!(written.to_string().contains("strictARP"), "{written}");
+    cluster.say("n3", ill.clone());
+    cluster.say("n4", ill);
+    cluster.advance(590);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "True/RollingOut"
+    );
+    cluster.advance(130);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+}
