@@ -209,6 +209,35 @@ fn t399_a_pause_of_a_failed_rollout_is_no_new_attempt() {
     }
 }
 
+/// Failure story T399. Another version of the operator may write another hash of the same fields.
+#[test]
+fn t399_an_upgrade_of_the_operator_makes_no_pause_a_new_attempt() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(600);
+    let rolled_back = "False/RolledBack";
+    assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
+    let profile = cluster.profiles.get_mut("default").expect("the profile");
+    let written = &mut profile["status"]["rollout"]["requestHash"];
+    assert!(written.is_string(), "{written}");
+    *written = "by-another-version".into();
+    cluster.restart_operator();
+    cluster.advance(600);
+    cluster.forget_writes();
+    for is_paused in [true, false] {
+        let mut spec = iptables(json!({}));
+        spec["paused"] = is_paused.into();
+        cluster.put_profile("default", spec);
+        cluster.advance(600);
+    }
+    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
+    cluster.put_profile("default", iptables(json!({"attempt": 1})));
+    cluster.run();
+    assert_eq!(cluster.stamped[0], "n1");
+}
+
 /// Failure story T211. Of many edits in a row none may be rolled out.
 #[test]
 fn t211_the_history_never_loses_the_last_configuration_that_every_node_had() {
