@@ -194,7 +194,7 @@ fn of_conntrack() -> [Alert; 2] {
     ]
 }
 
-fn of_operator() -> [Alert; 5] {
+fn of_operator() -> [Alert; 6] {
     [
         Alert {
             name: "SignpostOperatorAbsent",
@@ -236,6 +236,15 @@ fn of_operator() -> [Alert; 5] {
             lasts: "1m",
             severity: Severity::Warning,
             summary: "The operator has failed to list or watch objects of kind {{ $labels.kind }} for {{ $value | humanizeDuration }}.",
+        },
+        Alert {
+            name: "SignpostNodesExcluded",
+            measured: r#"max by (profile) (signpost_profile_nodes{state="excluded"})"#.to_owned(),
+            // All nodes are always too many, also where rollout.maxUnavailable is 100 % or there is one node.
+            when: r#" > max by (profile) (signpost_profile_max_unavailable) or max by (profile) (signpost_profile_nodes{state="excluded"}) > 0 and max by (profile) (signpost_profile_nodes{state="matched"}) == 0"#,
+            lasts: "15m",
+            severity: Severity::Warning,
+            summary: "The DaemonSet of the agents excludes {{ $value | humanize }} nodes of profile {{ $labels.profile }}: no agent can run there, and what was programmed follows no change.",
         },
     ]
 }

@@ -76,7 +76,7 @@ use crate::{
         observations::Observations,
         preflight::Preflight,
         rollout_progress::{Flow, Moment, RolloutProgress, Target, View},
-        rollup::Rollup,
+        rollup::{NodesLeftOut, Rollup},
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
         waves::Progress,
@@ -343,7 +343,7 @@ impl Fleet {
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
         let preflight = Preflight::of(starter, nodes);
         let mut conflicts = Conflicts::default();
-        let mut left_out_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut left_out_of: BTreeMap<String, NodesLeftOut> = BTreeMap::new();
         let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
         for node in nodes.values() {
             let proxy = proxies.get(&node.name);
@@ -364,11 +364,15 @@ impl Fleet {
             if let Some(member) = &mut member {
                 member.hold = preflight.hold(member);
             }
+            let by_label = node.without_agent();
             let exclusion = || member.as_ref()?.exclusion(placements, now);
-            if let Some(why) = node.without_agent().or_else(exclusion) {
+            let by_daemon_set = by_label.is_none().then(exclusion).flatten();
+            let is_excluded = by_daemon_set.is_some();
+            if let Some(why) = by_label.or(by_daemon_set) {
                 if let Some(winner) = resolution.winner {
-                    let left_out = format!("{} ({why})", node.name);
-                    left_out_of.entry(winner).or_default().push(left_out);
+                    let left_out = left_out_of.entry(winner).or_default();
+                    left_out.names.push(format!("{} ({why})", node.name));
+                    left_out.excluded += u32::from(is_excluded);
                 }
                 continue;
             }
@@ -403,7 +407,8 @@ impl Fleet {
             );
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
             silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
-            rollup.left_out = left_out_of.remove(name).unwrap_or_default();
+            let nodes_left_out = left_out_of.remove(name).unwrap_or_default();
+            rollup.leave_out(nodes_left_out, &outcome.target.rollout);
             rollup.doubts = preflight.describe_doubts(&outcome.members);
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);

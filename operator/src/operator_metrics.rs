@@ -18,6 +18,7 @@ use crate::fleet::{Action, NodeCounts};
 pub(crate) struct OperatorMetrics {
     leader: Gauge,
     nodes: Family<ProfileState, Gauge>,
+    max_unavailable: Family<ProfileLabels, Gauge>,
     syncs: Counter,
     sync_seconds: Histogram,
     last_sync: Gauge<f64, AtomicU64>,
@@ -86,6 +87,8 @@ enum NodeState {
     ready,
     degraded,
     silent,
+    /// Selected, but no agent can run there: in no other state.
+    excluded,
 }
 
 /// The labels of a write: which one, and its result.
@@ -129,6 +132,11 @@ impl OperatorMetrics {
             nodes: metrics.register(
                 "signpost_profile_nodes",
                 "Nodes that a profile applies to, by state; the states overlap",
+                Family::default(),
+            ),
+            max_unavailable: metrics.register(
+                "signpost_profile_max_unavailable",
+                "How many nodes of a profile may be unavailable at once: rollout.maxUnavailable of those that are matched or excluded",
                 Family::default(),
             ),
             syncs: metrics.register(
@@ -264,7 +272,13 @@ impl OperatorMetrics {
         self.sync_seconds.observe(took.as_secs_f64());
         self.last_sync.set(at);
         self.nodes.clear();
+        self.max_unavailable.clear();
         for (profile, counts) in counts {
+            let labels = ProfileLabels {
+                profile: profile.clone(),
+            };
+            let most = counts.max_unavailable.into();
+            self.max_unavailable.get_or_create(&labels).set(most);
             for (state, count) in [
                 (NodeState::matched, counts.matched),
                 (NodeState::assigned, counts.assigned),
@@ -272,6 +286,7 @@ impl OperatorMetrics {
                 (NodeState::ready, counts.ready),
                 (NodeState::degraded, counts.degraded),
                 (NodeState::silent, counts.silent),
+                (NodeState::excluded, counts.excluded),
             ] {
                 let labels = ProfileState {
                     profile: profile.clone(),
@@ -339,6 +354,8 @@ mod tests {
             ready: 1,
             degraded: 1,
             silent: 3,
+            excluded: 6,
+            max_unavailable: 2,
         };
         let profile = |name: &str, phase: &str| {
             let rollout = json!({
@@ -375,6 +392,8 @@ mod tests {
             "signpost_profile_nodes{profile=\"default\",state=\"updated\"} 2",
             "signpost_profile_nodes{profile=\"default\",state=\"assigned\"} 4",
             "signpost_profile_nodes{profile=\"default\",state=\"silent\"} 3",
+            "signpost_profile_nodes{profile=\"default\",state=\"excluded\"} 6",
+            "signpost_profile_max_unavailable{profile=\"default\"} 2",
             "signpost_profile_rollout_phase{profile=\"default\",phase=\"Halted\"} 1",
             "signpost_profile_rollout_since_timestamp_seconds{profile=\"default\"} 60.0",
             "signpost_profile_min_ready_seconds{profile=\"default\"} 60.0",

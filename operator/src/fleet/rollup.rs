@@ -14,6 +14,7 @@ use crds::{
     node_proxy::latency::Microseconds,
     profile::{
         node_findings::{AgentVersion, NodeFinding},
+        rollout::Rollout,
         status::{FleetLatency, MOST_WORST_NODES, WorstNode},
     },
 };
@@ -73,6 +74,19 @@ pub(crate) struct NodeCounts {
     pub(crate) degraded: u32,
     /// Nodes whose agents are silent.
     pub(crate) silent: u32,
+    /// Nodes that the profile selects and all DaemonSets of agents exclude. No other number has them.
+    pub(crate) excluded: u32,
+    /// How many of all these nodes may be unavailable at once.
+    pub(crate) max_unavailable: u32,
+}
+
+/// The nodes that a profile selects but on which no agent can run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodesLeftOut {
+    /// Their names, each with the reason.
+    pub(super) names: Vec<String>,
+    /// How many of them the DaemonSets of agents exclude.
+    pub(super) excluded: u32,
 }
 
 /// A setting that one node does not support.
@@ -172,6 +186,15 @@ impl Rollup {
         rollup.node_findings = node_findings::sum_up(members, now);
         rollup.agent_versions = node_findings::agent_versions(members);
         rollup
+    }
+
+    /// Adds the nodes that are left out.
+    pub(super) fn leave_out(&mut self, left_out: NodesLeftOut, rollout: &Rollout) {
+        self.left_out = left_out.names;
+        self.counts.excluded = left_out.excluded;
+        let selected = usize::try_from(self.counts.matched + left_out.excluded);
+        let most = rollout.max_unavailable.of(selected.unwrap_or(usize::MAX));
+        self.counts.max_unavailable = u32::try_from(most).unwrap_or(u32::MAX);
     }
 
     fn features(&mut self, member: &Member<'_>) {

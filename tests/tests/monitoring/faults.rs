@@ -50,6 +50,8 @@ const OF_LONG_INTERRUPTIONS: &[&str] = &[
 ];
 /// An operator that may not list the agents' Leases.
 const OF_A_FAILING_WATCH: &[&str] = &["SignpostOperatorWatchFails"];
+/// A DaemonSet of agents that excludes two nodes.
+const OF_A_WRONG_SELECTOR: &[&str] = &["SignpostNodesExcluded"];
 const OF_AN_ABSENT_AGENT: &[&str] = &["SignpostAgentDown node-2"];
 /// An agent that starts and finds a kernel without IPv6 for it, and a Service that is rejected.
 const OF_A_RESTART: &[&str] = &[
@@ -108,6 +110,7 @@ pub(crate) fn make(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()>
 
     // It clears three minutes after the last failure, while other faults are made.
     trial.forbid_a_list()?;
+    trial.exclude_nodes()?;
     let lasting = trial.stick_a_rollout()?;
     trial.interrupt_changes()?;
     trial.wait_until_fired(OF_A_LASTING_FAULT)?;
@@ -135,6 +138,37 @@ impl Trial<'_> {
         self.set_rules_of(&role, &json!(rules_left))?;
         self.wait_until_fired(OF_A_FAILING_WATCH)?;
         self.set_rules_of(&role, &rules)
+    }
+
+    /// Two nodes come on which the agents' DaemonSet runs no Pod. The agents of the others report on.
+    fn exclude_nodes(&mut self) -> Result<()> {
+        let labels =
+            json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
+        let container = json!({"name": "agent", "image": "signpost.invalid/agent"});
+        let pod = json!({"nodeSelector": {"pool": "wbe"}, "containers": [container]});
+        let daemon_set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "agents", "namespace": "signpost-system", "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+        });
+        let mut objects = vec![daemon_set];
+        for name in ["excluded-1", "excluded-2"] {
+            objects.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}));
+        }
+        let objects = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        let control_plane = self.cluster.control_plane();
+        control_plane.apply(&objects.to_string())?;
+        self.wait_until_fired(OF_A_WRONG_SELECTOR)?;
+        let control_plane = self.cluster.control_plane();
+        control_plane.kubectl(&["delete", "node", "excluded-1", "excluded-2"])?;
+        control_plane
+            .kubectl(&[
+                "delete",
+                "--namespace=signpost-system",
+                "daemonset",
+                "agents",
+            ])
+            .map(drop)
     }
 
     /// On node 3 another program owns the table; then the profile changes. A rollout does not fail

@@ -244,6 +244,33 @@ fn t186_a_node_that_loses_its_agent_to_the_daemon_set_is_left_out_once_it_is_sil
     assert_eq!(cluster.given().len(), 3, "it is back");
 }
 
+/// Failure story T404. The selector of the DaemonSet is wrong. Nodes that cannot have an agent anyway do not count.
+#[test]
+fn t404_nodes_that_the_daemon_set_excludes_are_counted_and_others_without_an_agent_are_not() {
+    let mut watched = Watched::with_nodes(20);
+    let cluster = &mut watched.cluster;
+    cluster.add_node("windows", json!({"kubernetes.io/os": "windows"}));
+    let counts = |watched: &mut Watched| {
+        let (now, instant) = (watched.cluster.now, watched.cluster.instant());
+        let counts = watched.cluster.fleet.plan(now, instant).counts["default"];
+        (counts.matched, counts.excluded, counts.max_unavailable)
+    };
+    cluster.put_daemon_set("agents", json!({}));
+    watched.pass(15, &[]);
+    assert_eq!(counts(&mut watched), (20, 0, 2));
+    let pod = json!({"nodeSelector": {"pool": "wbe"}});
+    watched.cluster.put_daemon_set("agents", pod);
+    watched.pass(105, &["n1", "n2", "n3"]);
+    assert_eq!(counts(&mut watched), (17, 3, 2), "17 agents report still");
+    let nodes: Vec<String> = watched.cluster.nodes.keys().cloned().collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    watched.pass(105, &nodes);
+    assert_eq!(counts(&mut watched), (0, 20, 2));
+    watched.cluster.put_daemon_set("agents", json!({}));
+    watched.cluster.run();
+    assert_eq!(counts(&mut watched), (20, 0, 2), "it is right again");
+}
+
 /// A Pod stays where a taint NoSchedule comes after it, so the agent is expected back.
 #[test]
 fn t186_a_node_with_a_new_taint_is_silent_and_not_left_out() {
