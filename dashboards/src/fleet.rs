@@ -126,9 +126,14 @@ fn operator() -> Row {
         title: "The operator and the cost of all of it",
         panels: vec![
             Panel::numbers("Operators that hold the lease", "short")
-                .query("sum(signpost_operator_leader)"),
+                .query("sum(signpost_operator_leader) or vector(0)")
+                .help("One, or two for seconds after a change. None: profiles reach no node, and what this row says of the operator is old."),
             Panel::numbers("Nodes whose Services were handed back", "short")
                 .query("count(signpost_node_serving) - sum(signpost_node_serving)"),
+            Panel::lines("For how long the operator has failed to list or watch", "s")
+                .query("max by (kind) (signpost_operator_watch_failing_seconds)")
+                .legend("{{kind}}")
+                .help("Rollouts wait while this is Node or NodeProxy."),
             Panel::lines("Age of the oldest heartbeat of an agent", "s")
                 .query("max(signpost_operator_oldest_heartbeat_seconds)")
                 .help("An agent renews its Lease every half minute, and is silent after 80 s. The nodes of each profile count those that are."),
