@@ -23,6 +23,8 @@ struct Turn {
     due: Instant,
     /// The number of consecutive failures; 0 after a successful write.
     failures: u32,
+    /// How many writes in a row were refused because the object had changed since the plan.
+    outdated: u32,
     /// The last error.
     error: String,
 }
@@ -75,6 +77,7 @@ impl Pace {
             let turn = Turn {
                 due: now + BETWEEN_REPORTS,
                 failures: 0,
+                outdated: 0,
                 error: String::new(),
             };
             self.0.insert(key(action), turn);
@@ -83,12 +86,14 @@ impl Pace {
     }
 
     /// Records at `now` that the object of `action` has changed since the plan: its watch has to
-    /// report the change first, and may lag.
+    /// report the change first, and may lag, or fail for long.
     pub(crate) fn outdated(&mut self, action: &Action, now: Instant) {
         let before = self.0.remove(&key(action));
+        let outdated = before.as_ref().map_or(0, |turn| turn.outdated);
         let turn = Turn {
-            due: now + FIRST_PAUSE,
+            due: now + pause(outdated),
             failures: before.as_ref().map_or(0, |turn| turn.failures),
+            outdated: outdated.saturating_add(1),
             error: before.map(|turn| turn.error).unwrap_or_default(),
         };
         self.0.insert(key(action), turn);
@@ -107,17 +112,22 @@ impl Pace {
         let before = self.0.remove(&key(action));
         let failures = before.as_ref().map_or(0, |turn| turn.failures);
         let known = before.is_some_and(|turn| turn.failures > 0 && turn.error == error);
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << failures.min(6))
-            .min(LONGEST_PAUSE);
         let turn = Turn {
-            due: now + spread(pause, fraction),
+            due: now + spread(pause(failures), fraction),
             failures: failures.saturating_add(1),
+            outdated: 0,
             error: error.to_owned(),
         };
         self.0.insert(key(action), turn);
         if known { Novelty::Known } else { Novelty::New }
     }
+}
+
+/// The pause after one more failure than these.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE
+        .saturating_mul(1 << failures.min(6))
+        .min(LONGEST_PAUSE)
 }
 
 fn key(action: &Action) -> Key {

@@ -242,6 +242,7 @@ fn failure(kind: &'static str, error: &watcher::Error) -> Event {
     let what = match error {
         // The watch had started, so that everything until then was heard.
         watcher::Error::WatchFailed(_) | watcher::Error::WatchError(_) => WatchSignal::Interrupted,
+        watcher::Error::InitialListFailed(_) => WatchSignal::ListFailed,
         _ => WatchSignal::Failed,
     };
     signal(kind, what)

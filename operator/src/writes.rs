@@ -105,7 +105,13 @@ impl Writer {
                 Ok(Written::Applied(event))
             }
             Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => {
-                Ok(Written::Outdated)
+                Ok(match (action, status.code) {
+                    // Its watch may fail for long.
+                    (Action::Remove { node, .. } | Action::Stamp { node, .. }, 404) => {
+                        Written::Applied(Event::Proxy(Change::Deleted(node.clone())))
+                    }
+                    _ => Written::Outdated,
+                })
             }
             Ok(Err(source)) => Err(WriteError::Request {
                 kind,

@@ -354,7 +354,7 @@ impl RolloutProgress {
             }
             (_, Flow::Open) => {
                 let next = self.next(target, members, &node_progress, &waves, view);
-                self.spread(target, members, &node_progress, &next, now)
+                self.spread(target, members, &node_progress, &next, view, now)
             }
         };
         let both = members.iter().zip(&node_progress);
@@ -483,6 +483,7 @@ impl RolloutProgress {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         next: &BTreeSet<&str>,
+        view: View,
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
@@ -492,6 +493,8 @@ impl RolloutProgress {
                 .keep(rollout, now)
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
             NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
+            // What would be written is based on what may be old.
+            _ if view == View::Blind => member.keep(rollout, now),
             _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
             _ => None,
         };

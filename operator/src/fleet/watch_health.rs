@@ -9,7 +9,9 @@ use std::{
 /// What happened to a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchSignal {
-    /// A list, or the start of a watch, failed: nothing is heard until one succeeds.
+    /// A list failed: nothing is heard until one is complete, however long that takes.
+    ListFailed,
+    /// The start of a watch failed: nothing is heard until it starts.
     Failed,
     /// A watch that had started ended with an error. Whether it starts again is not known yet.
     Interrupted,
@@ -34,8 +36,8 @@ struct Failures {
 /// Whether the operator hears of nodes and of their agents' reports.
 #[derive(Debug, Default)]
 struct View {
-    /// When each watch of them that fails failed last.
-    failing: BTreeMap<&'static str, Instant>,
+    /// Each watch of them that fails.
+    failing: BTreeMap<&'static str, Outage>,
     /// Until when the reports arrive that could not arrive before.
     catching_up_until: Option<Instant>,
     /// From when on time does not count; absent while it does.
@@ -44,11 +46,24 @@ struct View {
     unseen: Duration,
 }
 
+/// A watch that fails.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    /// When it failed first.
+    first: Instant,
+    /// When it failed last.
+    last: Instant,
+    /// Whether it has to list first: it says when it has.
+    lists: bool,
+}
+
 /// A watch that has failed no more for so long works again. It is tried again after a minute at most, and
 /// a request may be without an answer for a minute and a half. A quiet watch says nothing else.
 const WORKS_AGAIN: Duration = Duration::from_secs(180);
-/// How long agents may take to report after the API server answers again. They try at least every minute.
+/// How long agents may take at most to report after the API server answers again.
 const CATCHING_UP: Duration = Duration::from_secs(120);
+/// How often agents try at least.
+const REPORT_PERIOD: Duration = Duration::from_secs(60);
 /// The kinds that say how nodes are. Without the others, nodes are known as well as ever.
 const OF_NODES: [&str; 2] = ["Node", "NodeProxy"];
 
@@ -90,7 +105,7 @@ impl WatchHealth {
 
     /// Returns until when at least no time counts against a node, if none does at `now`.
     pub(super) fn stopped_until(&self, now: Instant) -> Option<Instant> {
-        self.view.until().filter(|until| *until > now)
+        self.view.until(now).filter(|until| *until > now)
     }
 
     /// Returns for how long no time has counted against a node since the last call.
@@ -113,13 +128,21 @@ impl View {
         match signal {
             // The next attempt follows at once and says whether anything was missed.
             WatchSignal::Interrupted => {}
-            WatchSignal::Failed => {
-                self.failing.insert(kind, at);
+            WatchSignal::ListFailed | WatchSignal::Failed => {
+                let outage = self.failing.entry(kind).or_insert(Outage {
+                    first: at,
+                    last: at,
+                    lists: false,
+                });
+                outage.last = at;
+                outage.lists |= signal == WatchSignal::ListFailed;
                 self.stopped_at.get_or_insert(at);
             }
             WatchSignal::Works => {
-                if self.failing.remove(kind).is_some() {
-                    self.catching_up_until = Some(at + CATCHING_UP);
+                if let Some(outage) = self.failing.remove(kind) {
+                    let missed = at.saturating_duration_since(outage.first);
+                    let until = at + CATCHING_UP.min(missed + REPORT_PERIOD);
+                    self.catching_up_until = self.catching_up_until.max(Some(until));
                 }
             }
         }
@@ -127,7 +150,7 @@ impl View {
 
     /// Ends what is over at `now`.
     fn settle(&mut self, now: Instant) {
-        let Some(until) = self.until().filter(|until| *until <= now) else {
+        let Some(until) = self.until(now).filter(|until| *until <= now) else {
             return;
         };
         if let Some(stopped) = self.stopped_at.take() {
@@ -138,13 +161,25 @@ impl View {
     }
 
     fn blind_until(&self, now: Instant) -> Option<Instant> {
-        let ends = self.failing.values().map(|last| *last + WORKS_AGAIN);
+        let ends = self.failing.values().map(|outage| outage.ends(now));
         ends.max().filter(|until| *until > now)
     }
 
-    fn until(&self) -> Option<Instant> {
-        let ends = self.failing.values().map(|last| *last + WORKS_AGAIN);
+    fn until(&self, now: Instant) -> Option<Instant> {
+        let ends = self.failing.values().map(|outage| outage.ends(now));
         ends.chain(self.catching_up_until).max()
+    }
+}
+
+// === impl Outage ===
+
+impl Outage {
+    /// When it is over, as far as is known at `now`.
+    fn ends(self, now: Instant) -> Instant {
+        match self.lists {
+            true => self.last.max(now) + WORKS_AGAIN,
+            false => self.last + WORKS_AGAIN,
+        }
     }
 }
 

@@ -144,3 +144,18 @@ fn t188_a_write_that_comes_too_late_waits_for_the_watch() {
     let (due, next) = pace.take_due(vec![removal("n1")], now);
     assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
 }
+
+/// Failure story T408. A watch that fails reports the change no sooner.
+#[test]
+fn t408_writes_that_come_too_late_again_and_again_wait_longer() {
+    let (mut pace, start) = (Pace::default(), Instant::now());
+    let mut tries = Vec::new();
+    for second in 0..200 {
+        let now = start + seconds(second);
+        for action in pace.take_due(vec![removal("n1")], now).0 {
+            tries.push(second);
+            pace.outdated(&action, now);
+        }
+    }
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
+}

@@ -255,6 +255,55 @@ fn t408_nothing_is_planned_again_before_the_watch_can_work() {
     let wake = cluster.plan().wake.expect("something to wait for");
     assert_eq!(
         wake.duration_since(cluster.now),
-        SignedDuration::from_secs(120)
+        SignedDuration::from_secs(60)
     );
+}
+
+/// Failure story T408. Nothing is said between the pages of a list, of which there may be many.
+#[test]
+fn t408_a_list_that_takes_long_is_waited_for() {
+    let mut cluster = with_a_canary();
+    cluster.is_deaf = true;
+    cluster.signal("NodeProxy", WatchSignal::ListFailed);
+    cluster.advance(300);
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.advance(1500);
+    assert_eq!(cluster.progressing(), "True/RollingOut");
+    cluster.mute.clear();
+    cluster.hear_again();
+    cluster.run();
+    assert_eq!(cluster.progressing(), "False/Settled");
+}
+
+/// Failure story T408. A profile that takes nodes over writes nothing that is based on what may be old.
+#[test]
+fn t408_no_node_is_written_anew_while_reports_cannot_be_watched() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({"minReady": "0s"})));
+    cluster.advance(10);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    cluster.fail_to_watch(30);
+    cluster.forget_writes();
+    let mut other = iptables(json!({"minReady": "0s"}));
+    other["priority"] = 10.into();
+    cluster.put_profile("other", other);
+    cluster.fail_to_watch(120);
+    assert_eq!(cluster.stamped, [""; 0]);
+    cluster.hear_again();
+    cluster.advance(130);
+    let taken = ["n1", "n2", "n3"].map(|node| format!("{node} other iptables"));
+    assert_eq!(cluster.given(), taken);
+}
+
+/// Failure story T408. Failures that follow one another stop no time for longer than they last.
+#[test]
+fn t408_short_failures_again_and_again_do_not_stop_a_rollout() {
+    let mut cluster = with_a_canary();
+    for _ in 0..30 {
+        cluster.signal("Node", WatchSignal::Failed);
+        cluster.advance(1);
+        cluster.signal("Node", WatchSignal::Works);
+        cluster.advance(100);
+    }
+    assert_eq!(cluster.progressing(), "False/RolledBack");
 }
