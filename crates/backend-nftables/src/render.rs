@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData};
 
 pub(crate) use self::affinity_maps::AffinityMaps;
+use self::affinity_maps::Assignment;
 use self::plan::{NeededChains, Plan, Refusal};
 pub(crate) use self::retirement::Retirement;
 use self::retirement::retire;
@@ -85,6 +86,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         table_builder.table.affinity_maps = affinity_maps::read(family, &from.rules, desired);
         table_builder.table.turns = RoundRobinCounters::read(family, &from.rules, desired);
     }
+    let mut assignment = Assignment::new(family, desired);
     let mut needed_chains = NeededChains::new();
     render_memberships(&differences, &mut table_builder);
     if !is_same_config {
@@ -98,17 +100,15 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     for difference in differences.frontends {
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
-        let affinity_map = match &after {
-            Some(frontend) if frontend.affinity != Affinity::None => {
-                let service = &frontend.service_port.service;
+        let owner = difference.after.map(|claims| claims.winner().0);
+        let affinity_map = match after.as_ref().zip(owner) {
+            Some((frontend, service)) if frontend.affinity != Affinity::None => {
                 let affinity_maps = &mut table_builder.table.affinity_maps;
                 match keeps_affinity_maps
                     && affinity_maps::is_in_shared(&from.rules, difference.key)
                 {
                     true => AffinityMap::Shared,
-                    false => {
-                        affinity_maps::affinity_map_of(family, desired, affinity_maps, service)
-                    }
+                    false => assignment.map_of(affinity_maps, service),
                 }
             }
             _ => AffinityMap::Shared,
