@@ -2,17 +2,19 @@
 
 mod bounds;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use dataplane::{PersistentMap, Protocol, Target};
+use netlink::ipvs::VirtualServer;
 use netlink::nf_tables::{Bytes, ElementData};
 
 use self::bounds::Bound;
 pub(crate) use self::bounds::Leaving;
 use crate::layout::{MARKED_MASK, MARKS, SetName};
-use crate::plan::{Owner, ServicePlan};
-use crate::rules::Rules;
+use crate::plan::{Owner, ServicePlan, VirtualServerSpec};
+use crate::rules::{Rules, Server};
 use crate::scheduler_tables::{self, Pages, table_of};
 
 /// How many numbers there are. Number 0 has no virtual server.
@@ -51,6 +53,11 @@ struct Held {
 
 /// The owners of marks as read from the kernel, or as they are remembered.
 pub(crate) struct Found(BTreeMap<Bytes, u32>);
+
+/// The numbers of virtual servers without an owner. Those that choose alike among the same endpoints are
+/// together, and there may be as many as a namespace may have: none is searched for.
+#[derive(Default)]
+struct Orphans(HashMap<(VirtualServer, BTreeSet<Target>), Vec<u32>>);
 
 // === impl Allocation ===
 
@@ -271,12 +278,8 @@ impl Found {
             .servers
             .iter()
             .filter(|(number, _)| !owned.contains(number));
-        let mut by_endpoints: BTreeMap<BTreeSet<Target>, Vec<u32>> = BTreeMap::new();
-        for (number, server) in orphans {
-            let endpoints = server.open().collect();
-            by_endpoints.entry(endpoints).or_default().push(*number);
-        }
-        if by_endpoints.is_empty() {
+        let mut orphans = Orphans::of(orphans);
+        if orphans.0.is_empty() {
             return;
         }
         let mut needs: Vec<_> = plans.flat_map(|plan| &plan.needs).collect();
@@ -285,16 +288,8 @@ impl Found {
             if self.get(owner).is_some() {
                 continue;
             }
-            let endpoints = need.chosen.iter().copied().collect();
-            let Some(numbers) = by_endpoints.get_mut(&endpoints) else {
-                continue;
-            };
-            let chooses_alike = |number: &u32| {
-                let server = rules.servers.get(number);
-                server.is_some_and(|server| server.server == need.server)
-            };
-            if let Some(first) = numbers.iter().position(chooses_alike) {
-                self.0.insert(owner.hash(), numbers.remove(first));
+            if let Some(number) = orphans.take(need) {
+                self.0.insert(owner.hash(), number);
             }
         }
     }
@@ -302,6 +297,29 @@ impl Found {
     /// The numbers that have an owner.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.0.values().copied()
+    }
+}
+
+// === impl Orphans ===
+
+impl Orphans {
+    /// Those of `servers`, which are in any order.
+    fn of<'a>(servers: impl Iterator<Item = (&'a u32, &'a Arc<Server>)>) -> Orphans {
+        let mut servers: Vec<_> = servers.collect();
+        // Their numbers are taken from the end.
+        servers.sort_by_key(|(number, _)| Reverse(**number));
+        let mut orphans = Orphans::default();
+        for (number, server) in servers {
+            let alike = (server.server.clone(), server.open().collect());
+            orphans.0.entry(alike).or_default().push(*number);
+        }
+        orphans
+    }
+
+    /// Removes and returns the lowest number of those that are just as `need` says.
+    fn take(&mut self, need: &VirtualServerSpec) -> Option<u32> {
+        let alike = (need.server.clone(), need.chosen.iter().copied().collect());
+        self.0.get_mut(&alike)?.pop()
     }
 }
 

@@ -651,3 +651,36 @@ fn t358_a_flushed_map_of_owners_changes_no_mark() {
         BTreeSet::new()
     );
 }
+
+/// Failure story T424: thousands of virtual servers have lost their owners and have the same endpoints,
+/// and for each port all those of another scheduler were passed over.
+#[test]
+fn t424_virtual_servers_without_owners_are_together_with_those_that_choose_alike() {
+    let names: Vec<String> = (1..=40_u8).map(|number| format!("shop/{number}")).collect();
+    let named: Vec<_> = names.iter().map(String::as_str).zip(1..).collect();
+    let (first, second) = named.split_at(20);
+    let rules = next(services(first, Scheduler::RoundRobin), &Rendered::default()).rules;
+    let hashed = next(
+        services(second, Scheduler::SourceHash),
+        &Rendered::default(),
+    );
+    let servers = rules.servers.iter().chain(hashed.rules.servers.iter());
+    let servers: Vec<_> = servers
+        .zip(1..)
+        .map(|((_, s), number)| (number, Arc::clone(s)))
+        .collect();
+    let mut orphans = Orphans::of(servers.iter().map(|(number, server)| (number, server)));
+    let sizes: Vec<usize> = orphans.0.values().map(Vec::len).collect();
+    assert_eq!(sizes, [20, 20], "none is searched for among the others");
+    let missing = MissingSchedulers::default();
+    let (service, _) = hashed
+        .dataplane
+        .services()
+        .iter()
+        .next()
+        .expect("there are some");
+    let plan = ServicePlan::of(&hashed.dataplane, service, Family::Ipv4, &missing);
+    let need = plan.needs.values().next().expect("it has a port");
+    let taken: Vec<u32> = std::iter::from_fn(|| orphans.take(need)).collect();
+    assert_eq!(taken, (21..=40).collect::<Vec<u32>>(), "the lowest first");
+}
