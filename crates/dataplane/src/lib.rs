@@ -20,6 +20,7 @@ mod endpoint;
 mod frontend;
 mod maglev;
 mod oracle;
+mod parts;
 mod persistent_map;
 mod plane;
 mod rejection;

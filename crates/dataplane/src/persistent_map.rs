@@ -3,20 +3,38 @@
 //! The kernel's state is compared with the desired one after every change, and a change touches one
 //! Service among tens of thousands. A copy of this map is one reference count; an insertion copies
 //! one leaf of about `len / 4096` entries; a comparison skips whatever both sides share.
+//!
+//! The hash of a key is the same on every node and after every start, so that the order of entries is.
+//! Users who write Services can therefore choose addresses that all belong to one leaf: the entries of a
+//! large leaf are in parts, of which an insertion copies one.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+use crate::parts::{Entries, Parts};
 
 /// Children of the root, and leaves of a child.
 const FANOUT: usize = 64;
 /// A full leaf grows by one entry plus its length divided by this.
 const SLACK: usize = 8;
 
+/// The entries of the longest leaf that is not divided into parts: as many as a leaf of a map of half a
+/// million entries has.
+const LONGEST_SHORT: usize = 256;
+
 /// A child is `None` if nothing was ever inserted there.
 type Node<T> = Arc<[Option<T>; FANOUT]>;
-type Leaf<K, V> = Arc<Vec<(K, V)>>;
-type Branch<K, V> = Node<Leaf<K, V>>;
+type Branch<K, V> = Node<Arc<Leaf<K, V>>>;
+
+/// Entries sorted by key.
+#[derive(Clone)]
+enum Leaf<K, V> {
+    Short(Vec<(K, V)>),
+    /// Boxed, so that other leaves take no more memory than their list.
+    Long(Box<Parts<(K, V)>>),
+}
 
 /// A map in which unchanged entries are shared between copies. The iteration order depends only on
 /// the keys. A map without entries allocates no memory.
@@ -78,14 +96,26 @@ impl<K, V> PersistentMap<K, V> {
 impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// The value at `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
-        let (place, at) = self.find_existing(key)?;
-        self.leaf(place)?.get(at).map(|(_, value)| value)
+        // Most sets of a node are empty.
+        if self.is_empty() {
+            return None;
+        }
+        self.leaf(place(key))?.get(key)
+    }
+
+    /// The value at `key`, for a change: copies what other maps share of the way to it.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let place = self.place_of(key)?;
+        self.leaf_mut(place).get_mut(key)
     }
 
     /// Sets `key` to `value`. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (place, at) = self.find(&key);
-        self.insert_at(place, at, key, value)
+        let before = self.leaf_mut(place(&key)).insert(key, value);
+        if before.is_none() {
+            self.len += 1;
+        }
+        before
     }
 
     /// Sets `key` to `value`. Copies nothing if it has that value already.
@@ -93,25 +123,20 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     where
         V: PartialEq,
     {
-        let (place, at) = self.find(&key);
-        let stands = at.is_ok_and(|at| {
-            let leaf = self.leaf(place);
-            leaf.is_some_and(|leaf| leaf[at].1 == value)
-        });
-        if !stands {
-            self.insert_at(place, at, key, value);
+        if self.get(&key) != Some(&value) {
+            self.insert(key, value);
         }
     }
 
     /// Removes the entry at `key`. Returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let (place, at) = self.find_existing(key)?;
-        let (_, value) = self.leaf_mut(place).remove(at);
+        let place = self.place_of(key)?;
+        let before = self.leaf_mut(place).remove(key)?;
         self.len -= 1;
         if self.is_empty() {
             self.root = None;
         }
-        Some(value)
+        Some(before)
     }
 
     /// Every entry, sorted by key. Costs a sort, so it is meant for output.
@@ -121,50 +146,20 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         entries
     }
 
-    /// Finds the leaf of `key`, and its index in that leaf or where it would be inserted.
-    fn find(&self, key: &K) -> (LeafPosition, Result<usize, usize>) {
-        let place = place(key);
-        let search = |leaf: &Leaf<K, V>| leaf.binary_search_by(|(other, _)| other.cmp(key));
-        (place, self.leaf(place).map_or(Err(0), search))
-    }
-
-    /// The same for an existing key. Most sets of a node are empty, so that case is checked first.
-    fn find_existing(&self, key: &K) -> Option<(LeafPosition, usize)> {
+    /// The leaf of an existing key.
+    fn place_of(&self, key: &K) -> Option<LeafPosition> {
         if self.is_empty() {
             return None;
         }
-        let (place, at) = self.find(key);
-        Some((place, at.ok()?))
+        let place = place(key);
+        self.leaf(place)?.get(key).map(|_| place)
     }
 
-    fn leaf(&self, LeafPosition { branch, leaf }: LeafPosition) -> Option<&Leaf<K, V>> {
+    fn leaf(&self, LeafPosition { branch, leaf }: LeafPosition) -> Option<&Arc<Leaf<K, V>>> {
         self.root.as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
-    /// Inserts at `at`, the result of [`PersistentMap::find`] for `key`.
-    fn insert_at(
-        &mut self,
-        place: LeafPosition,
-        at: Result<usize, usize>,
-        key: K,
-        value: V,
-    ) -> Option<V> {
-        let leaf = self.leaf_mut(place);
-        match at {
-            Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
-            Err(at) => {
-                if leaf.len() == leaf.capacity() {
-                    // Does not double: there are thousands of leaves, and most never grow again.
-                    leaf.reserve_exact(1 + leaf.len() / SLACK);
-                }
-                leaf.insert(at, (key, value));
-                self.len += 1;
-                None
-            }
-        }
-    }
-
-    fn leaf_mut(&mut self, LeafPosition { branch, leaf }: LeafPosition) -> &mut Vec<(K, V)> {
+    fn leaf_mut(&mut self, LeafPosition { branch, leaf }: LeafPosition) -> &mut Leaf<K, V> {
         let root = self.root.get_or_insert_with(empty);
         let branch = Arc::make_mut(root)[branch].get_or_insert_with(empty);
         Arc::make_mut(Arc::make_mut(branch)[leaf].get_or_insert_default())
@@ -179,8 +174,12 @@ impl<K: Hash + Ord + Clone, V: PartialEq> PersistentMap<K, V> {
         let mut differences = Vec::with_capacity(self.len.abs_diff(after.len));
         for (old, new) in unshared(self.root.as_ref(), after.root.as_ref()) {
             for (old, new) in unshared(old, new) {
-                let entries = |leaf: Option<&'a Leaf<K, V>>| leaf.map_or(&[][..], |leaf| leaf);
-                merge(entries(old), entries(new), &mut differences);
+                let entries = |leaf: Option<&'a Arc<Leaf<K, V>>>| {
+                    leaf.map_or(Entries::of(&[]), |leaf| leaf.iter())
+                };
+                let order = |a: &(K, V), b: &(K, V)| a.0.cmp(&b.0);
+                let pairs = entries(old).unshared(entries(new), order);
+                differences.extend(pairs.filter_map(|(old, new)| difference(old, new)));
             }
         }
         differences
@@ -226,29 +225,13 @@ fn place<K: Hash>(key: &K) -> LeafPosition {
     }
 }
 
-fn merge<'a, K: Ord, V: PartialEq>(
-    before: &'a [(K, V)],
-    after: &'a [(K, V)],
-    differences: &mut Vec<Difference<'a, K, V>>,
-) {
-    let (mut old, mut new) = (before.iter().peekable(), after.iter().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return,
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        let before = if order.is_le() { old.next() } else { None };
-        let after = if order.is_ge() { new.next() } else { None };
-        let Some((key, _)) = before.or(after) else {
-            return;
-        };
-        let (before, after) = (before.map(|(_, v)| v), after.map(|(_, v)| v));
-        if before != after {
-            differences.push(Difference { key, before, after });
-        }
-    }
+fn difference<'a, K, V: PartialEq>(
+    before: Option<&'a (K, V)>,
+    after: Option<&'a (K, V)>,
+) -> Option<Difference<'a, K, V>> {
+    let (key, _) = before.or(after)?;
+    let [before, after] = [before, after].map(|entry| entry.map(|(_, value)| value));
+    (before != after).then_some(Difference { key, before, after })
 }
 
 impl<K, V> Clone for PersistentMap<K, V> {
@@ -301,10 +284,10 @@ impl<K: Hash + Ord, V> FromIterator<(K, V)> for PersistentMap<K, V> {
         let mut leaves = leaves.into_iter().map(|mut leaf| {
             sort_with_last(&mut leaf);
             len += leaf.len();
-            (!leaf.is_empty()).then(|| Arc::new(leaf))
+            (!leaf.is_empty()).then(|| Arc::new(Leaf::of(leaf)))
         });
         let root = Arc::new(std::array::from_fn(|_| {
-            let branch: [Option<Leaf<K, V>>; FANOUT] =
+            let branch: [Option<Arc<Leaf<K, V>>>; FANOUT] =
                 std::array::from_fn(|_| leaves.next().flatten());
             branch.iter().any(Option::is_some).then(|| Arc::new(branch))
         }));
@@ -325,6 +308,92 @@ fn sort_with_last<K: Ord, V>(leaf: &mut Vec<(K, V)>) {
         }
         is_same
     });
+}
+
+// === impl Leaf ===
+
+impl<K, V> Leaf<K, V> {
+    /// These entries, which are sorted.
+    fn of(sorted: Vec<(K, V)>) -> Leaf<K, V> {
+        match sorted.len() <= LONGEST_SHORT {
+            true => Leaf::Short(sorted),
+            false => Leaf::Long(Box::new(Parts::of(sorted))),
+        }
+    }
+
+    fn iter(&self) -> Entries<'_, (K, V)> {
+        match self {
+            Leaf::Short(entries) => Entries::of(entries),
+            Leaf::Long(parts) => parts.iter(),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> Leaf<K, V> {
+    fn get(&self, key: &K) -> Option<&V> {
+        let (_, value) = match self {
+            Leaf::Short(entries) => entries.get(search(entries, key).ok()?)?,
+            Leaf::Long(parts) => parts.get(by_key(key))?,
+        };
+        Some(value)
+    }
+
+    fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let (_, value) = match self {
+            Leaf::Short(entries) => {
+                let at = search(entries, key).ok()?;
+                entries.get_mut(at)?
+            }
+            Leaf::Long(parts) => parts.get_mut(by_key(key))?,
+        };
+        Some(value)
+    }
+
+    fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let entries = match self {
+            Leaf::Short(entries) => entries,
+            Leaf::Long(parts) => {
+                let before = parts.put((key.clone(), value), by_key(&key));
+                return before.map(|(_, value)| value);
+            }
+        };
+        match search(entries, &key) {
+            Ok(at) => return Some(std::mem::replace(&mut entries[at].1, value)),
+            Err(at) => {
+                if entries.len() == entries.capacity() {
+                    // Does not double: there are thousands of leaves, and most never grow again.
+                    entries.reserve_exact(1 + entries.len() / SLACK);
+                }
+                entries.insert(at, (key, value));
+            }
+        }
+        if entries.len() > LONGEST_SHORT {
+            *self = Leaf::of(std::mem::take(entries));
+        }
+        None
+    }
+
+    fn remove(&mut self, key: &K) -> Option<V> {
+        let (_, value) = match self {
+            Leaf::Short(entries) => entries.remove(search(entries, key).ok()?),
+            Leaf::Long(parts) => parts.remove(by_key(key))?,
+        };
+        Some(value)
+    }
+}
+
+impl<K, V> Default for Leaf<K, V> {
+    fn default() -> Leaf<K, V> {
+        Leaf::Short(Vec::new())
+    }
+}
+
+fn search<K: Ord, V>(entries: &[(K, V)], key: &K) -> Result<usize, usize> {
+    entries.binary_search_by(by_key(key))
+}
+
+fn by_key<K: Ord, V>(key: &K) -> impl Fn(&(K, V)) -> Ordering {
+    move |(other, _)| other.cmp(key)
 }
 
 // === impl LeafPosition ===

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-use super::{Difference, PersistentMap, is_shared, unshared};
+use super::{Difference, LONGEST_SHORT, Leaf, PersistentMap, is_shared, unshared};
 
 /// A key whose hash equals that of every fourth one, so that leaves fill up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,14 +163,22 @@ fn what_has_no_entries_has_no_memory_either() {
     assert!(map.root.is_none());
 }
 
+fn capacity<K, V>(leaf: &Leaf<K, V>) -> usize {
+    match leaf {
+        Leaf::Short(entries) => entries.capacity(),
+        Leaf::Long(_) => panic!("it is longer than {LONGEST_SHORT}"),
+    }
+}
+
 /// With doubling leaves, the table of 10,000 Services takes two fifths more memory.
 #[test]
 fn leaves_that_were_filled_one_by_one_have_little_room_to_spare() {
     let map: PersistentMap<u32, u32> = (0..70_000).map(|n| (n, n)).collect();
     let branches = map.root.iter().flat_map(|root| root.iter().flatten());
     let leaves = branches.flat_map(|branch| branch.iter().flatten());
-    let room: usize = leaves.map(|leaf| leaf.capacity()).sum();
+    let room: usize = leaves.map(|leaf| capacity(leaf)).sum();
     assert!(room <= 70_000 * 9 / 8, "room for {room}");
+    assert_eq!(size_of::<Leaf<u32, u32>>(), size_of::<Vec<(u32, u32)>>());
 }
 
 #[test]
@@ -192,7 +200,100 @@ fn ensuring_what_stands_copies_nothing() {
     assert_eq!(before.get(&77), Some(&77));
 }
 
+/// A key that belongs to the same leaf as all others, and counts its copies.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flooding(usize);
+
+impl Hash for Flooding {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl Clone for Flooding {
+    fn clone(&self) -> Flooding {
+        COPIED.set(COPIED.get() + 1);
+        Flooding(self.0)
+    }
+}
+
+/// T413: each insertion copied all entries of its leaf, and a user who chooses addresses can have all in one.
+#[test]
+fn t413_an_insertion_into_a_flooded_leaf_copies_a_part_of_it() {
+    let keys = 20_000;
+    let mut map = PersistentMap::default();
+    let mut kept: PersistentMap<Flooding, usize>;
+    COPIED.set(0);
+    for n in (0..keys).map(|n| n * 7 % keys) {
+        kept = map.clone();
+        map.insert(Flooding(n), n);
+        assert_eq!(kept.len() + 1, map.len());
+    }
+    // A leaf that is not yet long is copied as a whole.
+    let short = LONGEST_SHORT * LONGEST_SHORT;
+    assert!(COPIED.get() <= short + keys * 66, "{} copies", COPIED.get());
+
+    kept = map.clone();
+    map.insert(Flooding(77), 0);
+    let counted = |map: &PersistentMap<Flooding, usize>| -> PersistentMap<Flooding, Counted> {
+        map.iter()
+            .map(|(key, n)| (Flooding(key.0), Counted(u32::try_from(*n).expect("few"))))
+            .collect()
+    };
+    assert_eq!(kept.differences(&map).len(), 1);
+    let before = counted(&kept);
+    let mut after = before.clone();
+    after.insert(Flooding(77), Counted(1));
+    COMPARED.set(0);
+    assert_eq!(before.differences(&after).len(), 1);
+    assert!(COMPARED.get() <= 64, "{} comparisons", COMPARED.get());
+
+    for n in (0..keys).map(|n| n * 11 % keys) {
+        kept = map.clone();
+        COPIED.set(0);
+        assert!(map.remove(&Flooding(n)).is_some());
+        assert!(COPIED.get() <= 3 * 64, "{} copies", COPIED.get());
+        assert_eq!(kept.len(), map.len() + 1);
+    }
+    assert!(map.root.is_none());
+}
+
+proptest! {
+    /// Leaves that become long and short again.
+    #[test]
+    fn a_flooded_map_answers_like_an_ordinary_one(
+        steps in vec((0..600_usize, any::<bool>(), 0..300_usize), 0..12),
+        then in vec((0..600_usize, any::<bool>(), 0..300_usize), 0..4),
+    ) {
+        let take = |steps: &[(usize, bool, usize)], map: &mut PersistentMap<_, _>, model: &mut BTreeMap<_, _>| {
+            for (from, inserts, count) in steps {
+                for n in *from..from + count {
+                    let (before, expected) = match inserts {
+                        true => (map.insert(Flooding(n), *count), model.insert(Flooding(n), *count)),
+                        false => (map.remove(&Flooding(n)), model.remove(&Flooding(n))),
+                    };
+                    assert_eq!(before, expected);
+                }
+            }
+        };
+        let (mut map, mut model) = (PersistentMap::default(), BTreeMap::new());
+        take(&steps, &mut map, &mut model);
+        let (before, before_model) = (map.clone(), model.clone());
+        take(&then, &mut map, &mut model);
+        prop_assert!(map.iter().eq(model.iter()) && map.len() == model.len());
+        prop_assert!(before.iter().eq(before_model.iter()));
+        let at_once: PersistentMap<_, _> = model.clone().into_iter().collect();
+        prop_assert_eq!(&at_once, &map);
+        let changed: Vec<usize> = before.differences(&map).iter().map(|d| d.key.0).collect();
+        let expected = (0..900).filter(|n| before_model.get(&Flooding(*n)) != model.get(&Flooding(*n)));
+        prop_assert_eq!(changed, expected.collect::<Vec<_>>());
+        for n in 0..900 {
+            prop_assert_eq!(map.get(&Flooding(n)), model.get(&Flooding(n)));
+            prop_assert_eq!(map.get_mut(&Flooding(n)).copied(), model.get(&Flooding(n)).copied());
+        }
+    }
+}
+
 thread_local! {
+    static COPIED: Cell<usize> = const { Cell::new(0) };
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
