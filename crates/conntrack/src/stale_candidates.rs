@@ -170,8 +170,7 @@ fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
             if !serves(before) && serves(after) {
                 return true;
             }
-            before.equals().any(|(service, old)| {
-                let new = after.equal(service);
+            before.unshared_equals(after).any(|(old, new)| {
                 let new = new.map_or(&[][..], |new| &new.serving);
                 let mut answering = old.serving.iter();
                 answering.any(|target| new.binary_search(target).is_err())

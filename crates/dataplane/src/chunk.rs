@@ -284,13 +284,13 @@ fn address_of(key: &FrontendKey) -> Option<IpAddr> {
     }
 }
 
-/// The Services that claim a frontend before or after.
+/// The Services that have other claims on a frontend after than before.
 fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'a ServiceKey> {
-    let claims = [difference.before, difference.after].into_iter().flatten();
-    claims.flat_map(|claims| {
-        let losers = claims.losers().map(|(service, _)| service);
-        std::iter::once(claims.winner().0).chain(losers)
-    })
+    let Difference { before, after, .. } = *difference;
+    let both = before.zip(after).into_iter();
+    let both = both.flat_map(|(before, after)| before.differing(after));
+    let one = before.xor(after).into_iter();
+    both.chain(one.flat_map(|claims| claims.iter().map(|(service, _)| service)))
 }
 
 // === impl Piece ===

@@ -276,6 +276,14 @@ impl fmt::Display for FrontendKind {
 // === impl FrontendKind ===
 
 impl FrontendKind {
+    /// Every kind, in order.
+    pub(crate) const ALL: [FrontendKind; 4] = [
+        FrontendKind::ClusterIp,
+        FrontendKind::LoadBalancerIp,
+        FrontendKind::ExternalIp,
+        FrontendKind::NodePort,
+    ];
+
     /// The field of a Service that contains such an address.
     pub fn field(self) -> &'static str {
         match self {

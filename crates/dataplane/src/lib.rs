@@ -11,7 +11,7 @@
 //!                                                  frontends, cluster IPs, hairpins, verdict
 //! ```
 //!
-//! Everything here is pure: no clock, no I/O, no logger, `std`, `ipnet` and `smallvec` only.
+//! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.
 
 mod chunk;
 mod compile;

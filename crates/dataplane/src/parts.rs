@@ -1,6 +1,7 @@
 //! A sorted list in parts, which copies share as long as they are the same.
 //!
-//! A list that is copied as a whole for each change costs the square of its length.
+//! Ten thousand Services may claim one address, and each change of one of them makes a version of
+//! their list: a list that is copied as a whole costs the square of their number.
 
 use std::cmp::Ordering;
 use std::iter::FusedIterator;
@@ -62,6 +63,19 @@ impl<T> Parts<T> {
             current: &[],
             rest: self.0.iter(),
         }
+    }
+
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.0.first()?.first()
+    }
+
+    pub(crate) fn last(&self) -> Option<&T> {
+        self.0.last()?.last()
+    }
+
+    /// The first entry that does not come before what is searched for.
+    pub(crate) fn first_from(&self, is_before: impl Fn(&T) -> bool) -> Option<&T> {
+        self.at(self.search(is_before))
     }
 
     /// The entry that is equal in `order`, which compares an entry with what is searched for.

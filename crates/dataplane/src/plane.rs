@@ -16,6 +16,7 @@ use crate::{
 };
 use claims::Claim;
 pub use claims::Claims;
+use disputes::Contested;
 pub use disputes::Disputes;
 pub use entitlement::{Refused, Reserved};
 
@@ -121,8 +122,8 @@ impl Dataplane {
         port: Port,
     ) -> Option<&Arc<Frontend>> {
         let mut claims = self.claims_at(address, protocol, port);
-        let (_, frontend) = claims.next()?.winner();
-        Some(frontend)
+        let (_, claims) = claims.next()?;
+        Some(claims.winner().1)
     }
 
     /// The frontends at a destination whose endpoints may keep answering existing connections: that
@@ -135,16 +136,16 @@ impl Dataplane {
         port: Port,
     ) -> impl Iterator<Item = &Arc<Frontend>> {
         self.claims_at(address, protocol, port)
-            .flat_map(|claims| claims.equals().map(|(_, frontend)| frontend))
+            .flat_map(|(_, claims)| claims.equals().map(|(_, frontend)| frontend))
     }
 
     /// The claims on the address, then those on the node port that it hides.
-    fn claims_at(
+    pub fn claims_at(
         &self,
         address: IpAddr,
         protocol: Protocol,
         port: Port,
-    ) -> impl Iterator<Item = &Claims<Arc<Frontend>>> {
+    ) -> impl Iterator<Item = (FrontendKey, &Claims<Arc<Frontend>>)> {
         let by_address = FrontendKey::Address {
             address,
             protocol,
@@ -155,16 +156,13 @@ impl Dataplane {
             protocol,
             port,
         };
-        let is_open = move || self.has_node_ports_at(address);
-        let claims = self.frontends.get(&by_address).into_iter();
-        claims.chain(
-            std::iter::once_with(move || {
-                is_open()
-                    .then(|| self.frontends.get(&by_node_port))
-                    .flatten()
-            })
-            .flatten(),
-        )
+        let keys = [by_address, by_node_port].into_iter();
+        let is_served = move |key: &FrontendKey| match key {
+            FrontendKey::Address { .. } => true,
+            FrontendKey::NodePort { .. } => self.has_node_ports_at(address),
+        };
+        let keys = keys.filter(is_served);
+        keys.filter_map(|key| Some((key, self.frontends.get(&key)?)))
     }
 
     /// Whether node ports are open on `address`. If all addresses of a family accept them, every
@@ -217,7 +215,7 @@ impl Dataplane {
         );
         self.replace_entitlements(service, before, after);
         let has = self.admitted(after);
-        self.replace_frontends(service, had, has);
+        self.replace_frontends(service, &had, has);
         let hairpins = |rules: Option<&'a ServiceRules>| rules.map_or(&[][..], |r| &r.hairpins);
         let (before, after) = (hairpins(before), hairpins(after));
         for gone in before.iter().filter(|h| after.binary_search(h).is_err()) {
@@ -232,20 +230,33 @@ impl Dataplane {
     fn replace_frontends(
         &mut self,
         service: &ServiceKey,
-        before: Vec<(FrontendKey, Arc<Frontend>)>,
+        before: &[(FrontendKey, Arc<Frontend>)],
         after: Vec<(FrontendKey, Arc<Frontend>)>,
     ) {
-        let mut keys: Vec<FrontendKey> = before.iter().chain(&after).map(|(key, _)| *key).collect();
-        // Both lists are sorted, and sorting keeps runs.
-        keys.sort();
-        keys.dedup();
-        replace(&mut self.frontends, service, before, after);
-        for key in keys {
-            let contested = &mut self.disputes.contested;
-            match self.frontends.get(&key).and_then(Claims::kinds_of_several) {
-                Some(claims) => contested.ensure(key, claims),
-                None => drop(contested.remove(&key)),
-            }
+        for key in gone(before, &after) {
+            self.replace_frontend(service, *key, None);
+        }
+        for (key, frontend) in after {
+            self.replace_frontend(service, key, Some(frontend));
+        }
+    }
+
+    fn replace_frontend(
+        &mut self,
+        service: &ServiceKey,
+        key: FrontendKey,
+        frontend: Option<Arc<Frontend>>,
+    ) {
+        if !claims::differs(&self.frontends, service, &key, frontend.as_ref()) {
+            return;
+        }
+        // Claims that are shared would be copied.
+        self.disputes.contested.remove(&key);
+        claims::set(&mut self.frontends, service, key, frontend);
+        let claims = self.frontends.get(&key);
+        if let Some(claims) = claims.filter(|claims| claims.are_several()) {
+            let contested = Contested(claims.clone());
+            self.disputes.contested.insert(key, contested);
         }
     }
 
@@ -268,22 +279,23 @@ fn replace<K, V>(
     K: Clone + Ord + std::hash::Hash,
     V: Claim + Clone + PartialEq,
 {
-    for (key, _) in &before {
-        if after.binary_search_by(|(other, _)| other.cmp(key)).is_ok() {
-            continue;
-        }
-        let Some(claims) = map.get(key) else { continue };
-        match claims.without(service) {
-            Some(rest) => drop(map.insert(key.clone(), rest)),
-            None => drop(map.remove(key)),
+    for key in gone(&before, &after) {
+        if claims::differs(map, service, key, None) {
+            claims::set(map, service, key.clone(), None);
         }
     }
     for (key, value) in after {
-        let claims = match map.get(&key) {
-            Some(claims) if claims.holds(service, &value) => continue,
-            Some(claims) => claims.with(service, value),
-            None => Claims::of_one(service, value),
-        };
-        map.insert(key, claims);
+        if claims::differs(map, service, &key, Some(&value)) {
+            claims::set(map, service, key, Some(value));
+        }
     }
+}
+
+/// The keys of `before` that `after` does not have, both sorted.
+fn gone<'a, K: Ord, V>(before: &'a [(K, V)], after: &[(K, V)]) -> impl Iterator<Item = &'a K> {
+    let is_kept = |key: &K| after.binary_search_by(|(other, _)| other.cmp(key)).is_ok();
+    before
+        .iter()
+        .map(|(key, _)| key)
+        .filter(move |key| !is_kept(key))
 }

@@ -169,7 +169,7 @@ const RULES: &[(&str, May)] = &[
 ];
 
 /// The external packages that `dataplane` may use: it is pure.
-const DATAPLANE_USES: &[&str] = &["address", "ipnet", "smallvec"];
+const DATAPLANE_USES: &[&str] = &["address", "ipnet"];
 
 fn violations(metadata: &Metadata) -> Vec<String> {
     let members: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();

@@ -67,9 +67,12 @@ fn assert_same(list: &Parts<Entry>, model: &BTreeMap<u16, u8>) {
     let entries: Vec<Entry> = list.iter().copied().collect();
     let expected: Vec<Entry> = model.iter().map(|(key, value)| (*key, *value)).collect();
     assert_eq!(entries, expected);
+    assert_eq!(list.first(), expected.first());
+    assert_eq!(list.last(), expected.last());
     for key in (0..800).step_by(7) {
-        let expected = model.get(&key).map(|value| (key, *value));
-        assert_eq!(list.get(|other| compare(other, key)).copied(), expected);
+        let from = list.first_from(|other| other.0 < key);
+        let expected = model.range(key..).next();
+        assert_eq!(from.copied(), expected.map(|(key, value)| (*key, *value)));
     }
     let parts = list.0.iter().map(|part| part.len());
     assert!(parts.clone().all(|len| (1..=LONGEST).contains(&len)));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::{Claims, Refused};
 use crate::{
-    FrontendKey, FrontendKind, ObjectKind, ObjectName, PersistentMap, Rejection, ServiceKey,
+    Frontend, FrontendKey, FrontendKind, ObjectKind, ObjectName, PersistentMap, Rejection,
+    ServiceKey,
 };
 
 /// The claims that are not served, because the address belongs to another Service, the node or the
@@ -17,8 +18,13 @@ pub struct Disputes {
     /// Claims on addresses that the Service may not have, on any port.
     pub(super) refused: PersistentMap<(IpAddr, ServiceKey), Refused>,
     /// Keys that more than one entitled Service claims.
-    pub(super) contested: PersistentMap<FrontendKey, Claims<FrontendKind>>,
+    pub(super) contested: PersistentMap<FrontendKey, Contested>,
 }
+
+/// The claims on one key, shared with the frontends. Equal if the same Services claim it as the same
+/// kinds, whatever they serve there.
+#[derive(Debug, Clone)]
+pub(super) struct Contested(pub(super) Claims<Arc<Frontend>>);
 
 /// The address or frontend in dispute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,14 +62,14 @@ impl Disputes {
                 );
             }
         }
-        for (key, claims) in self.contested.iter() {
-            let (winner, kind) = claims.winner();
+        for (key, Contested(claims)) in self.contested.iter() {
+            let (winner, frontend) = claims.winner();
             for (loser, lost) in claims.losers() {
-                add(&mut behind, loser, (*key, *lost, winner));
+                add(&mut behind, loser, (*key, lost.kind, winner));
                 add(
                     &mut claimed,
                     winner,
-                    (*kind, Disputed::Frontend(*key), loser),
+                    (frontend.kind, Disputed::Frontend(*key), loser),
                 );
             }
         }
@@ -105,6 +111,16 @@ impl Disputes {
         refused.chain(behind).chain(claimed).collect()
     }
 }
+
+// === impl Contested ===
+
+impl PartialEq for Contested {
+    fn eq(&self, other: &Contested) -> bool {
+        self.0.are_of_same(&other.0)
+    }
+}
+
+impl Eq for Contested {}
 
 fn add<T: Ord>(lines: &mut Lines<T>, service: &ServiceKey, reported: T) {
     match lines.get_mut(service) {

@@ -161,12 +161,11 @@ impl Dataplane {
             let Some(rules) = self.services.get(service) else {
                 continue;
             };
-            let frontends = at(rules, address).to_vec();
-            let (before, after) = match is_refused {
-                true => (frontends, Vec::new()),
-                false => (Vec::new(), frontends),
-            };
-            self.replace_frontends(service, before, after);
+            // The rules stay as they are, so only the frontends are copied.
+            for (key, frontend) in at(rules, address).to_vec() {
+                let frontend = (!is_refused).then_some(frontend);
+                self.replace_frontend(service, key, frontend);
+            }
         }
     }
 
@@ -216,11 +215,11 @@ impl Dataplane {
             return Some(Reserved::PodRange(range));
         }
         let claimants = self.claimants.get(&address)?;
-        let balanced = claimants.iter();
-        let mut balanced = balanced.take_while(|(_, kind)| **kind == FrontendKind::LoadBalancerIp);
-        let (first, _) = balanced.next()?;
-        let mut owners = std::iter::once(first).chain(balanced.map(|(owner, _)| owner));
-        let shares = owners.any(|owner| owner.namespace == service.namespace);
+        let (first, kind) = claimants.winner();
+        if *kind != FrontendKind::LoadBalancerIp {
+            return None;
+        }
+        let shares = claimants.has_namespace(&service.namespace, FrontendKind::LoadBalancerIp);
         (!shares).then(|| Reserved::LoadBalancerIp(first.clone()))
     }
 }

@@ -197,3 +197,63 @@ fn an_endpoint_that_many_share_is_a_hairpin_until_the_last_is_gone() {
     }
     assert!(dataplane.hairpins().is_empty());
 }
+
+/// T412: claims are in parts that copies share, and a thousand fill many. Half of the claimants may
+/// share an address with a load balancer, the others lose it to that.
+#[test]
+fn t412_a_thousand_claims_are_the_same_however_they_came() {
+    const CLAIMANTS: usize = 1_000;
+    let namespaces = ["shop", "bank"];
+    let claimants: Vec<_> = (0..CLAIMANTS)
+        .map(|n| {
+            let name = format!("{}/web-{n:04}", namespaces[n % 2]);
+            rules(&name, &format!("10.96.{}.{}", 1 + n / 250, n % 250), "10.0.1.2:8080")
+        })
+        .collect();
+    let balancer = mk_service("bank/balancer").cluster_ip("10.96.0.99");
+    let balancer = balancer.load_balancer_ip("198.51.100.1").port("http", 80);
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let endpoints = mk_endpoints().tcp("http").ready("10.0.1.9:8080", "node-1");
+    let balancer = Arc::new(compile(&balancer.build(), &endpoints.build(), &node, &config));
+    let (key, _) = claimants[0].frontends[1].clone();
+    let losers = |dataplane: &Dataplane| {
+        let claims = dataplane.frontends().get(&key).expect("it is served");
+        claims.losers().count()
+    };
+
+    let mut ordered = empty();
+    for rules in &claimants {
+        ordered.set(Arc::clone(rules));
+    }
+    let without = ordered.clone();
+    assert_eq!(losers(&without), CLAIMANTS - 1);
+    ordered.set(Arc::clone(&balancer));
+    assert_eq!(losers(&ordered), CLAIMANTS / 2);
+    assert_eq!(losers(&without), CLAIMANTS - 1, "a copy stays as it is");
+
+    let mut disordered = empty();
+    disordered.set(Arc::clone(&balancer));
+    for n in (0..CLAIMANTS).map(|n| n * 7 % CLAIMANTS) {
+        disordered.set(Arc::clone(&claimants[n]));
+        // Some go and come again, and each step is kept for a while.
+        let again = n * 3 % CLAIMANTS;
+        if let step = disordered.clone() && disordered.remove(&claimants[again].service) {
+            disordered.set(Arc::clone(&claimants[again]));
+            assert!(disordered.frontends() == step.frontends());
+            assert!(disordered.disputes() == step.disputes());
+        }
+    }
+    assert!(disordered.frontends() == ordered.frontends());
+    assert!(disordered.disputes() == ordered.disputes());
+    let [one, other] = [&ordered, &disordered].map(|all| all.disputes().rejections());
+    assert!(one.len() == CLAIMANTS + 1 && one == other);
+
+    disordered.remove(&balancer.service);
+    assert!(disordered.frontends() == without.frontends());
+    assert!(disordered.disputes() == without.disputes());
+    for rules in &claimants {
+        disordered.remove(&rules.service);
+    }
+    assert!(disordered.frontends().is_empty());
+    assert!(disordered.disputes() == empty().disputes());
+}
