@@ -17,7 +17,8 @@ use crate::parse::{
 };
 use crate::shared_names::SharedNames;
 use crate::slice::{
-    Extent, MOST_SLICE_PORTS, MOST_SLICES, Slice, SliceNames, differ_at_a_port, differing, merge,
+    Extent, MOST_LOOKUPS, MOST_SLICE_PORTS, MOST_SLICES, Slice, SliceNames, differ_at_a_port,
+    differing, merge,
 };
 use crate::{Change, Dirty, Event, NodeLifecycle, ObjectKey, OwnNode, Trigger, Unserved};
 
@@ -284,7 +285,8 @@ impl Catalog {
 
     /// Whether the endpoints of `service` differ from those with the version `before` of the slice
     /// `key`. Checks only the addresses at which the two versions differ; a second copy of an
-    /// endpoint in another slice can make a difference disappear.
+    /// endpoint in another slice can make a difference disappear. To check them in all slices may take
+    /// longer than to compile the Service: then they count as changed.
     fn endpoints_changed(
         &self,
         service: &ServiceKey,
@@ -310,6 +312,9 @@ impl Catalog {
             return true;
         }
         let addresses = differing(before, after);
+        if addresses.len() * self.slice_names(service).len() > MOST_LOOKUPS {
+            return true;
+        }
         let mut names = self.slice_names(service).iter();
         if let (Some(before), Some(after)) = (before, after)
             && before.ports == after.ports

@@ -75,6 +75,10 @@ pub(crate) const MOST_SLICES: usize = 4_096;
 /// The maximum number of ports of those slices together. Each event of a slice looks at the ports of
 /// all slices of its Service, and a slice may have 20,000.
 pub(crate) const MOST_SLICE_PORTS: usize = 1 << 17;
+/// The maximum number of addresses for which an event of a slice looks into other slices of its Service,
+/// times their number: about 5 ms. A slice of 1,000 endpoints that is replaced beside 4,095 others
+/// would take a second.
+pub(crate) const MOST_LOOKUPS: usize = 1 << 16;
 /// The maximum number of endpoints of one Service, counted once for each port: more would not fit
 /// into [`MOST_ELEMENTS`] of either family.
 const MOST_ENDPOINTS: usize = 2 * MOST_ELEMENTS;

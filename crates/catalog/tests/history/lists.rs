@@ -174,3 +174,21 @@ fn a_slice_that_changes_its_port_alone_is_a_change() {
     catalog.apply(Event::Apply(moved));
     assert_eq!(taken(&mut catalog), ["a"]);
 }
+
+/// T414: each address of an event was looked for in all slices of the Service. A slice whose endpoints
+/// another one has, too, changes nothing; to find that out takes too long beside very many.
+#[test]
+fn t414_an_event_of_a_slice_looks_into_others_only_as_long_as_that_takes_little() {
+    let pods: Vec<u8> = (1..=100).collect();
+    for (others, expected) in [(650, vec![]), (660, vec!["a"])] {
+        let twins = ["a-1", "a-2"].map(|name| slice(name, "a", &pods));
+        let others = (0..others).map(|n| slice(&format!("b-{n:03}"), "a", &[200]));
+        let slices: Vec<EndpointSlice> = twins.into_iter().chain(others).collect();
+        let mut catalog = synced(&[service("a")], &slices);
+        catalog.apply(Event::<EndpointSlice>::Delete(slices[0].key()));
+        assert_eq!(taken(&mut catalog), expected);
+        // Few addresses are always compared.
+        catalog.apply(Event::Apply(slice("a-1", "a", &[1])));
+        assert_eq!(taken(&mut catalog), Vec::<String>::new());
+    }
+}
