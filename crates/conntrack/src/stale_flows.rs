@@ -1,11 +1,15 @@
 //! Which flows are stale. Pure.
 
+mod answerers;
+
+use std::cell::RefCell;
 use std::net::SocketAddr;
 
-use dataplane::{Dataplane, Family, Frontend, Port, Protocol, Target};
+use dataplane::{Dataplane, Family, Port, Protocol, Target};
 use netlink::conntrack::{Answers, Filter, Flow};
 
 use crate::StaleCandidates;
+use answerers::Answerers;
 
 /// Decides which flows of one family are stale.
 #[derive(Debug, Clone)]
@@ -13,6 +17,9 @@ pub struct StaleFlows {
     stale_candidates: StaleCandidates,
     /// The programmed dataplane.
     programmed: Dataplane,
+    /// Who may answer flows under that, and under what has been programmed since.
+    answerers: RefCell<Answerers>,
+    newest_answerers: RefCell<Answerers>,
 }
 
 // === impl StaleFlows ===
@@ -23,6 +30,8 @@ impl StaleFlows {
         StaleFlows {
             stale_candidates: stale_candidates.clone(),
             programmed: programmed.clone(),
+            answerers: RefCell::default(),
+            newest_answerers: RefCell::default(),
         }
     }
 
@@ -52,11 +61,15 @@ impl StaleFlows {
     /// destination was rewritten. For TCP and SCTP, only flows that were never answered can be
     /// stale: an established connection belongs to its two ends.
     pub fn is_stale(&self, flow: &Flow) -> bool {
-        self.is_stale_under(&self.programmed, flow)
+        self.decide(&self.programmed, &self.answerers, flow)
     }
 
     /// Like [`StaleFlows::is_stale`], if the kernel has been programmed to `programmed` since.
     pub(crate) fn is_stale_under(&self, programmed: &Dataplane, flow: &Flow) -> bool {
+        self.decide(programmed, &self.newest_answerers, flow)
+    }
+
+    fn decide(&self, programmed: &Dataplane, answerers: &RefCell<Answerers>, flow: &Flow) -> bool {
         let protocol = flow.protocol;
         if answers(protocol) == Answers::None && flow.status.is_answered() {
             return false;
@@ -72,9 +85,11 @@ impl StaleFlows {
             Some(_) if flow.zone != 0 && !flow.status.is_redirected() => false,
             // Of Services with equal claims, the first by name gets new connections, but takes no
             // existing ones from the others.
-            Some(_) => !programmed
-                .equals_at(address, protocol, port)
-                .any(|frontend| may_answer(frontend, flow.reply.source)),
+            Some(_) => !target(flow.reply.source).is_some_and(|from| {
+                let mut claims = programmed.claims_at(address, protocol, port);
+                let mut answerers = answerers.borrow_mut();
+                claims.any(|(key, claims)| answerers.include(key, claims, &from))
+            }),
             None => {
                 flow.status.is_redirected()
                     && self
@@ -85,14 +100,9 @@ impl StaleFlows {
     }
 }
 
-fn may_answer(frontend: &Frontend, from: SocketAddr) -> bool {
-    Port::new(from.port()).is_some_and(|port| {
-        let target = Target {
-            address: from.ip(),
-            port,
-        };
-        frontend.serving.binary_search(&target).is_ok()
-    })
+fn target(from: SocketAddr) -> Option<Target> {
+    let (address, port) = (from.ip(), Port::new(from.port())?);
+    Some(Target { address, port })
 }
 
 /// Which flows of a protocol can be stale.
