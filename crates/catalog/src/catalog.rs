@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::object::name::admit;
 use crate::object::{self, Object};
-use crate::object_store::{ObjectStore, Replaced, Step, repack};
+use crate::object_store::{Faults, ObjectStore, Replaced, Step, repack};
 use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
 };
@@ -194,11 +194,18 @@ impl Catalog {
     /// Everything that is not honoured, by kind and then by object. The cost is proportional to the
     /// number of rejections, not of objects.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.faults().flat_map(|faults| faults.rejections())
+    }
+
+    /// The same, by object. A user can have ten thousand objects with a hundred messages each, which
+    /// whoever keeps them shares with the catalog. The cost is proportional to the number of such
+    /// objects.
+    pub fn faults(&self) -> impl Iterator<Item = &Arc<Faults>> {
         self.services
-            .rejections()
-            .chain(self.slices.rejections())
-            .chain(self.nodes.rejections())
-            .chain(self.service_cidrs.rejections())
+            .faults()
+            .chain(self.slices.faults())
+            .chain(self.nodes.faults())
+            .chain(self.service_cidrs.faults())
     }
 
     fn apply_service(&mut self, event: Event<object::Service>) {

@@ -79,6 +79,7 @@ mod unserved;
 pub use catalog::{Catalog, View};
 pub use dirty::{Dirty, Trigger};
 pub use event::{Change, Event, ObjectKey};
+pub use object_store::Faults;
 pub use own_node::{LastKnownAddresses, NodeLifecycle, OwnNode};
 pub use parse::is_no_source;
 pub use unserved::Unserved;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::sync::Arc;
 
 use dataplane::{ObjectKind, Rejection};
 
@@ -26,13 +27,13 @@ pub(crate) struct ObjectStore<T> {
 struct Entry<T> {
     value: Option<T>,
     /// `None` for almost all objects.
-    faults: Option<Box<Faults>>,
+    faults: Option<Arc<Faults>>,
     round: u64,
 }
 
 /// The errors in one object.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Faults {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Faults {
     /// The rejections in the version decoded last.
     rejections: Vec<Rejection>,
     /// Set if the object has since changed to a version that cannot be decoded.
@@ -98,11 +99,10 @@ impl<T> ObjectStore<T> {
             .filter_map(|entry| entry.value.as_ref())
     }
 
-    pub(crate) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+    pub(crate) fn faults(&self) -> impl Iterator<Item = &Arc<Faults>> {
         self.rejected
             .iter()
-            .filter_map(|key| self.entries.get(key)?.faults.as_deref())
-            .flat_map(|faults| faults.rejections.iter().chain(&faults.undecodable))
+            .filter_map(|key| self.entries.get(key)?.faults.as_ref())
     }
 
     /// Returns the steps for `event`, in order, and whether rejections changed: that is the only
@@ -133,7 +133,7 @@ impl<T> ObjectStore<T> {
         };
         let rejected = !parsed.rejections.is_empty();
         let faults = rejected.then(|| {
-            Box::new(Faults {
+            Arc::new(Faults {
                 rejections: parsed.rejections,
                 undecodable: None,
             })
@@ -204,10 +204,19 @@ impl<T> ObjectStore<T> {
             round: self.round,
         });
         entry.round = self.round;
-        let faults = entry.faults.get_or_insert_default();
+        let faults = Arc::make_mut(entry.faults.get_or_insert_default());
         let changed = faults.undecodable.as_ref() != Some(&rejection);
         faults.undecodable = Some(rejection);
         changed
+    }
+}
+
+// === impl Faults ===
+
+impl Faults {
+    /// What is not honoured of the object.
+    pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.rejections.iter().chain(&self.undecodable)
     }
 }
 

@@ -33,7 +33,7 @@ impl Engine {
 
     pub(super) fn list_rejections(&self) -> Arc<Rejections> {
         Arc::new(Rejections::new(
-            self.catalog.rejections().cloned().collect(),
+            self.catalog.faults().cloned().collect(),
             self.rejected.values().cloned().collect(),
             self.dataplane.disputes().clone(),
         ))

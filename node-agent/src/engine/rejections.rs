@@ -4,26 +4,28 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
+use catalog::Faults;
 use dataplane::{Disputes, Rejection, ServiceRules};
 
 type List = Box<[Rejection]>;
 
 /// The list of what is not supported or not valid, sorted. Its first reader puts it together, not
-/// the engine: a few Services may dispute a million claims, and every change would wait for the
-/// messages about them.
+/// the engine: a few Services may dispute a million claims, or ten thousand have a hundred messages each,
+/// and every change would wait for them.
 pub(crate) struct Rejections(LazyLock<List, Box<dyn FnOnce() -> List + Send>>);
 
 // === impl Rejections ===
 
 impl Rejections {
     pub(super) fn new(
-        of_objects: Vec<Rejection>,
+        of_objects: Vec<Arc<Faults>>,
         of_rules: Vec<Arc<ServiceRules>>,
         disputes: Disputes,
     ) -> Rejections {
         Rejections(LazyLock::new(Box::new(move || {
             let of_rules = of_rules.iter().flat_map(|rules| &rules.rejections).cloned();
-            let objects = of_objects.into_iter();
+            let of_objects = of_objects.iter().flat_map(|object| object.rejections());
+            let objects = of_objects.cloned();
             let mut list: Vec<_> = objects
                 .chain(of_rules)
                 .chain(disputes.rejections())

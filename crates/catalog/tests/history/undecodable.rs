@@ -1,5 +1,7 @@
 //! Objects that cannot be decoded: they are reported, and their last valid version is served.
 
+use std::sync::Arc;
+
 use catalog::object::{EndpointSlice, Node, Object, Service};
 use catalog::{Catalog, Event, ObjectKey};
 
@@ -85,4 +87,28 @@ fn only_the_agents_own_node_is_named() {
     catalog.apply(Event::<Node>::Delete(ObjectKey::cluster("node-1")));
     assert_eq!(rejections(&catalog), [""; 0]);
     assert_eq!(catalog.node(), None);
+}
+
+/// T416: every change of any object's messages copied those of all objects.
+#[test]
+fn t416_messages_about_an_object_are_kept_once() {
+    let mut catalog = synced(&[service("a"), service("b")], &[]);
+    for name in ["a", "b"] {
+        catalog.apply(undecodable::<Service>(service(name).key()));
+    }
+    let before: Vec<_> = catalog.faults().cloned().collect();
+    catalog.apply(Event::Undecodable::<Service> {
+        key: service("b").key(),
+        field: "spec".to_owned(),
+        message: "invalid type: string, expected a map".to_owned(),
+    });
+    let after: Vec<_> = catalog.faults().cloned().collect();
+    let are_same: Vec<bool> = before
+        .iter()
+        .zip(&after)
+        .map(|(a, b)| Arc::ptr_eq(a, b))
+        .collect();
+    assert_eq!(are_same, [true, false]);
+    let kept: Vec<String> = before[1].rejections().map(ToString::to_string).collect();
+    assert_eq!(kept, [NAMED.replace("shop/a", "shop/b")]);
 }
