@@ -204,9 +204,11 @@ impl<T> ObjectStore<T> {
             round: self.round,
         });
         entry.round = self.round;
-        let faults = Arc::make_mut(entry.faults.get_or_insert_default());
+        let faults = entry.faults.get_or_insert_default();
         let changed = faults.undecodable.as_ref() != Some(&rejection);
-        faults.undecodable = Some(rejection);
+        if changed {
+            Arc::make_mut(faults).undecodable = Some(rejection);
+        }
         changed
     }
 }

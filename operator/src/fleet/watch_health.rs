@@ -60,10 +60,9 @@ struct Outage {
 /// A watch that has failed no more for so long works again. It is tried again after a minute at most, and
 /// a request may be without an answer for a minute and a half. A quiet watch says nothing else.
 const WORKS_AGAIN: Duration = Duration::from_secs(180);
-/// How long agents may take at most to report after the API server answers again.
+/// How long agents may take at most to report after the API server answers again: they try at least every
+/// minute. After a short failure they take no longer than that lasted.
 const CATCHING_UP: Duration = Duration::from_secs(120);
-/// How often agents try at least.
-const REPORT_PERIOD: Duration = Duration::from_secs(60);
 /// The kinds that say how nodes are. Without the others, nodes are known as well as ever.
 const OF_NODES: [&str; 2] = ["Node", "NodeProxy"];
 
@@ -141,7 +140,7 @@ impl View {
             WatchSignal::Works => {
                 if let Some(outage) = self.failing.remove(kind) {
                     let missed = at.saturating_duration_since(outage.first);
-                    let until = at + CATCHING_UP.min(missed + REPORT_PERIOD);
+                    let until = at + CATCHING_UP.min(missed);
                     self.catching_up_until = self.catching_up_until.max(Some(until));
                 }
             }

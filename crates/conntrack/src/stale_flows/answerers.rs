@@ -7,9 +7,9 @@ use dataplane::{Claims, Frontend, FrontendKey, Target};
 
 /// A frontend with more equal claims than this gets a list.
 const FEW: usize = 16;
-/// The maximum number of endpoints in all lists: 48 MiB, for as long as a pass lasts. One namespace can
-/// have about as many.
-const MOST_LISTED: usize = 1 << 21;
+/// The maximum number of endpoints in all lists of one state of the Services: 24 MiB, for as long as a pass
+/// lasts, which compares two states.
+const MOST_LISTED: usize = 1 << 20;
 
 type Frontends = Claims<Arc<Frontend>>;
 
@@ -34,8 +34,10 @@ struct Answering {
 impl Answerers {
     /// Whether `from` may answer for any of the equal `claims` on `key`.
     pub(super) fn include(&mut self, key: FrontendKey, claims: &Frontends, from: &Target) -> bool {
-        if claims.equals().nth(FEW).is_some() {
-            self.list(key, claims);
+        match claims.equals().nth(FEW) {
+            Some(_) => self.list(key, claims),
+            // A list of former claims may be there.
+            None => self.forget(&key),
         }
         match self.lists.get(&key) {
             Some(list) => list.targets.binary_search(from).is_ok(),
@@ -60,6 +62,7 @@ impl Answerers {
         let mut targets: Vec<Target> = serving().flat_map(|it| it.iter().copied()).collect();
         targets.sort();
         targets.dedup();
+        targets.shrink_to_fit();
         self.listed += targets.len();
         let claims = claims.clone();
         self.lists.insert(key, Answering { claims, targets });
@@ -76,7 +79,7 @@ impl Answerers {
 mod tests {
     use std::net::SocketAddr;
 
-    use dataplane::{Dataplane, Port, Protocol, compile};
+    use dataplane::{Dataplane, Port, Protocol, ServiceKey, compile};
     use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
     use super::*;
@@ -142,6 +145,15 @@ mod tests {
         assert!(includes(&mut answerers, &all, "10.0.1.107:8080"));
         assert!(!includes(&mut answerers, &all, "10.0.1.7:8080"));
         assert_eq!(answerers.listed, usize::from(CLAIMANTS));
+
+        // Those that are left are searched, not the list.
+        for number in 6..=CLAIMANTS {
+            all.remove(&ServiceKey::new("shop", format!("web-{number:03}")));
+        }
+        set(&mut all, 3, "10.0.1.103:8080");
+        assert!(includes(&mut answerers, &all, "10.0.1.103:8080"));
+        assert!(!includes(&mut answerers, &all, "10.0.1.3:8080"));
+        assert_eq!((answerers.listed, answerers.lists.len()), (0, 0));
     }
 
     #[test]

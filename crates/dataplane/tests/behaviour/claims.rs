@@ -207,14 +207,23 @@ fn t412_a_thousand_claims_are_the_same_however_they_came() {
     let claimants: Vec<_> = (0..CLAIMANTS)
         .map(|n| {
             let name = format!("{}/web-{n:04}", namespaces[n % 2]);
-            rules(&name, &format!("10.96.{}.{}", 1 + n / 250, n % 250), "10.0.1.2:8080")
+            rules(
+                &name,
+                &format!("10.96.{}.{}", 1 + n / 250, n % 250),
+                "10.0.1.2:8080",
+            )
         })
         .collect();
     let balancer = mk_service("bank/balancer").cluster_ip("10.96.0.99");
     let balancer = balancer.load_balancer_ip("198.51.100.1").port("http", 80);
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let endpoints = mk_endpoints().tcp("http").ready("10.0.1.9:8080", "node-1");
-    let balancer = Arc::new(compile(&balancer.build(), &endpoints.build(), &node, &config));
+    let balancer = Arc::new(compile(
+        &balancer.build(),
+        &endpoints.build(),
+        &node,
+        &config,
+    ));
     let (key, _) = claimants[0].frontends[1].clone();
     let losers = |dataplane: &Dataplane| {
         let claims = dataplane.frontends().get(&key).expect("it is served");
@@ -237,7 +246,9 @@ fn t412_a_thousand_claims_are_the_same_however_they_came() {
         disordered.set(Arc::clone(&claimants[n]));
         // Some go and come again, and each step is kept for a while.
         let again = n * 3 % CLAIMANTS;
-        if let step = disordered.clone() && disordered.remove(&claimants[again].service) {
+        if let step = disordered.clone()
+            && disordered.remove(&claimants[again].service)
+        {
             disordered.set(Arc::clone(&claimants[again]));
             assert!(disordered.frontends() == step.frontends());
             assert!(disordered.disputes() == step.disputes());

@@ -406,8 +406,7 @@ impl Group {
 /// stays unanswered. Otherwise one refused change would hand the address of a Service to its next
 /// claimant, possibly of another tenant. A Service keeps what it had before, if that is in `entitled`.
 ///
-/// The cost is proportional to the difference between `from` and `admitted` with the claims in it. Each
-/// claim that is removed also costs a copy of the others on its frontend.
+/// The cost is proportional to the difference between `from` and `admitted` with the claims in it.
 pub(crate) fn keep_addresses(admitted: &mut Dataplane, from: &Dataplane, entitled: &[&Dataplane]) {
     // Twice at most: without the claims on an address as a load-balancer IP, those on it as an
     // external IP may become visible.

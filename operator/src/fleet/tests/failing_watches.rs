@@ -250,6 +250,7 @@ fn t408_nothing_is_planned_again_before_the_watch_can_work() {
         SignedDuration::from_secs(180)
     );
     assert_eq!(cluster.progressing(), "True/RollingOut");
+    cluster.advance(60);
     cluster.signal("NodeProxy", WatchSignal::Works);
     cluster.run();
     let wake = cluster.plan().wake.expect("something to wait for");
