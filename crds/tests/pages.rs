@@ -9,7 +9,7 @@ use crds::{
 
 /// Names in the pages that are neither conditions nor reasons: of Kubernetes, of its ecosystem, and of
 /// alerts; values of fields; findings of a profile.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 22] = [
     "ClusterCIDR",
     "ClusterIP",
     "ConfigMap",
@@ -29,6 +29,8 @@ const OTHERS: [&str; 20] = [
     "RulesDrifted",
     "ServiceAccountTokenPodNodeInfo",
     "SignpostAgentDown",
+    "SignpostNodesExcluded",
+    "SignpostOperatorWatchFails",
     "ToBeDeletedByClusterAutoscaler",
 ];
 
