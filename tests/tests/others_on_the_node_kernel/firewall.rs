@@ -4,25 +4,8 @@ use anyhow::{Context, Result, ensure};
 use backend::Backend;
 use tests::network::Namespace;
 
+use crate::host_port::STORY;
 use crate::stage::{connect, ipvs, packets, play};
-
-const STORY: &str = r#"
-apply   web slice
-packet  pod 10.0.1.9 -> 10.96.0.10:80/tcp            = 10.0.2.7:8080
-packet  outside 203.0.113.2 -> node:30080/tcp        = 10.0.2.7:8080 masqueraded
-packet  node 192.168.0.1 -> 10.96.0.10:80/tcp        = 10.0.2.7:8080
-
--- web --
-kind: Service
-metadata: {namespace: shop, name: web}
-spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080}]}
--- slice --
-kind: EndpointSlice
-metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: "", port: 8080}]
-endpoints: [{addresses: [10.0.2.7], nodeName: node-2}]
-"#;
 
 /// The rule for replies that the documentation names.
 const REPLIES: &str = "-I FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT";

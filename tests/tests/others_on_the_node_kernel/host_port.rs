@@ -9,7 +9,7 @@ use xtables::Variant;
 
 use crate::stage::{connect, packets, play};
 
-const STORY: &str = r#"
+pub(crate) const STORY: &str = r#"
 apply   web slice
 packet  outside 203.0.113.2 -> node:8443/tcp    = 10.0.2.7:8080 masqueraded
 packet  pod 10.0.1.9 -> node:8443/tcp           = 10.0.2.7:8080 masqueraded

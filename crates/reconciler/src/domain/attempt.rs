@@ -51,9 +51,6 @@ pub(super) struct Refusal {
     pub(super) rest: Rest,
     /// The stage to which the step would have led.
     pub(super) stage: Stage,
-    /// Whether the kernel refused this step. If not, it refused all that waits, after this step had ended
-    /// with an unknown effect.
-    pub(super) is_exact: bool,
 }
 
 // === impl Domain ===
@@ -134,7 +131,6 @@ impl<B: Backend> Domain<B> {
                         next: next.clone(),
                         rest,
                         stage,
-                        is_exact: true,
                     };
                     match error.recovery {
                         // A part of it is in the kernel: the next attempt reads which.
@@ -161,11 +157,7 @@ impl<B: Backend> Domain<B> {
                     }
                     // Rules that were read back are replaced at once, which involves more than the step.
                     let refusal = match (uncertain, transition) {
-                        (Some(step), Transition::AtOnce) => Refusal {
-                            failure,
-                            is_exact: false,
-                            ..step
-                        },
+                        (Some(step), Transition::AtOnce) => Refusal { failure, ..step },
                         _ => refusal,
                     };
                     return Ok(Attempt::Refused(Box::new(refusal)));

@@ -65,7 +65,7 @@ impl<B: Backend> Domain<B> {
         let mut candidates = vec![
             (at_own_addresses, stage),
             (with_removed, stage),
-            (as_before.clone(), stage),
+            (as_before, stage),
             (nothing.collect(), Stage::Rebuilding),
         ];
         candidates.retain(|(kept, _)| !kept.is_empty());
@@ -81,11 +81,9 @@ impl<B: Backend> Domain<B> {
                 break;
             }
         }
-        // If a part of the step was carried out, that may be why the kernel refused the rest.
-        let is_exact = refusal.is_exact && kept == as_before;
         let now = progress.clock.wall_time();
-        let refused = (&refusal.failure.error[..], is_exact);
-        match self.quarantine.hold(kept, desired, refused, now) {
+        let error = &refusal.failure.error;
+        match self.quarantine.hold(kept, desired, error, now) {
             true => Ok(refusal.rest),
             // The same step would be refused again.
             false => Err(refusal.failure),

@@ -135,23 +135,21 @@ impl Quarantine {
         }
     }
 
-    /// Holds back the Services that the kernel refused together, if `is_exact`, or that it may refuse, and
-    /// what they keep. Returns whether this holds back anything more than before.
+    /// Holds back Services of a change that the kernel refused, and what they keep. Returns whether this
+    /// holds back anything more than before.
     pub(crate) fn hold(
         &mut self,
         services: BTreeMap<ServiceKey, Kept>,
         desired: &Dataplane,
-        (error, is_exact): (&str, bool),
+        error: &str,
         now: SystemTime,
     ) -> bool {
-        let (mut suspects, mut has_new, mut is_cause) = (Vec::new(), false, is_exact);
+        let (mut suspects, mut has_new) = (Vec::new(), false);
         for (service, kept) in services {
             let refused = desired.services().get(&service).cloned();
             if let Some(held) = self.held.get_mut(&service) {
                 has_new |= held.kept != kept;
                 held.kept = kept;
-                // It may be what the kernel refused.
-                is_cause = false;
             } else if refused != kept {
                 has_new = true;
                 suspects.push(service.clone());
@@ -166,10 +164,7 @@ impl Quarantine {
                 self.held.insert(service, held);
             }
         }
-        match is_cause && !suspects.is_empty() {
-            true => self.refuse(Group::new(suspects, Verdict::Suspected), error),
-            false => self.add_group(suspects, Verdict::Suspected),
-        }
+        self.add_group(suspects, Verdict::Suspected);
         has_new
     }
 
@@ -548,8 +543,7 @@ mod tests {
         let services = desired.services().sorted().into_iter();
         let kept = services.map(|(service, _)| (service.clone(), None));
         let mut quarantine = Quarantine::default();
-        let refused = ("refused", true);
-        quarantine.hold(kept.collect(), &desired, refused, SystemTime::UNIX_EPOCH);
+        quarantine.hold(kept.collect(), &desired, "refused", SystemTime::UNIX_EPOCH);
         assert!(!quarantine.groups.is_empty());
 
         let (node, config) = (mk_node(1).build(), mk_config().build());

@@ -67,6 +67,22 @@ fn assert_held(kernel: &FakeKernel, desired: &Dataplane) {
     assert_eq!(kernel.rules(IPV4), FakeRules::render(desired, IPV4));
 }
 
+/// Programs the rest. Returns in how many syncs.
+#[track_caller]
+fn finish<B: Backend>(
+    family: &mut FamilyReconciler<B>,
+    desired: &Dataplane,
+    clock: &FakeClock,
+) -> usize {
+    let mut syncs = 0;
+    while family.is_unfinished() {
+        family.sync(desired, Reason::Continued, clock);
+        syncs += 1;
+        assert!(syncs < 10_000, "it comes to no end");
+    }
+    syncs
+}
+
 /// A backend that fails the commits with these numbers, counted from 0, in this way.
 fn failing(
     kernel: &FakeKernel,

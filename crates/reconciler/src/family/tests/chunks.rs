@@ -106,21 +106,6 @@ fn dns(kernel: &FakeKernel) -> Vec<u16> {
     targets.iter().map(|target| target.port.get()).collect()
 }
 
-/// Programs the rest; returns the number of syncs that it took.
-fn finish(
-    family: &mut FamilyReconciler<FakeBackend>,
-    desired: &Dataplane,
-    clock: &FakeClock,
-) -> usize {
-    let mut syncs = 0;
-    while family.is_unfinished() {
-        family.sync(desired, Reason::Continued, clock);
-        syncs += 1;
-        assert!(syncs < 100, "it comes to an end");
-    }
-    syncs
-}
-
 /// T97: a start has parts, with the API server and DNS first, and the next part includes a removal
 /// that arrives meanwhile. Before the last part nothing counts as programmed, or a takeover would
 /// remove the other proxy's rules.

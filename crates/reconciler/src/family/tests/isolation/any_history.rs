@@ -2,7 +2,7 @@
 
 use dataplane::ChunkSize;
 
-use super::search::{finish, numbered, slow_in_turn};
+use super::search::{numbered, slow_in_turn};
 use super::*;
 
 const SERVICES: u16 = 24;
@@ -17,6 +17,20 @@ struct Round {
     empties: bool,
     /// Whether nothing changes before the search has ended.
     waits: bool,
+}
+
+impl Round {
+    fn begin(&self, desired: &mut Dataplane, kernel: &FakeKernel) {
+        for (number, port) in &self.changes {
+            match port {
+                Some(port) => desired.set(numbered(&name(*number), *number, *port)),
+                None => desired.remove(&numbered(&name(*number), *number, 80).service),
+            };
+        }
+        if self.empties {
+            kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+        }
+    }
 }
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -79,15 +93,7 @@ proptest! {
         let mut desired = dataplane(&[]);
         family.sync(&desired, Reason::Startup, &clock);
         for round in &rounds {
-            for (number, port) in &round.changes {
-                match port {
-                    Some(port) => desired.set(numbered(&name(*number), *number, *port)),
-                    None => desired.remove(&numbered(&name(*number), *number, 80).service),
-                };
-            }
-            if round.empties {
-                kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
-            }
+            round.begin(&mut desired, &kernel);
             family.sync(&desired, round.reason, &clock);
             if let Some(observed) = family.observed() {
                 prop_assert_eq!(&observed.rules, &kernel.rules(IPV4));
@@ -167,15 +173,7 @@ proptest! {
         let mut desired = dataplane(&[]);
         family.sync(&desired, Reason::Startup, &clock);
         for round in &rounds {
-            for (number, port) in &round.changes {
-                match port {
-                    Some(port) => desired.set(numbered(&name(*number), *number, *port)),
-                    None => desired.remove(&numbered(&name(*number), *number, 80).service),
-                };
-            }
-            if round.empties {
-                kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
-            }
+            round.begin(&mut desired, &kernel);
             let (mut reason, mut has_ended) = (round.reason, false);
             for _ in 0..if round.waits { 200 } else { 1 } {
                 let sync = family.sync(&desired, reason, &clock);

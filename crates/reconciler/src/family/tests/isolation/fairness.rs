@@ -1,6 +1,6 @@
 //! Who waits for the search, and what the status says meanwhile.
 
-use super::search::{finish, numbered, slow, tenant_and_others};
+use super::search::{numbered, slow, tenant_and_others};
 use super::*;
 
 const NEVER: CallOutcome = CallOutcome::Refuse(Recovery::Isolate);

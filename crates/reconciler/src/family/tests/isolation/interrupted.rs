@@ -3,7 +3,7 @@
 
 use dataplane::ChunkSize;
 
-use super::search::{finish, numbered, slow, tenant_and_others};
+use super::search::{numbered, slow, tenant_and_others};
 use super::*;
 
 /// What happens before the next commits that contain a refused Service.

@@ -37,22 +37,6 @@ fn tenants_and_others(of_tenants: u16, of_others: u16) -> Dataplane {
     dataplane(&tenants.chain(others(of_others)).collect::<Vec<_>>())
 }
 
-/// Programs the rest. Returns in how many syncs.
-#[track_caller]
-pub(super) fn finish<B: Backend>(
-    family: &mut FamilyReconciler<B>,
-    desired: &Dataplane,
-    clock: &FakeClock,
-) -> usize {
-    let mut syncs = 0;
-    while family.is_unfinished() {
-        family.sync(desired, Reason::Continued, clock);
-        syncs += 1;
-        assert!(syncs < 10_000, "the search does not end");
-    }
-    syncs
-}
-
 /// A backend whose commits take ten milliseconds, of which three are one part. Each of those that
 /// contain a refused Service ends like `fate`.
 pub(super) fn slow(
