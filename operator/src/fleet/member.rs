@@ -305,6 +305,10 @@ impl Member<'_> {
         let is_kept = |current: &NodeProxySpec| {
             asks_the_same(current, spec) && current.written_fields == spec.written_fields
         };
+        let is_over = |current: &NodeProxySpec| match current.profile_name == spec.profile_name {
+            true => trial == Trial::Over && !is_kept(current),
+            false => !self.is_being_changed(current, rollout, now),
+        };
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
         let (previous, baseline) = match self.current() {
             Some(current) if current.config_hash != spec.config_hash => {
@@ -315,18 +319,10 @@ impl Member<'_> {
             }
             // What the node was like before a change that is over is no measure for what follows. To write
             // the same configuration otherwise begins the time anew for which that would be kept.
-            Some(current)
-                if if current.profile_name == spec.profile_name {
-                    trial == Trial::Over && !is_kept(current)
-                } else {
-                    !self.is_being_changed(current, rollout, now)
-                } =>
-            {
-                (
-                    None,
-                    written.and_then(|it| self.baseline(Some(it), rollout, now)),
-                )
-            }
+            Some(current) if is_over(current) => (
+                None,
+                written.and_then(|it| self.baseline(Some(it), rollout, now)),
+            ),
             _ => (None, written),
         };
         let previous = previous.or_else(|| self.proxy.and_then(|proxy| proxy.previous.clone()));
