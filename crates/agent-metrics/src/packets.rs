@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use dataplane::{Family, Mechanism};
-use modes::{CountedPackets, CountedRule, PacketCounters, RefusalReason, RuleEnd};
+use modes::PacketCounters;
+use nftables_model::{CountedPackets, CountedRule, RefusalReason, RuleEnd};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;

@@ -63,7 +63,7 @@ pub(crate) const REFUSE_UNTAKEN: &str = "after-ipvs";
 pub(crate) const ENTRANCES: [&str; 1] = ["restrict-output"];
 
 /// The rules that count packets.
-pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule::refusing(
+pub const COUNTED: [CountedRule; 10] = counted_rules(CountedRule::refusing(
     REFUSE_UNTAKEN,
     RefusalReason::NotTakenByIpvs,
 ));

@@ -12,30 +12,24 @@ use crate::layout::{SetName, TABLE};
 use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::ServicePlan;
 
-/// Reads the crowded frontends.
-#[derive(Debug, Default)]
-pub struct FullAffinityMaps(CrowdedSocket);
-
-// === impl FullAffinityMaps ===
-
-impl FullAffinityMaps {
-    /// Returns the frontends of `desired` that had no free entry for a new client within
-    /// [`CROWDED`](nftables_model::CROWDED), in this thread's network namespace, which must always
-    /// be the same one. Costs two dumps of at most 1,024 elements each and, for each family that
-    /// has any, one of the owners of all marks. Empty if the mode has no table.
-    pub fn observe(&mut self, desired: &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
-        let mut frontends = BTreeSet::new();
-        for family in Family::ALL {
-            let crowded = self.0.observe(family, TABLE, SetName::Crowded.as_str())?;
-            let marks: BTreeSet<Bytes> = crowded.into_iter().map(|(mark, _)| mark).collect();
-            if !marks.is_empty() {
-                let owners = self.0.observe(family, TABLE, SetName::Owners.as_str())?;
-                let owners = owners.into_iter().filter(|(mark, _)| marks.contains(mark));
-                frontends.extend(find(family, desired, owners));
-            }
+/// Returns the frontends of `desired` that had no free entry for a new client within
+/// [`CROWDED`](nftables_model::CROWDED). Costs two dumps of at most 1,024 elements each and, for
+/// each family that has any, one of the owners of all marks. Empty if the mode has no table.
+pub fn observe_full_affinity_maps(
+    socket: &mut CrowdedSocket,
+    desired: &Dataplane,
+) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+    let mut frontends = BTreeSet::new();
+    for family in Family::ALL {
+        let crowded = socket.observe(family, TABLE, SetName::Crowded.as_str())?;
+        let marks: BTreeSet<Bytes> = crowded.into_iter().map(|(mark, _)| mark).collect();
+        if !marks.is_empty() {
+            let owners = socket.observe(family, TABLE, SetName::Owners.as_str())?;
+            let owners = owners.into_iter().filter(|(mark, _)| marks.contains(mark));
+            frontends.extend(find(family, desired, owners));
         }
-        Ok(frontends)
     }
+    Ok(frontends)
 }
 
 /// Finds the frontends of `desired` whose virtual servers have these `owners`, the elements of

@@ -56,7 +56,7 @@ pub(crate) const DISPATCH: &str = "dispatch";
 pub(crate) const ENTRANCES: [&str; 2] = ["filter-prerouting", "filter-output-before-nat"];
 
 /// The rules that count packets.
-pub(crate) const COUNTED: [CountedRule; 10] = counted_rules(CountedRule {
+pub const COUNTED: [CountedRule; 10] = counted_rules(CountedRule {
     chain: DISPATCH,
     packets: CountedPackets::NewConnections,
 });
@@ -252,3 +252,6 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     rules.extend(cidrs.map(|cidr| redirected(in_range(Address::Source, cidr, Operator::Equal))));
     rules
 }
+
+#[cfg(test)]
+mod counted_tests;

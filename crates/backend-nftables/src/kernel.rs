@@ -13,17 +13,16 @@ use backend::{
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::Transaction;
-use netlink::{ForeignGenerations, Listener, OpenError, Socket, Watched};
+use netlink::{ForeignGenerations, OpenError, Socket};
 use nftables_model::{
-    MissingFeature, RulesetVersion, Support, TableSocket, commit_in_parts, recovery,
-    recovery_of_reading,
+    MissingFeature, NotificationListener, RulesetVersion, Support, TableSocket, commit_in_parts,
+    recovery, recovery_of_reading,
 };
 
 use self::sctp::{Sctp, observe_sctp};
 use self::support::probe;
 use crate::diff::{Change, diff, halves};
 use crate::layout::{self, NEXT, SetName, TABLE};
-use crate::notification_listener::NotificationListener;
 use crate::render::render;
 use crate::table::Table;
 
@@ -56,33 +55,25 @@ pub struct Nftables {
 
 /// Opens the network namespace of this thread. Returns one backend for each family.
 pub fn open() -> Result<[Nftables; 2], OpenError> {
-    Ok(families(Socket::open()?, &Arc::default()))
+    Ok(open_with_socket(Socket::open()?, &Arc::default()))
 }
 
 /// Opens the network namespace of this thread, with a listener for external changes to Signpost's
 /// tables. While it listens, changes to other tables cause no read of Signpost's.
 pub fn open_with_listener() -> Result<([Nftables; 2], NotificationListener), OpenError> {
-    open_with_listener_for(&[TABLE, NEXT], &[])
+    let (socket, foreign_generations) = (Socket::open()?, Arc::default());
+    let own = vec![socket.port()];
+    let families = open_with_socket(socket, &foreign_generations);
+    let listener = NotificationListener::open(vec![TABLE, NEXT], own, foreign_generations)?;
+    Ok((families, listener))
 }
 
-/// The same with a listener for the tables `watched`, of which another mechanism has some: its
-/// commits through the sockets `others` are no external changes.
-pub fn open_with_listener_for(
-    watched: &'static [&'static str],
-    others: &[&Socket],
-) -> Result<([Nftables; 2], NotificationListener), OpenError> {
-    let socket = Socket::open()?;
-    let own: Vec<&Socket> = others.iter().copied().chain([&socket]).collect();
-    let listener = Listener::open(Watched::Tables(watched), &own)?;
-    let foreign_generations = Arc::default();
-    let families = families(socket, &foreign_generations);
-    Ok((
-        families,
-        NotificationListener::new(listener, foreign_generations),
-    ))
-}
-
-fn families(socket: Socket, foreign_generations: &Arc<Mutex<ForeignGenerations>>) -> [Nftables; 2] {
+/// Returns one backend for each family in the network namespace of `socket`, with the transactions of other
+/// programs as a [listener](NotificationListener::open) reports them.
+pub fn open_with_socket(
+    socket: Socket,
+    foreign_generations: &Arc<Mutex<ForeignGenerations>>,
+) -> [Nftables; 2] {
     let connection = Arc::new(Mutex::new(TableSocket::from(socket)));
     Family::ALL.map(|family| Nftables {
         family,

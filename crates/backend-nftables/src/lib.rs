@@ -39,22 +39,16 @@ mod full_affinity_maps;
 mod inspect;
 mod kernel;
 mod layout;
-mod notification_listener;
-mod packet_counters;
 mod render;
 mod simulate;
 mod slots;
 mod table;
 
+pub use chains::COUNTED;
 pub use diff::Change;
-pub use full_affinity_maps::FullAffinityMaps;
-pub use kernel::{Nftables, open, open_with_listener, open_with_listener_for};
+pub use full_affinity_maps::observe_full_affinity_maps;
+pub use kernel::{Nftables, open, open_with_listener, open_with_socket};
 pub use layout::{NEXT, TABLE};
-pub use nftables_model::{
-    CROWDED, CountedPackets, CountedRule, CrowdedError, PacketCountError, PacketCounts,
-    RefusalReason, Refused, RuleEnd,
-};
-pub use notification_listener::NotificationListener;
-pub use packet_counters::PacketCounters;
+pub use nftables_model::{NotificationListener, Refused};
 pub use simulate::{Memory, paths, simulate, simulate_next};
 pub use table::Table;

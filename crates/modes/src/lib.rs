@@ -15,9 +15,12 @@
 //! decides. Established connections continue, because chains of type nat exist all the time. An agent
 //! that starts after an interrupted switch reads both and completes the switch.
 
+mod families;
 pub mod findings;
+mod full_affinity_maps;
 mod list;
 mod on_demand;
+mod packet_counters;
 mod variants;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +32,12 @@ use dataplane::{Family, Mechanism};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
-pub use list::{
-    CROWDED, CountedPackets, CountedRule, CrowdedError, Families, FullAffinityMaps,
-    PacketCountError, PacketCounters, RefusalReason, RuleEnd, detached, open, open_reader,
-    open_without_listener, simulator,
-};
+pub use families::{Families, open, open_without_listener};
+pub use full_affinity_maps::FullAffinityMaps;
+pub use list::{detached, open_reader, simulator};
+pub use nftables_model::CROWDED;
 pub use on_demand::{IptablesFigures, VariantRules};
+pub use packet_counters::PacketCounters;
 pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};
 
 /// Signpost's rules in one family of the kernel, for each mechanism that has any.

@@ -109,8 +109,21 @@ impl IptablesFigures {
 // === impl OpenOnDemand ===
 
 impl OpenOnDemand {
+    /// The tables of both families, not open unless they contain rules of Signpost.
+    pub(super) fn families(variants: &Arc<Variants>) -> [OpenOnDemand; 2] {
+        let is_suspected = !variants.observe_suspected().is_empty();
+        Family::ALL.map(|family| {
+            let mut iptables = OpenOnDemand::new(family, Arc::clone(variants));
+            if is_suspected {
+                iptables.suspect();
+                iptables.open_suspected();
+            }
+            iptables
+        })
+    }
+
     /// The tables of one family, not open.
-    pub(super) fn new(family: Family, variants: Arc<Variants>) -> OpenOnDemand {
+    fn new(family: Family, variants: Arc<Variants>) -> OpenOnDemand {
         OpenOnDemand {
             variants: Some(variants),
             ..OpenOnDemand::detached(Iptables::detached(family, Variant::NfTables))
@@ -184,12 +197,12 @@ impl OpenOnDemand {
 
     /// Notes that the tables may contain rules of Signpost. The next read opens them, or the first
     /// read after that which can.
-    pub(super) fn suspect(&mut self) {
+    fn suspect(&mut self) {
         self.knowledge = ReadState::MustRead;
     }
 
     /// Opens the tables if they may contain rules of Signpost.
-    pub(super) fn open_suspected(&mut self) {
+    fn open_suspected(&mut self) {
         if self.knowledge == ReadState::Read {
             return;
         }

@@ -209,7 +209,7 @@ fn whatever_an_answer_holds_it_is_an_error_or_reads_the_same_again() {
 fn whatever_is_heard_is_reported_or_passed_over() {
     for_every_input(|bytes| {
         let mut collector = NotificationCollector::new(
-            Watched::Tables(&["signpost"]),
+            Watched::Tables(vec!["signpost"]),
             vec![Arc::new(AtomicU32::new(4711))],
         );
         let heard = collector.take(bytes);

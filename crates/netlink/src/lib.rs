@@ -47,4 +47,4 @@ pub use generic::{ChangeError, QueryError};
 pub use interruption::Interruption;
 pub use listener::Listener;
 pub use notification::{ForeignTransaction, Notification, Process, Watched};
-pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};
+pub use socket::{CommitError, Named, ObserveError, Refusal, Socket, SocketPort};

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, bind, recv};
 use crate::descriptor::{self, OpenError, Subsystem};
 use crate::interruption::Interruption;
 use crate::notification::{Notification, NotificationCollector, Watched};
-use crate::socket::Socket;
+use crate::socket::SocketPort;
 
 /// `NFNLGRP_NFTABLES` as a bit of `nl_groups` (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 1 << 6;
@@ -35,8 +35,9 @@ pub struct Listener {
 
 impl Listener {
     /// Opens a listener for changes of `watched` objects in families `ip` and `ip6`. It receives
-    /// nothing before it [joins](Listener::join), and ignores transactions of the sockets in `own`.
-    pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
+    /// nothing before it [joins](Listener::join), and ignores transactions of the sockets with the
+    /// ports `own`.
+    pub fn open(watched: Watched, own: Vec<SocketPort>) -> Result<Listener, OpenError> {
         let (descriptor, port) = descriptor::open(Subsystem::Netfilter)?;
         let interruption = Interruption::new().map_err(failed("prepare the interruption of"))?;
         Ok(Listener {
@@ -45,7 +46,7 @@ impl Listener {
             datagram: vec![0; DATAGRAM],
             collector: NotificationCollector::new(
                 watched,
-                own.iter().map(|socket| socket.port()).collect(),
+                own.into_iter().map(|SocketPort(port)| port).collect(),
             ),
             interruption,
         })

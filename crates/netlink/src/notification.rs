@@ -42,10 +42,10 @@ const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTRO
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// The objects of Signpost whose changes by other programs are reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Watched {
     /// All objects of the tables with these names.
-    Tables(&'static [&'static str]),
+    Tables(Vec<&'static str>),
     /// In shared tables: chains with this name prefix, and removals of rules from built-in chains.
     /// The kernel does not report the content of a removed rule.
     Chains {
@@ -202,7 +202,7 @@ impl NotificationCollector {
         let mut families = FAMILIES.into_iter();
         let family = families.find(|family| message.family() == Some(family.number()))?;
         let table = message.attributes().string(TABLE)?;
-        let is_near = match self.watched {
+        let is_near = match &self.watched {
             Watched::Tables(own) => own.contains(&table),
             Watched::Chains { tables, .. } => tables.contains(&table),
         };
@@ -215,7 +215,7 @@ impl NotificationCollector {
             .find(|family| message.family() == Some(family.number()))?;
         let attributes = message.attributes();
         let table = attributes.string(TABLE)?;
-        let is_own = match self.watched {
+        let is_own = match &self.watched {
             Watched::Tables(own) => own.contains(&table),
             Watched::Chains { tables, prefix } if tables.contains(&table) => match message.kind {
                 DELETE_TABLE => true,

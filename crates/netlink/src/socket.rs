@@ -26,6 +26,11 @@ pub struct Socket {
     sequence: u32,
 }
 
+/// The port of a [`Socket`], by which a [`Listener`](crate::Listener) recognizes its transactions. It
+/// follows the socket when that is opened again.
+#[derive(Debug, Clone)]
+pub struct SocketPort(pub(crate) Arc<AtomicU32>);
+
 /// An object with its name, or that of its chain; or why Signpost cannot have written it.
 pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
 
@@ -128,10 +133,9 @@ impl Socket {
         })
     }
 
-    /// The socket's netlink port, by which a [`Listener`](crate::Listener) recognizes its
-    /// transactions.
-    pub(crate) fn port(&self) -> Arc<AtomicU32> {
-        self.channel.port()
+    /// The socket's netlink port.
+    pub fn port(&self) -> SocketPort {
+        SocketPort(self.channel.port())
     }
 
     /// The chains of a table by name; a decoding error for each that Signpost did not write.

@@ -10,6 +10,7 @@ mod contents;
 mod crowded;
 mod in_parts;
 mod key;
+mod notification_listener;
 mod observe;
 mod packet_counters;
 mod parts;
@@ -31,6 +32,7 @@ pub use key::{
     FrontendFields, address, behind_frontend, frontend, hairpin, name, parse_address,
     parse_frontend, parse_target, source, target,
 };
+pub use notification_listener::NotificationListener;
 pub use packet_counters::{
     ALLOW_SOURCES, CountedPackets, CountedRule, PacketCountError, PacketCounters, PacketCounts,
     REFUSE, REFUSE_CLUSTER_IPS, REFUSE_NODE_PORT, REFUSE_PORTS, REFUSE_UNREDIRECTED, RefusalReason,

@@ -82,7 +82,8 @@ impl Tables {
             tables: &["nat", "filter"],
             prefix,
         };
-        let listener = Listener::open(watched, &[ipv4.socket(), ipv6.socket()]);
+        let own = [ipv4, ipv6].map(|tables| tables.socket().port());
+        let listener = Listener::open(watched, own.to_vec());
         let listener = listener.map_err(OpenError::new)?;
         Ok(Some((listener, Arc::clone(ipv4.foreign_generations()))))
     }

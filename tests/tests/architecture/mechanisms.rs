@@ -1,4 +1,4 @@
-//! Checks that a kernel mechanism is one crate plus its entries in one list.
+//! Checks that a kernel mechanism is one crate plus its entry in one list.
 
 use crate::expect_none;
 use crate::sources::{is_test, packages};

@@ -10,7 +10,7 @@ const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
 
 fn collector() -> NotificationCollector {
     NotificationCollector::new(
-        Watched::Tables(&["signpost"]),
+        Watched::Tables(vec!["signpost"]),
         vec![Arc::new(AtomicU32::new(OWN))],
     )
 }

@@ -19,7 +19,7 @@ fn asks_and_is_answered(socket: &mut Socket) -> bool {
 fn a_socket_that_failed_is_opened_anew_and_reported_by_its_new_port() {
     let mut socket = Socket::open().expect("any process may open one");
     assert!(asks_and_is_answered(&mut socket));
-    let (port, before) = (socket.port(), socket.port().load(Ordering::Relaxed));
+    let (SocketPort(port), before) = (socket.port(), socket.port().0.load(Ordering::Relaxed));
     assert_ne!(before, 0);
 
     socket.channel.abandon();

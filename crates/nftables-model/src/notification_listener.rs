@@ -9,6 +9,7 @@ use backend::{Actor, ChangeListener, ExternalChange, ForeignChange, ListenError}
 use dataplane::Family;
 use netlink::{
     ForeignGenerations, ForeignTransaction, Interruption, Listener, Notification, OpenError,
+    SocketPort, Watched,
 };
 
 /// Reports external changes to both families in one network namespace, once it has
@@ -22,14 +23,18 @@ pub struct NotificationListener {
 // === impl NotificationListener ===
 
 impl NotificationListener {
-    pub(crate) fn new(
-        listener: Listener,
+    /// Opens a listener for changes to the tables `watched`, which has not joined. Transactions of
+    /// the sockets with the ports `own` are not reported. Those of other programs are added to
+    /// `foreign_generations`.
+    pub fn open(
+        watched: Vec<&'static str>,
+        own: Vec<SocketPort>,
         foreign_generations: Arc<Mutex<ForeignGenerations>>,
-    ) -> NotificationListener {
-        NotificationListener {
-            listener,
+    ) -> Result<NotificationListener, OpenError> {
+        Ok(NotificationListener {
+            listener: Listener::open(Watched::Tables(watched), own)?,
             foreign_generations,
-        }
+        })
     }
 
     /// Subscribes to notifications. From then on the kernel sends one message for each element that

@@ -1,0 +1,31 @@
+//! Frontends with session affinity that have no room for new clients, in all mechanisms.
+
+use std::collections::BTreeSet;
+
+use dataplane::{Dataplane, FrontendKey};
+use nftables_model::{CrowdedError, CrowdedSocket};
+
+use super::list::LIST;
+
+/// Reads from the kernel which frontends with session affinity have no room for new clients.
+/// Mechanism iptables does not record them.
+#[derive(Debug, Default)]
+pub struct FullAffinityMaps(CrowdedSocket);
+
+// === impl FullAffinityMaps ===
+
+impl FullAffinityMaps {
+    /// Returns the frontends of `desired` that had no free entry for a new client within
+    /// [`CROWDED`](nftables_model::CROWDED), and those that the kernel names although `desired` does not
+    /// have them, in this thread's network namespace, which must always be the same one.
+    pub fn observe(&mut self, desired: &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+        let mut frontends = BTreeSet::new();
+        for observe in LIST
+            .iter()
+            .filter_map(|entry| entry.observe_full_affinity_maps)
+        {
+            frontends.extend(observe(&mut self.0, desired)?);
+        }
+        Ok(frontends)
+    }
+}
