@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use backend::{ChangeListener, ExternalChange, ForeignChange, ListenError};
 use crds::event::{self, EventReason};
-use dataplane::{Family, Mechanism};
+use dataplane::{Family, Mode};
 use modes::Listener;
 use reconciler::{Command, CommandSender, FamilyStatus, RepairBackoff, RepairedDrift, Report};
 use runtime::CancellationToken;
@@ -77,7 +77,7 @@ pub(crate) fn watch_iptables(
         } = listener;
         let is_in_use = || {
             let mut families = programmed.modes().into_values();
-            families.any(|family| family.active_mode == Some(Mechanism::Iptables))
+            families.any(|family| family.active_mode == Some(Mode::Iptables))
         };
         // Polling costs other programs nothing, so it may begin at once.
         let waits = notification_listener.listens();

@@ -58,12 +58,12 @@ mod tests {
 
     use dataplane::Family;
     use foreign_proxy::process::KubeProxy;
-    use foreign_proxy::{Found, Mechanism};
+    use foreign_proxy::{Found, Mode};
 
     use super::*;
 
     fn scan(kube_proxy: KubeProxy) -> ForeignProxyScan {
-        let rules = [(Mechanism::Nftables, BTreeSet::from([Family::Ipv4]))];
+        let rules = [(Mode::Nftables, BTreeSet::from([Family::Ipv4]))];
         let found = Found {
             rules: rules.into(),
             ..Found::default()

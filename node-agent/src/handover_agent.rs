@@ -8,7 +8,7 @@ use crds::profile::handover::Handover;
 use dataplane::Family;
 use foreign_proxy::{ForeignProxyScan, RulesWriter};
 use handover::{Agent, NodeView, ServingState};
-use modes::{MechanismState, VariantScan};
+use modes::{ModeState, VariantScan};
 use reconciler::Report;
 use tokio::sync::watch;
 
@@ -56,7 +56,7 @@ impl Agent for HandoverAgent {
         Some(assignment.spec.profile_name.clone())
     }
 
-    fn modes(&self) -> BTreeMap<Family, MechanismState> {
+    fn modes(&self) -> BTreeMap<Family, ModeState> {
         self.programmed.modes()
     }
 

@@ -9,11 +9,11 @@ use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::forwarding as profile;
-use crds::profile::mechanism::{Ipvs, Mode};
+use crds::profile::mechanism::{Ipvs, Mode as ProfileMode};
 use crds::span::Span;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade,
-    Mechanism, Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
+    Mode, Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
 };
 use ipnet::IpNet;
 
@@ -122,10 +122,10 @@ impl Facts {
     /// Completes `effective` with the facts about the node.
     pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
         Config {
-            mechanism: match effective.mode {
-                Mode::Nftables => Mechanism::Nftables,
-                Mode::Iptables => Mechanism::Iptables,
-                Mode::Ipvs => Mechanism::Ipvs,
+            mode: match effective.mode {
+                ProfileMode::Nftables => Mode::Nftables,
+                ProfileMode::Iptables => Mode::Iptables,
+                ProfileMode::Ipvs => Mode::Ipvs,
             },
             node_ports: NodePortAddresses {
                 ipv4: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv4),
@@ -329,11 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn the_mechanism_is_that_of_the_mode() {
-        let of_mode = |mode: &str| config(&format!("mode: {mode}")).mechanism;
-        assert_eq!(of_mode("nftables"), Mechanism::Nftables);
-        assert_eq!(of_mode("iptables"), Mechanism::Iptables);
-        assert_eq!(of_mode("ipvs"), Mechanism::Ipvs);
+    fn the_mode_is_that_of_the_mode() {
+        let of_mode = |mode: &str| config(&format!("mode: {mode}")).mode;
+        assert_eq!(of_mode("nftables"), Mode::Nftables);
+        assert_eq!(of_mode("iptables"), Mode::Iptables);
+        assert_eq!(of_mode("ipvs"), Mode::Ipvs);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use inspect::{
     Evidence, Explanation, Kernel, PacketSpec, Question, RENDERED_VARIANT, RulesOf, Trace, explain,
     follow, render, services_of_mark,
 };
-use modes::{RulesByMechanism, detached};
+use modes::{RulesByMode, detached};
 
 use crate::engine::{Engine, MissingAssignment, View};
 use source::{Delivery, manifests};
@@ -23,7 +23,7 @@ struct Offline {
     engine: Engine,
     view: View,
     dataplane: Dataplane,
-    rendered: BTreeMap<Family, RulesByMechanism>,
+    rendered: BTreeMap<Family, RulesByMode>,
     remarks: Vec<String>,
     /// The remark that no manifest has the node.
     unknown_node: Option<String>,
@@ -37,9 +37,9 @@ pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     for remark in offline.unknown_node.iter().chain(&offline.remarks) {
         let _ = writeln!(text, "# {remark}");
     }
-    let mechanism = offline.dataplane.config().mechanism;
+    let mode = offline.dataplane.config().mode;
     for (family, held) in &offline.rendered {
-        let heading = detached(mechanism, *family, RENDERED_VARIANT).heading();
+        let heading = detached(mode, *family, RENDERED_VARIANT).heading();
         let _ = writeln!(text, "{heading}\n{held}");
     }
     Ok(text)
@@ -85,7 +85,7 @@ pub(crate) fn trace_packet(
     packet_spec: &PacketSpec,
 ) -> anyhow::Result<(Trace, Option<String>)> {
     let offline = load(directory, node)?;
-    let nothing = RulesByMechanism::default();
+    let nothing = RulesByMode::default();
     let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
     let trace = follow(packet_spec, dataplane, RulesOf::Rendering, held)?;

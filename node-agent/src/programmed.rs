@@ -7,7 +7,7 @@ use std::time::Instant;
 use agent_metrics::Latencies;
 use crds::node_proxy::latency::SyncLatency;
 use dataplane::Family;
-use modes::{MechanismState, RulesByMechanism};
+use modes::{ModeState, RulesByMode};
 use reconciler::{Report, RunningSync};
 use tokio::sync::watch;
 
@@ -24,9 +24,9 @@ pub(crate) struct Programmed {
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyState {
     /// The observed rules of the family; `None` if they are not known.
-    pub(crate) held: Option<RulesByMechanism>,
-    /// The mechanisms that program it.
-    pub(crate) mode: MechanismState,
+    pub(crate) held: Option<RulesByMode>,
+    /// The modes that program it.
+    pub(crate) mode: ModeState,
 }
 
 // === impl Programmed ===
@@ -83,7 +83,7 @@ impl Programmed {
     }
 
     /// The observed rules of one family.
-    pub(crate) fn held(&self, family: Family) -> Option<RulesByMechanism> {
+    pub(crate) fn held(&self, family: Family) -> Option<RulesByMode> {
         lock(&self.families).get(&family)?.held.clone()
     }
 
@@ -91,11 +91,11 @@ impl Programmed {
     pub(crate) fn elements(&self) -> usize {
         let families = lock(&self.families);
         let held = families.values().filter_map(|family| family.held.as_ref());
-        held.map(RulesByMechanism::elements).sum()
+        held.map(RulesByMode::elements).sum()
     }
 
     /// How each family is programmed.
-    pub(crate) fn modes(&self) -> BTreeMap<Family, MechanismState> {
+    pub(crate) fn modes(&self) -> BTreeMap<Family, ModeState> {
         let families = lock(&self.families);
         let modes = families.iter();
         modes

@@ -8,7 +8,7 @@ use agent_metrics::Snapshot;
 use crds::{ConfigHash, NodeProxyStatus};
 use dataplane::{Dataplane, Family, FrontendKey};
 use handover::ServingState;
-use modes::{MechanismState, RulesByMechanism};
+use modes::{ModeState, RulesByMode};
 use reconciler::Report;
 use tokio::sync::watch;
 
@@ -64,11 +64,11 @@ impl Snapshot for ScrapedAgent {
         self.programmed.last_report()
     }
 
-    fn modes(&self) -> BTreeMap<Family, MechanismState> {
+    fn modes(&self) -> BTreeMap<Family, ModeState> {
         self.programmed.modes()
     }
 
-    fn held(&self, family: Family) -> Option<RulesByMechanism> {
+    fn held(&self, family: Family) -> Option<RulesByMode> {
         self.programmed.held(family)
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Facts<'a> {
     /// The number of Signpost's elements in the kernel.
     pub(crate) elements: usize,
     /// How each family is programmed.
-    pub(crate) modes: &'a BTreeMap<Family, modes::MechanismState>,
+    pub(crate) modes: &'a BTreeMap<Family, modes::ModeState>,
     /// The scan for rules of other programs in both variants of iptables.
     pub(crate) variants: &'a VariantScan,
     pub(crate) latency: Option<SyncLatency>,

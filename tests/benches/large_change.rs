@@ -19,7 +19,7 @@ use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use catalog::object::{EndpointSlice, Service};
 use catalog::{Catalog, Event};
-use dataplane::{Chunk, Config, Dataplane, Family, Node, ServiceKey, Turn, compile};
+use dataplane::{Config, Dataplane, Family, NextPart, Node, PartContents, ServiceKey, compile};
 use serde_json::{Value, json};
 use xtables::Variant;
 
@@ -100,7 +100,7 @@ fn main() -> Result<()> {
         wide.measure(|| known.compile(&name))?;
     }
     println!("{WIDE} Services of {PORTS} ports: compile {wide}");
-    println!("| mechanism | parts | chunk | render | diff | elements |");
+    println!("| mode | parts | next part | render | diff | elements |");
     println!("|---|---|---|---|---|---|");
     measure(
         "nftables",
@@ -157,23 +157,23 @@ fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Da
         dataplane: before.clone(),
         rules: backend.render(before, &Rendered::default()),
     };
-    let size = backend.chunk_size(desired.config());
-    let [mut chunks, mut renders, mut diffs] = [(); 3].map(|()| Times::default());
+    let size = backend.part_size(desired.config());
+    let [mut divisions, mut renders, mut diffs] = [(); 3].map(|()| Times::default());
     let (mut parts, mut elements, mut is_over) = (0, 0, false);
     while !is_over {
-        let chunk = chunks.measure(|| {
-            Chunk::next(
+        let part = divisions.measure(|| {
+            NextPart::next(
                 Family::Ipv4,
                 &observed.dataplane,
                 desired,
                 size,
-                Turn::Small,
+                PartContents::Small,
             )
         });
-        is_over = matches!(chunk, Chunk::Last);
-        let next = match chunk {
-            Chunk::Last => desired.clone(),
-            Chunk::Part(next) | Chunk::Small(next) => next,
+        is_over = matches!(part, NextPart::Last);
+        let next = match part {
+            NextPart::Last => desired.clone(),
+            NextPart::Part(next) | NextPart::Small(next) => next,
         };
         let rules = renders.measure(|| backend.render(&next, &observed));
         let change = diffs.measure(|| backend.diff(&observed.rules, &rules));
@@ -185,7 +185,7 @@ fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Da
             rules,
         };
     }
-    println!("| {name} | {parts} | {chunks} | {renders} | {diffs} | {elements} |");
+    println!("| {name} | {parts} | {divisions} | {renders} | {diffs} | {elements} |");
 }
 
 fn service(name: &str, number: u32, ports: u32) -> Result<Service> {

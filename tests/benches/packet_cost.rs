@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
 use backend_iptables::Lock;
-use dataplane::{Dataplane, Family, Mechanism};
+use dataplane::{Dataplane, Family, Mode};
 use tests::forwarding_node::connect;
 use tests::ipvs_support::find_ipvs;
 use tests::network::{Namespace, Network, enter_private_namespaces};
@@ -83,22 +83,20 @@ fn main() -> Result<()> {
             node.nft(&[&one_rule()])?;
             Ok(())
         })?,
-        Row::programmed("nftables", Mechanism::Nftables, backend_nftables::open)?,
-        Row::programmed("iptables, nf_tables", Mechanism::Iptables, || {
+        Row::programmed("nftables", Mode::Nftables, backend_nftables::open)?,
+        Row::programmed("iptables, nf_tables", Mode::Iptables, || {
             backend_iptables::open(Variant::NfTables, &lock)
         })?,
     ];
     let mut skipped = Vec::new();
     match Path::new("/proc/net/ip_tables_names").exists() {
-        true => rows.push(Row::programmed(
-            "iptables, legacy",
-            Mechanism::Iptables,
-            || backend_iptables::open(Variant::Legacy, &lock),
-        )?),
+        true => rows.push(Row::programmed("iptables, legacy", Mode::Iptables, || {
+            backend_iptables::open(Variant::Legacy, &lock)
+        })?),
         false => skipped.push("variant legacy of mode iptables: this kernel has none".to_owned()),
     }
     match find_ipvs(&["rr"])? {
-        None => rows.push(Row::programmed("ipvs", Mechanism::Ipvs, || {
+        None => rows.push(Row::programmed("ipvs", Mode::Ipvs, || {
             backend_ipvs::open(Path::new("/proc/sys"))
         })?),
         Some(why) => skipped.push(format!("mode ipvs: {why}")),
@@ -178,14 +176,14 @@ impl Row {
     /// A network whose node has the rules of a mode.
     fn programmed<B: Backend + Send, E>(
         name: &str,
-        mechanism: Mechanism,
+        mode: Mode,
         open: impl FnOnce() -> Result<[B; 2], E> + Send,
     ) -> Result<Row>
     where
         E: std::error::Error + Send + Sync + 'static,
     {
         let mut dataplane = Dataplane::default();
-        dataplane.set_node(Arc::clone(dataplane.node()), config(mechanism)?.into());
+        dataplane.set_node(Arc::clone(dataplane.node()), config(mode)?.into());
         for number in 0..OTHERS {
             dataplane.set(service(&dataplane, number, 0));
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend::{Backend, Change as _, Rendered};
 use backend_iptables::{Lock, Rules};
-use dataplane::{Dataplane, Mechanism, ServiceRules};
+use dataplane::{Dataplane, Mode, ServiceRules};
 use tests::network::{Network, enter_private_namespaces};
 use tests::ordinary_service::{config, service};
 use xtables::{TableName, Variant};
@@ -71,7 +71,7 @@ fn measure(variant: Variant, services: u16, beside: Beside) -> Result<String> {
     let mut dataplane = Dataplane::default();
     dataplane.set_node(
         Arc::clone(dataplane.node()),
-        Arc::new(config(Mechanism::Iptables)?),
+        Arc::new(config(Mode::Iptables)?),
     );
     for number in 0..services {
         dataplane.set(service(&dataplane, number, 0));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend::{Backend, Rendered};
 use backend_iptables::Lock;
-use dataplane::{Config, Dataplane, Family, Mechanism, Scheduler};
+use dataplane::{Config, Dataplane, Family, Mode, Scheduler};
 use socket2::{Domain, Socket, Type};
 use testkit::Seeded;
 use tests::forwarding_node::connect;
@@ -77,12 +77,12 @@ fn main() -> Result<()> {
     println!("| mode | scheduler | first packet, p10 | ratio | memory for a Service |");
     println!("|---|---|---|---|---|");
     // The first connections of a machine are slower than all others.
-    measure(Mechanism::Nftables, OF_NFTABLES[0], backend_nftables::open)?;
+    measure(Mode::Nftables, OF_NFTABLES[0], backend_nftables::open)?;
     let mut first = None;
     let mut skipped = Vec::new();
     for scheduler in OF_NFTABLES {
-        let cost = measure(Mechanism::Nftables, scheduler, backend_nftables::open)?;
-        print(Mechanism::Nftables, scheduler, &cost, &mut first);
+        let cost = measure(Mode::Nftables, scheduler, backend_nftables::open)?;
+        print(Mode::Nftables, scheduler, &cost, &mut first);
     }
     let files = tempfile::tempdir().context("failed to make a folder for the lock")?;
     let lock = Lock {
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
         }
         for scheduler in OF_IPTABLES {
             let open = || backend_iptables::open(variant, &lock);
-            let cost = measure(Mechanism::Iptables, scheduler, open)?;
+            let cost = measure(Mode::Iptables, scheduler, open)?;
             print(
                 format_args!("iptables, {variant}"),
                 scheduler,
@@ -113,8 +113,8 @@ fn main() -> Result<()> {
             skipped.extend(without_twos.map(|why| format!("twos: {why}")));
             for scheduler in OF_IPVS.into_iter().chain(twos) {
                 let open = || backend_ipvs::open(Path::new("/proc/sys"));
-                let cost = measure(Mechanism::Ipvs, scheduler, open)?;
-                print(Mechanism::Ipvs, scheduler, &cost, &mut first);
+                let cost = measure(Mode::Ipvs, scheduler, open)?;
+                print(Mode::Ipvs, scheduler, &cost, &mut first);
             }
         }
     }
@@ -134,7 +134,7 @@ fn print(mode: impl Display, scheduler: Scheduler, cost: &Cost, first: &mut Opti
 }
 
 fn measure<B: Backend + Send, E>(
-    mechanism: Mechanism,
+    mode: Mode,
     scheduler: Scheduler,
     open: impl FnOnce() -> Result<[B; 2], E> + Send,
 ) -> Result<Cost>
@@ -154,7 +154,7 @@ where
     listener.set_nonblocking(true)?;
     let config = Config {
         scheduler,
-        ..config(mechanism)?
+        ..config(mode)?
     };
     let mut dataplane = Dataplane::default();
     dataplane.set_node(Arc::clone(dataplane.node()), config.into());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use backend::{AnyBackend, erase};
 use backend_iptables::Lock;
-use dataplane::{ChunkSize, Dataplane, Mechanism};
+use dataplane::{Dataplane, Mode, PartSize};
 use reconciler::{FamilyReconciler, FamilySync, Outcome, Reason, SystemClock};
 use testkit::{CallOutcome, Faulty};
 use tests::network::{Namespace, Network, enter_private_namespaces};
@@ -24,7 +24,7 @@ use xtables::Variant;
 
 const SERVICES: u16 = 10_000;
 /// A part that contains everything.
-const EVERYTHING: ChunkSize = ChunkSize::new(usize::MAX / 1_000);
+const EVERYTHING: PartSize = PartSize::new(usize::MAX / 1_000);
 
 /// How a switch proceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     println!("| switch | manner | parts | whole switch | longest wait of a change | ratio |");
     println!("|---|---|---|---|---|---|");
-    let modes = [Mechanism::Nftables, Mechanism::Iptables];
+    let modes = [Mode::Nftables, Mode::Iptables];
     for (from, to) in [(modes[0], modes[1]), (modes[1], modes[0])] {
         let whole = measure(from, to, Manner::InOneSync)?;
         let parts = measure(from, to, Manner::InParts)?;
@@ -61,11 +61,11 @@ fn main() -> Result<()> {
         "\n| start over other rules | whole start | of it reading | rendering | in the kernel |"
     );
     println!("|---|---|---|---|---|");
-    for mechanism in modes {
-        let sync = measure_start(mechanism)?;
+    for mode in modes {
+        let sync = measure_start(mode)?;
         let phases = sync.phases;
         println!(
-            "| {mechanism} | {:.0?} | {:.0?} | {:.0?} | {:.0?} |",
+            "| {mode} | {:.0?} | {:.0?} | {:.0?} | {:.0?} |",
             sync.took, phases.observe, phases.render, phases.commit
         );
     }
@@ -73,7 +73,7 @@ fn main() -> Result<()> {
 }
 
 /// Measures a start over rules in which one endpoint of every Service differs.
-fn measure_start(mechanism: Mechanism) -> Result<Arc<FamilySync>> {
+fn measure_start(mode: Mode) -> Result<Arc<FamilySync>> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["bench"])?;
     let folder = tempfile::tempdir_in("/run")?;
@@ -81,7 +81,7 @@ fn measure_start(mechanism: Mechanism) -> Result<Arc<FamilySync>> {
         let lock = folder.path().join("lock");
         let mut family = open(&namespace, &lock, Manner::InOneSync)?;
         let mut dataplane = Dataplane::default();
-        set_mode(&mut dataplane, mechanism)?;
+        set_mode(&mut dataplane, mode)?;
         for number in 0..SERVICES {
             dataplane.set(service(&dataplane, number, first));
         }
@@ -94,7 +94,7 @@ fn measure_start(mechanism: Mechanism) -> Result<Arc<FamilySync>> {
 }
 
 /// Measures one switch.
-fn measure(from: Mechanism, to: Mechanism, manner: Manner) -> Result<Switch> {
+fn measure(from: Mode, to: Mode, manner: Manner) -> Result<Switch> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["bench"])?;
     let folder = tempfile::tempdir_in("/run")?;
@@ -152,17 +152,17 @@ fn open(
         let backend = Faulty::new(backend, |_| CallOutcome::Pass);
         match manner {
             Manner::InParts => backend,
-            Manner::InOneSync => backend.with_chunk_size(EVERYTHING),
+            Manner::InOneSync => backend.with_part_size(EVERYTHING),
         }
     };
     Ok(FamilyReconciler::with_modes(
-        (Mechanism::Nftables, in_manner(erase(nftables))),
-        vec![(Mechanism::Iptables, in_manner(erase(iptables)))],
+        (Mode::Nftables, in_manner(erase(nftables))),
+        vec![(Mode::Iptables, in_manner(erase(iptables)))],
     ))
 }
 
-fn set_mode(dataplane: &mut Dataplane, mechanism: Mechanism) -> Result<()> {
+fn set_mode(dataplane: &mut Dataplane, mode: Mode) -> Result<()> {
     let node = Arc::clone(dataplane.node());
-    dataplane.set_node(node, Arc::new(config(mechanism)?));
+    dataplane.set_node(node, Arc::new(config(mode)?));
     Ok(())
 }

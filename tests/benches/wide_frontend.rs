@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Lock, Rules};
-use dataplane::{Config, Dataplane, Mechanism, compile};
+use dataplane::{Config, Dataplane, Mode, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tests::network::{Network, enter_private_namespaces};
 use xtables::Variant;
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
 
 fn measure(variant: Variant, size: u32, backend: &mut Iptables) -> Result<()> {
     let config = Config {
-        mechanism: Mechanism::Iptables,
+        mode: Mode::Iptables,
         ..Config::clone(&mk_config().build())
     };
     let mut dataplane = Dataplane::new(mk_node(1).build(), config.into());

@@ -11,7 +11,7 @@ use testkit::laws::{self, Subject};
 
 use crate::programmed::{generated_clusters, generated_histories, program};
 
-/// How the laws access the kernels of a mechanism.
+/// How the laws access the kernels of a mode.
 #[derive(Debug)]
 pub struct Kernels<B: Backend> {
     /// The family under test.
@@ -34,7 +34,7 @@ where
     fn fresh(&self) -> B {
         let mut network = Network::new().expect("a network");
         let [namespace] = network.add_namespaces(["law"]).expect("a namespace");
-        let backends = (self.open)(&namespace).expect("the mechanism");
+        let backends = (self.open)(&namespace).expect("the mode");
         // The sockets keep the namespace alive after its name is gone.
         drop(network);
         let asked = |backend: &B| backend.family() == self.family;

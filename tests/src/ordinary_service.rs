@@ -4,16 +4,16 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use anyhow::Result;
-use dataplane::{Config, Dataplane, LocalDetection, Mechanism, ServiceRules};
+use dataplane::{Config, Dataplane, LocalDetection, Mode, ServiceRules};
 
 /// The number of endpoints of a Service.
 const ENDPOINTS: u8 = 5;
 
 /// The configuration of a node that knows its pod CIDRs, so that each Service has a rule that marks
 /// packets for masquerading.
-pub fn config(mechanism: Mechanism) -> Result<Config> {
+pub fn config(mode: Mode) -> Result<Config> {
     Ok(Config {
-        mechanism,
+        mode,
         local_detection: LocalDetection::Source {
             ipv4: Some("10.128.0.0/9".parse()?),
             ipv6: None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use backend::Backend;
-use dataplane::{Dataplane, Mechanism, compile};
+use dataplane::{Dataplane, Mode, compile};
 use libtest_mimic::Arguments;
 use reconciler::{FamilyReconciler, FamilySync, Reason, SystemClock};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -44,7 +44,7 @@ fn only_affinity_is_lost() -> Result<()> {
     let [namespace] = network.add_namespaces(["kernel"])?;
     let [ipv4, _] = namespace.enter(backend_nftables::open)??;
     let mut family = FamilyReconciler::new(ipv4);
-    let sync = sync_all(&mut family, &desired(Mechanism::Nftables), Reason::Startup);
+    let sync = sync_all(&mut family, &desired(Mode::Nftables), Reason::Startup);
     expect_those_with_affinity(&sync)?;
     let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
     for number in without_affinity() {
@@ -62,8 +62,8 @@ fn only_affinity_is_lost_in_mode_ipvs() -> Result<()> {
     // Settings are those of the namespace of the thread that writes them.
     namespace.enter(|| -> Result<()> {
         let [ipv4, _] = backend_ipvs::open(Path::new("/proc/sys"))?;
-        let mut family = FamilyReconciler::with_modes((Mechanism::Ipvs, ipv4), Vec::new());
-        let desired = desired(Mechanism::Ipvs);
+        let mut family = FamilyReconciler::with_modes((Mode::Ipvs, ipv4), Vec::new());
+        let desired = desired(Mode::Ipvs);
         for reason in [Reason::Startup, Reason::Timer] {
             expect_those_with_affinity(&sync_all(&mut family, &desired, reason))?;
         }
@@ -97,8 +97,8 @@ fn without_affinity() -> impl Iterator<Item = u8> {
     (1..=SERVICES).filter(|number| number % STICKY != 0)
 }
 
-fn desired(mode: Mechanism) -> Dataplane {
-    let config = mk_config().mechanism(mode);
+fn desired(mode: Mode) -> Dataplane {
+    let config = mk_config().mode(mode);
     let mut dataplane = Dataplane::new(mk_node(1).build(), config.build());
     for number in 1..=SERVICES {
         let mut service = mk_service(&format!("shop/service-{number}"))

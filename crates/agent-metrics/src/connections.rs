@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use dataplane::{Family, Mechanism};
-use modes::MechanismState;
+use dataplane::{Family, Mode};
+use modes::ModeState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -14,11 +14,11 @@ use super::ipvs_statistics;
 
 /// Encodes how many connections IPVS has sent to endpoints, if it serves any family.
 pub(super) fn encode_new(
-    modes: &BTreeMap<Family, MechanismState>,
+    modes: &BTreeMap<Family, ModeState>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
     let mut modes = modes.values();
-    let serves = modes.any(|mode| mode.active_mode == Some(Mechanism::Ipvs));
+    let serves = modes.any(|mode| mode.active_mode == Some(Mode::Ipvs));
     encode_count(serves.then(ipvs_statistics::observe).flatten(), encoder)
 }
 
@@ -37,7 +37,7 @@ fn encode_count(count: Option<u64>, encoder: &mut DescriptorEncoder<'_>) -> Resu
 
 /// Encodes the connections of each family, and those of the busiest endpoints.
 pub(super) fn encode(
-    modes: &BTreeMap<Family, MechanismState>,
+    modes: &BTreeMap<Family, ModeState>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
     let counted = || {
@@ -106,7 +106,7 @@ mod tests {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
 
     #[derive(Debug)]
-    struct Counted(BTreeMap<Family, MechanismState>);
+    struct Counted(BTreeMap<Family, ModeState>);
 
     impl Collector for Counted {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -126,9 +126,9 @@ mod tests {
             active: 2,
             inactive: 1,
         }]);
-        let state = MechanismState {
+        let state = ModeState {
             connections: Some(connections),
-            ..MechanismState::default()
+            ..ModeState::default()
         };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Counted([(Family::Ipv4, state)].into())));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dataplane::{Family, Mechanism};
+use dataplane::{Family, Mode};
 use modes::VariantRules;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -88,11 +88,11 @@ pub(super) fn encode_rules(
     let mut counts: Vec<Count> = Vec::new();
     let mut written: Vec<Count> = Vec::new();
     for (family, mode) in agent.modes() {
-        if mode.active_mode != Some(Mechanism::Iptables) {
+        if mode.active_mode != Some(Mode::Iptables) {
             continue;
         }
         let held = agent.held(family).unwrap_or_default();
-        let rules = held.of(Mechanism::Iptables).typed::<VariantRules>().used;
+        let rules = held.of(Mode::Iptables).typed::<VariantRules>().used;
         counts.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
         let last = mode.written.into_iter();
         written.extend(last.map(|(table, count)| (family, table, count)));

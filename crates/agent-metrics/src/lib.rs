@@ -19,7 +19,7 @@ mod state;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dataplane::Mechanism;
+use dataplane::Mode;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
@@ -222,8 +222,8 @@ impl AgentMetrics {
         self.phase("compile", took);
     }
 
-    /// Records a finished sync with `mechanism` as the desired mechanism.
-    pub fn finished(&self, sync: &FamilySync, mechanism: Mechanism) {
+    /// Records a finished sync with `mode` as the desired mode.
+    pub fn finished(&self, sync: &FamilySync, mode: Mode) {
         let family = of_family(sync.family);
         let outcome = match sync.outcome {
             Outcome::Unchanged => "unchanged",
@@ -265,11 +265,11 @@ impl AgentMetrics {
             }
         }
         let ended = since_epoch(sync.started + sync.took);
-        match mechanism {
+        match mode {
             _ if sync.outcome == Outcome::Partial => {}
             _ if sync.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
             // kube-proxy has separate counters for mode iptables.
-            Mechanism::Iptables => self.iptables_failures.count(sync),
+            Mode::Iptables => self.iptables_failures.count(sync),
             _ => drop(self.sync_failures.get_or_create(&family).inc()),
         }
         if let Some(agrees) = comparison(sync) {

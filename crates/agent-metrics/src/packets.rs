@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use dataplane::{Family, Mechanism};
+use dataplane::{Family, Mode};
 use modes::PacketCounters;
 use nftables_model::{CountedPackets, CountedRule, RefusalReason, RuleEnd};
 use prometheus_client::collector::Collector;
@@ -16,8 +16,8 @@ use tracing::debug;
 
 use super::monotonic_count::MonotonicCount;
 
-/// What the rules of a mechanism count.
-type Rule = (Mechanism, CountedRule);
+/// What the rules of a mode count.
+type Rule = (Mode, CountedRule);
 /// The packets of each kind.
 type PacketCounts = BTreeMap<CountedPackets, u64>;
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crds::{ConfigHash, NodeProxyStatus};
 use dataplane::{Dataplane, Family};
-use modes::{MechanismState, RulesByMechanism};
+use modes::{ModeState, RulesByMode};
 use reconciler::Report;
 
 /// The running agent at the moment of a scrape. Every value is the latest, and no call waits.
@@ -34,10 +34,10 @@ pub trait Snapshot: fmt::Debug + Send + Sync {
     fn report(&self) -> Option<Arc<Report>>;
 
     /// How each family is programmed.
-    fn modes(&self) -> BTreeMap<Family, MechanismState>;
+    fn modes(&self) -> BTreeMap<Family, ModeState>;
 
     /// The observed rules of one family; `None` if they are not known.
-    fn held(&self, family: Family) -> Option<RulesByMechanism>;
+    fn held(&self, family: Family) -> Option<RulesByMode>;
 
     /// The number of elements and rules in the kernel, as observed.
     fn elements(&self) -> usize;
@@ -100,11 +100,11 @@ pub(crate) mod tests {
             None
         }
 
-        fn modes(&self) -> BTreeMap<Family, MechanismState> {
+        fn modes(&self) -> BTreeMap<Family, ModeState> {
             BTreeMap::new()
         }
 
-        fn held(&self, _: Family) -> Option<RulesByMechanism> {
+        fn held(&self, _: Family) -> Option<RulesByMode> {
             None
         }
 

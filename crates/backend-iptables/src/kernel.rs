@@ -10,7 +10,7 @@ use backend::{
     Backend, CommitError, Detached, Drift, Effect, FrontendContext, ObserveError, Receipt,
     Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Affinity, Config, Dataplane, Family, PartSize, ServiceKey};
 use xtables::{Fault, OpenError, TableName, Tables, Variant};
 
 use crate::diff::{Change, diff};
@@ -23,12 +23,12 @@ use crate::service_chains::Comments;
 use crate::table_rules::TableRules;
 
 /// The most that one sync writes of a change in variant nf_tables.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(3_000);
+const PART_SIZE: PartSize = PartSize::new(3_000);
 /// The same for filling an empty kernel, and for every change in variant legacy. For each sync the
 /// kernel validates the whole table, or in variant legacy replaces it, so 10,000 Services in parts
 /// of 3,000 took three times as long as in one part. In variant legacy a sync of a tenth of this
 /// size takes hardly less time, and a change may have to wait in the middle of ten of them.
-const REBUILD_SIZE: ChunkSize = ChunkSize::new(30_000);
+const REBUILD_SIZE: PartSize = PartSize::new(30_000);
 /// How long that may take. A change that arrives meanwhile waits for at most two such syncs, the
 /// one in progress and its own. Most of the time the kernel validates the whole table, plus some 15
 /// µs for each rule written: 120 ms with 20,000 frontends, however little is written. With 250 ms
@@ -163,14 +163,14 @@ impl Backend for Iptables {
         self.family
     }
 
-    fn chunk_size(&self, _config: &Config) -> ChunkSize {
+    fn part_size(&self, _config: &Config) -> PartSize {
         match self.variant {
-            Variant::NfTables => CHUNK_SIZE,
+            Variant::NfTables => PART_SIZE,
             Variant::Legacy => REBUILD_SIZE,
         }
     }
 
-    fn rebuild_size(&self, _config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, _config: &Config) -> PartSize {
         REBUILD_SIZE
     }
 

@@ -1,6 +1,6 @@
 //! Computes the change from some rules to others.
 //!
-//! The two mechanisms have no common transaction: a target of packets must exist before packets are
+//! The two subsystems have no common transaction: a target of packets must exist before packets are
 //! sent to it, and may be removed only when none are. So the routing rule comes first. Then virtual
 //! servers are added or changed, each with all its destinations, and destinations leave. Then come
 //! the table's transactions, then virtual servers are removed or leave, and the routing rule is
@@ -42,7 +42,7 @@ pub struct Change {
     owners: Elements,
 }
 
-/// A part of a change that one of the mechanisms applies.
+/// A part of a change that one of the subsystems applies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Operations on virtual servers, each of which is applied separately, in order.

@@ -1,4 +1,4 @@
-//! The backend: both families in one network namespace, over one socket for each mechanism.
+//! The backend: both families in one network namespace, over one socket for each subsystem.
 
 mod connections;
 mod destinations;
@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use backend::{
-    Backend, CommitError, Connections, Detached, Drift, Effect, FrontendContext, Noticing,
-    ObserveError, Receipt, Recovery, Remains, Rendered, UnsupportedField,
+    Backend, CommitError, Connections, Detached, Drift, DriftDetection, Effect, FrontendContext,
+    Leftover, ObserveError, Receipt, Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
+use dataplane::{Config, Dataplane, Family, FrontendKey, PartSize, ServiceKey};
 use netlink::ipvs::{self, ForeignVirtualServer, IpvsSocket, VirtualServers};
 use netlink::nf_tables::Transaction;
 use netlink::route::{self, Presence, RouteSocket};
@@ -47,7 +47,7 @@ use crate::scheduler_tables::{self, table_of};
 use crate::table_diff::halves;
 
 /// The most elements that one sync writes of a change, in addition to as many destinations.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
+const PART_SIZE: PartSize = PartSize::new(2_500);
 /// How long that may take.
 const LONGEST_PART: Duration = Duration::from_millis(30);
 
@@ -188,8 +188,8 @@ impl Backend for Ipvs {
         self.family
     }
 
-    fn chunk_size(&self, _config: &Config) -> ChunkSize {
-        CHUNK_SIZE
+    fn part_size(&self, _config: &Config) -> PartSize {
+        PART_SIZE
     }
 
     fn longest_part(&self, _config: &Config) -> Duration {
@@ -335,10 +335,10 @@ impl Backend for Ipvs {
 
     /// Neither does the kernel announce the end of a connection, which draining destinations wait
     /// for.
-    fn noticing(&self) -> Noticing {
+    fn drift_detection(&self) -> DriftDetection {
         match self.holding {
-            Holding::Nothing => Noticing::ByNotification,
-            Holding::Something | Holding::Ending | Holding::Both => Noticing::ByCheck,
+            Holding::Nothing => DriftDetection::ByNotification,
+            Holding::Something | Holding::Ending | Holding::Both => DriftDetection::ByCheck,
         }
     }
 
@@ -432,7 +432,7 @@ impl Backend for Ipvs {
     }
 
     /// Another proxy serves, as another mode does when this one ends.
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         let connection = self.connection()?;
         let mut connection = lock(&connection);
         self.owners = Elements::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::{Mechanism, Scheduler};
+use dataplane::{Mode, Scheduler};
 
 /// The schedulers that the kernel is known to lack. Copies share them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,8 +33,8 @@ impl MissingSchedulers {
         are_usable: impl Fn(Scheduler) -> bool,
     ) -> Scheduler {
         // The compiler has replaced schedulers that IPVS lacks, unless it compiled for another
-        // mechanism.
-        let asked = asked.nearest_in(Mechanism::Ipvs);
+        // mode.
+        let asked = asked.nearest_in(Mode::Ipvs);
         let mut all = [asked].into_iter().chain(nearest(asked).iter().copied());
         let found = all.find(|scheduler| !self.contains(*scheduler) && are_usable(*scheduler));
         found.unwrap_or(Scheduler::RoundRobin)

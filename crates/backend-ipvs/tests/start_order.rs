@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_ipvs::Ipvs;
-use dataplane::{Chunk, Dataplane, Family, FrontendKey, Protocol, ServiceRules, Turn};
+use dataplane::{Dataplane, Family, FrontendKey, NextPart, PartContents, Protocol, ServiceRules};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
 /// Enough for several parts of a start.
@@ -54,10 +54,10 @@ fn cluster() -> Dataplane {
 #[test]
 fn t55_the_first_part_of_a_start_has_the_api_server_and_dns() {
     let (backend, desired) = (Ipvs::detached(Family::Ipv4), cluster());
-    let size = backend.chunk_size(desired.config());
+    let size = backend.part_size(desired.config());
     let nothing = Dataplane::default();
-    let first = Chunk::next(Family::Ipv4, &nothing, &desired, size, Turn::Small);
-    let (Chunk::Part(part) | Chunk::Small(part)) = first else {
+    let first = NextPart::next(Family::Ipv4, &nothing, &desired, size, PartContents::Small);
+    let (NextPart::Part(part) | NextPart::Small(part)) = first else {
         panic!("it all fits into one part");
     };
     let rules = backend.render(&part, &Rendered::default());

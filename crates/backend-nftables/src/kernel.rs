@@ -11,7 +11,7 @@ use backend::{
     Backend, CommitError, Detached, Drift, Effect, FrontendContext, ObserveError, Receipt,
     Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
+use dataplane::{Config, Dataplane, Family, PartSize, Protocol, ServiceKey};
 use netlink::nf_tables::Transaction;
 use netlink::{ForeignGenerations, OpenError, Socket};
 use nftables_model::{
@@ -28,11 +28,11 @@ use crate::table::Table;
 
 /// The most that one sync writes of a change. The endpoints of a frontend are in slots, and a
 /// number says how many slots are in use: unchanged endpoints are not written again.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500).by_endpoint();
+const PART_SIZE: PartSize = PartSize::new(2_500).by_endpoint();
 /// The same while an empty kernel is filled, or the rules of another configuration are replaced.
 /// Each part compares everything that is still to come and copies what the parts before it left: in
-/// parts of [`CHUNK_SIZE`], 10,000 Services cost the agent half as much processor time again.
-const REBUILD_SIZE: ChunkSize = ChunkSize::new(40_000).by_endpoint();
+/// parts of [`PART_SIZE`], 10,000 Services cost the agent half as much processor time again.
+const REBUILD_SIZE: PartSize = PartSize::new(40_000).by_endpoint();
 /// How long a part may take. A change that arrives meanwhile waits for that time, plus the time for
 /// small changes: less than 100 ms, even if an API server uses half of the processors.
 const LONGEST_PART: Duration = Duration::from_millis(30);
@@ -135,11 +135,11 @@ impl Backend for Nftables {
         self.family
     }
 
-    fn chunk_size(&self, _config: &Config) -> ChunkSize {
-        CHUNK_SIZE
+    fn part_size(&self, _config: &Config) -> PartSize {
+        PART_SIZE
     }
 
-    fn rebuild_size(&self, _config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, _config: &Config) -> PartSize {
         REBUILD_SIZE
     }
 

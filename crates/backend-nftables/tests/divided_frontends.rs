@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Change as _, Rendered};
 use backend_nftables::{Nftables, Table};
-use dataplane::{Chunk, Dataplane, Family, FrontendKey, Protocol, Turn};
+use dataplane::{Dataplane, Family, FrontendKey, NextPart, PartContents, Protocol};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 /// The most elements in one part: 2,500 frontends, endpoints and source ranges, and the elements
@@ -39,13 +39,13 @@ fn parts(from: &mut Rendered<Table>, to: &Dataplane) -> Vec<(usize, usize)> {
         protocol: Protocol::Tcp,
         port: testkit::port(80),
     };
-    let size = backend.chunk_size(to.config());
+    let size = backend.part_size(to.config());
     let mut parts = Vec::new();
     loop {
-        let next = Chunk::next(Family::Ipv4, &from.dataplane, to, size, Turn::Large);
+        let next = NextPart::next(Family::Ipv4, &from.dataplane, to, size, PartContents::Large);
         let (dataplane, is_last) = match next {
-            Chunk::Part(next) | Chunk::Small(next) => (next, false),
-            Chunk::Last => (to.clone(), true),
+            NextPart::Part(next) | NextPart::Small(next) => (next, false),
+            NextPart::Last => (to.clone(), true),
         };
         let rules = backend.render(&dataplane, from);
         let anew = backend.render(&dataplane, &Rendered::default());

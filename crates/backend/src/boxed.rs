@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Config, Dataplane, Family, PartSize, ServiceKey};
 
 use crate::{
-    Backend, CommitError, Connections, Drift, FrontendContext, Noticing, ObserveError, Receipt,
-    Remains, Rendered, UnsupportedField,
+    Backend, CommitError, Connections, Drift, DriftDetection, FrontendContext, Leftover,
+    ObserveError, Receipt, Rendered, UnsupportedField,
 };
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -18,11 +18,11 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         (**self).family()
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        (**self).chunk_size(config)
+    fn part_size(&self, config: &Config) -> PartSize {
+        (**self).part_size(config)
     }
 
-    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, config: &Config) -> PartSize {
         (**self).rebuild_size(config)
     }
 
@@ -46,8 +46,8 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         (**self).observe_drift()
     }
 
-    fn noticing(&self) -> Noticing {
-        (**self).noticing()
+    fn drift_detection(&self) -> DriftDetection {
+        (**self).drift_detection()
     }
 
     fn commit(&mut self, change: B::Change) -> Result<Receipt, CommitError> {
@@ -58,7 +58,7 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
         (**self).commit_removal()
     }
 
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         (**self).commit_withdrawal()
     }
 

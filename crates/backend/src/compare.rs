@@ -3,7 +3,7 @@
 /// A piece of a backend's rules, as desired and as found in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The piece in the notation of the mechanism's own tool:
+    /// The piece in the notation of the mode's own tool:
     /// `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
     pub text: String,
     /// Whether it exists, and as desired.

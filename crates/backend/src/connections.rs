@@ -1,10 +1,10 @@
-//! Connections that a mechanism counts.
+//! Connections that a mode counts.
 
 use std::net::SocketAddr;
 
 use dataplane::ServicePortName;
 
-/// The connections of one family through a mechanism that counts them.
+/// The connections of one family through a mode that counts them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Connections {
     /// Established connections.

@@ -1,4 +1,4 @@
-//! Type-erased backends, so that one list holds backends of different mechanisms.
+//! Type-erased backends, so that one list holds backends of different modes.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, Node, Packet, ServiceKey, Verdict,
+    Config, Dataplane, Family, FrontendKey, Node, Packet, PartSize, ServiceKey, Verdict,
 };
 
 use crate::{
-    Backend, Change, CommitError, Connections, Drift, Effect, Found, FrontendContext, Inspect,
-    MarkOwner, Noticing, ObserveError, PacketPath, Piece, Receipt, Recovery, Remains, Rendered,
-    Size, UnsupportedField,
+    Backend, Change, CommitError, Connections, Drift, DriftDetection, Effect, Found,
+    FrontendContext, Inspect, Leftover, MarkOwner, ObserveError, PacketPath, Piece, Receipt,
+    Recovery, Rendered, Size, UnsupportedField,
 };
 
-/// A backend of any mechanism.
+/// A backend of any mode.
 pub type AnyBackend = Box<dyn Inspect<Rules = AnyRules, Change = AnyChange> + Send>;
 
 /// Erases the types of `backend`'s rules and changes.
@@ -182,11 +182,11 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.family()
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.0.chunk_size(config)
+    fn part_size(&self, config: &Config) -> PartSize {
+        self.0.part_size(config)
     }
 
-    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, config: &Config) -> PartSize {
         self.0.rebuild_size(config)
     }
 
@@ -214,8 +214,8 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.observe_drift()
     }
 
-    fn noticing(&self) -> Noticing {
-        self.0.noticing()
+    fn drift_detection(&self) -> DriftDetection {
+        self.0.drift_detection()
     }
 
     fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {
@@ -232,7 +232,7 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.commit_removal()
     }
 
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         self.0.commit_withdrawal()
     }
 

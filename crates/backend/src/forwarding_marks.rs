@@ -1,4 +1,4 @@
-//! The packet marks by which a mechanism may forward packets.
+//! The packet marks by which a mode may forward packets.
 
 /// Marks with the same bits under a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,9 +9,9 @@ pub struct ForwardingMarks {
     pub mask: u32,
 }
 
-/// The marks of packets that a mechanism forwards although no DNAT has redirected them.
+/// The marks of packets that a mode forwards although no DNAT has redirected them.
 ///
-/// While one mechanism replaces another, the rules of both are in the kernel. Where a mechanism
+/// While one mode replaces another, the rules of both are in the kernel. Where a mode
 /// refuses packets to a cluster IP because nothing has redirected them, it passes these.
 pub const FORWARDING_MARKS: ForwardingMarks = ForwardingMarks {
     value: 0x5340_0000,

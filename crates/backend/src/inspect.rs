@@ -1,4 +1,4 @@
-//! Questions about a mechanism's rules: where they send a packet, which of them belong to a
+//! Questions about a mode's rules: where they send a packet, which of them belong to a
 //! frontend, and where observed rules differ from desired ones. Pure: the caller reads the rules.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::{Backend, PacketPath, Piece, Size};
 
 /// A backend that can interpret its rules, for traces and explanations.
 pub trait Inspect: Backend + Debug {
-    /// Whether `rules` show that the mechanism is in use: an empty table does, a missing table does
+    /// Whether `rules` show that the mode is in use: an empty table does, a missing table does
     /// not.
     fn exist(&self, rules: &Self::Rules) -> bool;
 
@@ -62,7 +62,7 @@ pub trait Inspect: Backend + Debug {
     fn compare_shared(&self, programmed: &Self::Rules, found: &Self::Rules) -> Vec<Piece>;
 
     /// Whose the virtual server is that packets with `mark` are for, by the rules that were
-    /// programmed last and those that were found. By default the mechanism has no virtual servers.
+    /// programmed last and those that were found. By default the mode has no virtual servers.
     fn mark_owner(&self, _programmed: &Self::Rules, _found: &Self::Rules, _mark: u32) -> MarkOwner {
         MarkOwner::OtherProgram
     }
@@ -87,7 +87,7 @@ pub trait Inspect: Backend + Debug {
 /// Whose the virtual server is that packets with some mark are for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkOwner {
-    /// The mark is none that the mechanism uses.
+    /// The mark is none that the mode uses.
     OtherProgram,
     /// No virtual server has it.
     Nobody,

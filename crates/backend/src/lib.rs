@@ -29,7 +29,7 @@ use std::fmt::{Debug, Display};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
+use dataplane::{Config, Dataplane, Family, Frontend, FrontendKey, PartSize, ServiceKey};
 
 pub use compare::{Piece, PieceState};
 pub use connections::{Connections, EndpointConnections};
@@ -40,9 +40,9 @@ pub use inspect::{Found, Inspect, MarkOwner, count, describe_repair, first_of};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, PacketPath};
 
-/// A mechanism that programs one family of a [`Dataplane`] into the kernel.
+/// A mode that programs one family of a [`Dataplane`] into the kernel.
 pub trait Backend {
-    /// The kernel's rules, as values of this mechanism. Cheap to clone. Printed in one canonical
+    /// The kernel's rules, as values of this mode. Cheap to clone. Printed in one canonical
     /// form. Equal exactly when the kernel holds the same rules.
     type Rules: Clone + PartialEq + Debug + Display + Default + Send + Sync + 'static;
     /// The change from some rules to others.
@@ -53,14 +53,14 @@ pub trait Backend {
 
     /// How much of a change under `config` one sync programs, so that changes which arrive
     /// meanwhile wait no longer than a fraction of a second. Pure.
-    fn chunk_size(&self, config: &Config) -> ChunkSize;
+    fn part_size(&self, config: &Config) -> PartSize;
 
-    /// The same as [`chunk_size`](Backend::chunk_size), for filling an empty kernel or replacing
-    /// the rules of another configuration. Larger for a mechanism whose cost for each sync depends
+    /// The same as [`part_size`](Backend::part_size), for filling an empty kernel or replacing
+    /// the rules of another configuration. Larger for a mode whose cost for each sync depends
     /// more on what the kernel holds than on what is written: otherwise the whole would take
-    /// several times as long. The default is [`chunk_size`](Backend::chunk_size). Pure.
-    fn rebuild_size(&self, config: &Config) -> ChunkSize {
-        self.chunk_size(config)
+    /// several times as long. The default is [`part_size`](Backend::part_size). Pure.
+    fn rebuild_size(&self, config: &Config) -> PartSize {
+        self.part_size(config)
     }
 
     /// How long a sync that programs a part of a change under `config` may take. After a longer
@@ -82,9 +82,9 @@ pub trait Backend {
     /// [`observe`](Backend::observe). Cheap, since it is called often and the answer is mostly no.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError>;
 
-    /// How a change by another program is noticed, while the kernel holds rules of this mechanism.
-    fn noticing(&self) -> Noticing {
-        Noticing::ByNotification
+    /// How a change by another program is noticed, while the kernel holds rules of this mode.
+    fn drift_detection(&self) -> DriftDetection {
+        DriftDetection::ByNotification
     }
 
     /// Writes `change`, in order. If the kernel takes a change in parts, every prefix serves every
@@ -97,21 +97,21 @@ pub trait Backend {
     /// The same for a node whose Services another proxy serves from now on: what established
     /// connections need stays, if no other proxy can take them over. Once they have ended, the next
     /// call removes that, too. By default, no connection needs anything.
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         let _receipt = self.commit_removal()?;
-        Ok(Remains::Nothing)
+        Ok(Leftover::Nothing)
     }
 
     /// Releases resources that are needed only to read and write. Called on a backend that is not
     /// active and has no rules in the kernel.
     fn release(&mut self) {}
 
-    /// Whether the kernel supports this mechanism for the family, as far as is known.
+    /// Whether the kernel supports this mode for the family, as far as is known.
     fn is_offered(&self) -> bool {
         true
     }
 
-    /// How this node limits the mechanism, as of the last commit or check: kernel settings that it
+    /// How this node limits the mode, as of the last commit or check: kernel settings that it
     /// needs and could not set, missing kernel modules with the Services of `programmed` that need
     /// them, and what the configuration affects beside Signpost's rules, each with its consequence.
     /// The default is none. If a module is missing, the cost is proportional to the number of
@@ -121,7 +121,7 @@ pub trait Backend {
     }
 
     /// The connections that the kernel counts for `rules`, as of the last read; `None` if it counts
-    /// none for this mechanism.
+    /// none for this mode.
     fn connections(&self, _rules: &Self::Rules) -> Option<Connections> {
         None
     }
@@ -134,7 +134,7 @@ pub trait Backend {
     /// instead. Empty for a frontend of another family. Pure.
     fn unsupported_fields(&self, asked: FrontendContext<'_>) -> Vec<UnsupportedField>;
 
-    /// The Services that `rules`, as rendered, do not serve in full because the mechanism has no
+    /// The Services that `rules`, as rendered, do not serve in full because the mode has no
     /// room left for them, each with one frontend. Empty for rules that were read from the kernel.
     /// Cheap if there are none. Pure. The default is none.
     fn without_room(&self, _rules: &Self::Rules) -> Vec<UnsupportedField> {
@@ -144,7 +144,7 @@ pub trait Backend {
 
 /// What a withdrawal has left in the kernel. The greater one of two is what both have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Remains {
+pub enum Leftover {
     /// Nothing.
     Nothing,
     /// What established connections need, with their number. It serves no Service.
@@ -204,7 +204,7 @@ pub enum Drift {
 
 /// How a change by another program is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Noticing {
+pub enum DriftDetection {
     /// The kernel sends a notification, or the periodic check is often enough.
     ByNotification,
     /// Only by a check of the kernel: the caller checks as often as it can afford to.

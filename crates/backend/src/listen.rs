@@ -7,7 +7,7 @@ use crate::ExternalChange;
 /// Why a listener failed.
 pub type ListenError = Box<dyn Error + Send + Sync>;
 
-/// Receives notifications of external changes to the rules of both families of one mechanism. One
+/// Receives notifications of external changes to the rules of both families of one mode. One
 /// thread blocks on it.
 pub trait ChangeListener: Send {
     /// Subscribes to notifications. From then on the kernel sends one message for each element or

@@ -12,9 +12,8 @@ pub use self::capacity::MOST_ELEMENTS;
 use self::capacity::{Capacity, left_out, limit, limited};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
-    HealthCheck, LocalEndpoints, Mechanism, Node, ObjectKind, ObjectName, Rejection, Scheduler,
-    Service, ServiceKind, ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy,
-    select,
+    HealthCheck, LocalEndpoints, Mode, Node, ObjectKind, ObjectName, Rejection, Scheduler, Service,
+    ServiceKind, ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
 };
 
 /// How many rejections of one Service are kept.
@@ -40,7 +39,7 @@ pub fn compile(
             continue;
         };
         draft.cluster_ips.insert(cluster_ip);
-        let mut capacity = Capacity::new(config.mechanism);
+        let mut capacity = Capacity::new(config.mode);
         let addresses = Addresses {
             cluster_ip,
             load_balancer_ips: of_family(&service.load_balancer_ips, family),
@@ -48,10 +47,10 @@ pub fn compile(
             source_ranges: source_ranges(service, node, family),
         };
         for port in &service.ports {
-            let place = (node, config.mechanism);
+            let place = (node, config.mode);
             let reach = Reach::new(service, port, endpoints, place, family, scheduler);
             if let Some(count) = reach.limited {
-                let chosen_by = (config.mechanism, scheduler);
+                let chosen_by = (config.mode, scheduler);
                 let message = limited(port, (family, count), chosen_by);
                 draft.reject(service, "spec.ports", message);
             }
@@ -93,7 +92,7 @@ struct Reach {
     serving: Arc<[Target]>,
     hairpins: BTreeSet<Hairpin>,
     has_endpoints: bool,
-    /// The number of usable endpoints, if they are more than the mechanism takes.
+    /// The number of usable endpoints, if they are more than the mode takes.
     limited: Option<usize>,
 }
 
@@ -256,7 +255,7 @@ impl Reach {
         service: &Service,
         port: &ServicePort,
         endpoints: &Endpoints,
-        (node, mechanism): (&Node, Mechanism),
+        (node, mode): (&Node, Mode),
         family: Family,
         scheduler: Scheduler,
     ) -> Reach {
@@ -276,7 +275,7 @@ impl Reach {
         let mut limited = None;
         let [cluster_targets, local_targets] = [&cluster, &local].map(|list| {
             let mut targets = targets(list);
-            let before = limit(&mut targets, mechanism, scheduler, node);
+            let before = limit(&mut targets, mode, scheduler, node);
             limited = limited.max(before);
             shared(targets)
         });
@@ -400,20 +399,20 @@ fn honoured_external_ips(service: &Service, config: &Config, draft: &mut Draft) 
     }
 }
 
-/// The scheduler that is used. If the mechanism lacks the configuration's scheduler, the status of
+/// The scheduler that is used. If the mode lacks the configuration's scheduler, the status of
 /// the node's own object reports the replacement.
 fn honoured_scheduler(service: &Service, config: &Config, draft: &mut Draft) -> Scheduler {
-    let mechanism = config.mechanism;
+    let mode = config.mode;
     let Some(asked) = service.scheduler else {
-        return config.scheduler.nearest_in(mechanism);
+        return config.scheduler.nearest_in(mode);
     };
-    if let Some(used) = asked.replacement_in(mechanism) {
+    if let Some(used) = asked.replacement_in(mode) {
         let field = format!("metadata.annotations[{}]", Service::SCHEDULER);
         let message =
-            format!("mode {mechanism} does not have scheduler {asked}: {used} is used instead");
+            format!("mode {mode} does not have scheduler {asked}: {used} is used instead");
         draft.reject(service, &field, message);
     }
-    asked.nearest_in(mechanism)
+    asked.nearest_in(mode)
 }
 
 /// The sources that may connect to load-balancer IPs of `family`. Empty: all sources.

@@ -11,11 +11,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::{Family, Scheduler};
 
 /// The part of a node's effective configuration that affects where packets go, or by which
-/// mechanism.
+/// mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
     /// The kernel mechanism that implements the dataplane. Selects the backend; backends ignore it.
-    pub mechanism: Mechanism,
+    pub mode: Mode,
     /// Which of the node's addresses accept node ports.
     pub node_ports: NodePortAddresses,
     /// How traffic from pods of this node is distinguished from other traffic.
@@ -31,7 +31,7 @@ pub struct Config {
     pub external_ips: ExternalIps,
     /// The scheduler of Services that do not set one.
     pub scheduler: Scheduler,
-    /// How long IPVS remembers idle connections. Other mechanisms ignore it.
+    /// How long IPVS remembers idle connections. Other modes ignore it.
     pub ipvs_timeouts: IpvsTimeouts,
 }
 
@@ -51,7 +51,7 @@ pub struct IpvsTimeouts {
 
 /// A kernel mechanism that can implement a dataplane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Mechanism {
+pub enum Mode {
     /// Sets and maps of nf_tables.
     #[default]
     Nftables,
@@ -129,16 +129,16 @@ impl Config {
     /// Whether [`compile`](crate::compile) produces the same rules for every Service under both: it
     /// reads nothing else of a configuration.
     pub fn compiles_like(&self, other: &Config) -> bool {
-        let of_rules = |config: &Config| (config.external_ips, config.mechanism, config.scheduler);
+        let of_rules = |config: &Config| (config.external_ips, config.mode, config.scheduler);
         of_rules(self) == of_rules(other)
     }
 
-    /// Whether both are the same for a backend, which ignores the mechanism.
+    /// Whether both are the same for a backend, which ignores the mode.
     pub fn equals_in_any_mode(&self, other: &Config) -> bool {
-        let mechanism = other.mechanism;
+        let mode = other.mode;
         self == other
             || Config {
-                mechanism,
+                mode,
                 ..self.clone()
             } == *other
     }
@@ -157,14 +157,14 @@ impl LocalDetection {
     }
 }
 
-// === impl Mechanism ===
+// === impl Mode ===
 
-impl fmt::Display for Mechanism {
+impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Mechanism::Nftables => "nftables",
-            Mechanism::Iptables => "iptables",
-            Mechanism::Ipvs => "ipvs",
+            Mode::Nftables => "nftables",
+            Mode::Iptables => "iptables",
+            Mode::Ipvs => "ipvs",
         })
     }
 }

@@ -56,7 +56,7 @@ pub struct Frontend {
     pub has_endpoints: bool,
     /// Session affinity.
     pub affinity: Affinity,
-    /// How an endpoint is chosen if affinity does not choose it. A scheduler that the mechanism
+    /// How an endpoint is chosen if affinity does not choose it. A scheduler that the mode
     /// supports.
     pub scheduler: Scheduler,
     /// The sources that may connect; empty: all. Only for load-balancer IPs, of one family. If they

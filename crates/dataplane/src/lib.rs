@@ -13,26 +13,25 @@
 //!
 //! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.
 
-mod chunk;
 mod compile;
 mod config;
 mod endpoint;
 mod frontend;
 mod maglev;
+mod next_part;
 mod oracle;
-mod parts;
 mod persistent_map;
 mod plane;
 mod rejection;
 mod scheduler;
 mod service;
+mod shared_list;
 mod topology;
 
 pub use address::{Family, Port, Protocol, is_ipv6_link_local};
-pub use chunk::{Chunk, ChunkSize, Turn};
 pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{
-    Config, ExternalIps, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade, Mechanism,
+    Config, ExternalIps, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade, Mode,
     NodePortAddresses,
 };
 pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Omitted, Readiness};
@@ -40,6 +39,7 @@ pub use frontend::{
     Frontend, FrontendKey, FrontendKind, HealthCheck, LocalEndpoints, ServiceRules, Target,
 };
 pub use maglev::maglev;
+pub use next_part::{NextPart, PartContents, PartSize};
 pub use oracle::{Choice, Origin, Packet, Verdict};
 pub use persistent_map::{Difference, PersistentMap};
 pub use plane::{Claims, Dataplane, Disputes, Hairpin, Refused, Reserved};

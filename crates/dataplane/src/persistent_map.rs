@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::parts::{Entries, Parts};
+use crate::shared_list::{Entries, SharedList};
 
 /// Children of the root, and leaves of a child.
 const FANOUT: usize = 64;
@@ -33,7 +33,7 @@ type Branch<K, V> = Node<Arc<Leaf<K, V>>>;
 enum Leaf<K, V> {
     Short(Vec<(K, V)>),
     /// Boxed, so that other leaves take no more memory than their list.
-    Long(Box<Parts<(K, V)>>),
+    Long(Box<SharedList<(K, V)>>),
 }
 
 /// A map in which unchanged entries are shared between copies. The iteration order depends only on
@@ -317,7 +317,7 @@ impl<K, V> Leaf<K, V> {
     fn of(sorted: Vec<(K, V)>) -> Leaf<K, V> {
         match sorted.len() <= LONGEST_SHORT {
             true => Leaf::Short(sorted),
-            false => Leaf::Long(Box::new(Parts::of(sorted))),
+            false => Leaf::Long(Box::new(SharedList::of(sorted))),
         }
     }
 

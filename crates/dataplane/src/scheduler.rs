@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Mechanism;
+use crate::Mode;
 
 /// How an endpoint is chosen for a new connection of a client without an affinity entry. Policies,
 /// hints and readiness determine the endpoints to choose from.
@@ -59,7 +59,7 @@ pub enum Basis {
     /// The client's address and the set of endpoints: the same input gives the same endpoint, on
     /// every node and after every restart.
     Source,
-    /// State of the mechanism, such as load: any endpoint may follow any other.
+    /// State of the kernel, such as load: any endpoint may follow any other.
     Load,
 }
 
@@ -121,36 +121,33 @@ impl Scheduler {
         }
     }
 
-    /// The scheduler that `mechanism` uses for this one: itself if the mechanism has it, else the
+    /// The scheduler that `mode` uses for this one: itself if the mode has it, else the
     /// nearest.
     ///
     /// Without knowledge of load, round robin is nearest to an even load. Schedulers that keep
     /// clients together by anything other than their address, or prefer some endpoints, have no
     /// near equivalent: the default replaces them.
-    pub fn nearest_in(self, mechanism: Mechanism) -> Scheduler {
-        match (mechanism, self) {
-            (Mechanism::Ipvs, Scheduler::Random) => Scheduler::RoundRobin,
-            (Mechanism::Ipvs, other) => other,
+    pub fn nearest_in(self, mode: Mode) -> Scheduler {
+        match (mode, self) {
+            (Mode::Ipvs, Scheduler::Random) => Scheduler::RoundRobin,
+            (Mode::Ipvs, other) => other,
+            (Mode::Nftables, Scheduler::RoundRobin | Scheduler::SourceHash | Scheduler::Maglev)
+            | (Mode::Iptables, Scheduler::RoundRobin) => self,
             (
-                Mechanism::Nftables,
-                Scheduler::RoundRobin | Scheduler::SourceHash | Scheduler::Maglev,
-            )
-            | (Mechanism::Iptables, Scheduler::RoundRobin) => self,
-            (
-                Mechanism::Nftables | Mechanism::Iptables,
+                Mode::Nftables | Mode::Iptables,
                 Scheduler::WeightedRoundRobin
                 | Scheduler::LeastConnection
                 | Scheduler::WeightedLeastConnection
                 | Scheduler::ShortestExpectedDelay
                 | Scheduler::NeverQueue,
             ) => Scheduler::RoundRobin,
-            (Mechanism::Nftables | Mechanism::Iptables, _) => Scheduler::Random,
+            (Mode::Nftables | Mode::Iptables, _) => Scheduler::Random,
         }
     }
 
-    /// The scheduler that `mechanism` uses instead of this one, if it chooses differently.
-    pub fn replacement_in(self, mechanism: Mechanism) -> Option<Scheduler> {
-        let used = self.nearest_in(mechanism);
+    /// The scheduler that `mode` uses instead of this one, if it chooses differently.
+    pub fn replacement_in(self, mode: Mode) -> Option<Scheduler> {
+        let used = self.nearest_in(mode);
         // All weights are equal.
         let is_same =
             used == self || (self, used) == (Scheduler::WeightedRoundRobin, Scheduler::RoundRobin);
@@ -228,10 +225,10 @@ mod tests {
 
     #[test]
     fn what_takes_the_place_of_a_scheduler_is_one_that_the_mode_has() {
-        for mechanism in [Mechanism::Nftables, Mechanism::Iptables, Mechanism::Ipvs] {
+        for mode in [Mode::Nftables, Mode::Iptables, Mode::Ipvs] {
             for scheduler in Scheduler::ALL {
-                let used = scheduler.nearest_in(mechanism);
-                assert_eq!(used.nearest_in(mechanism), used, "{scheduler}");
+                let used = scheduler.nearest_in(mode);
+                assert_eq!(used.nearest_in(mode), used, "{scheduler}");
             }
         }
     }

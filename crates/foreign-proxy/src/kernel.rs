@@ -14,7 +14,7 @@ use thiserror::Error;
 use xtables::{TableName, Tables, Variant};
 
 use super::virtual_servers::{self, VirtualServerError};
-use super::{Found, Legacy, Mechanism};
+use super::{Found, Legacy, Mode};
 
 /// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
 pub const TABLE: &str = "kube-proxy";
@@ -136,14 +136,14 @@ fn observe_through(socket: &mut Socket) -> Result<Found, ScanError> {
             .observe_table(family, TABLE)
             .map_err(ScanError::Observe)?
         {
-            found.add(Mechanism::Nftables, family);
+            found.add(Mode::Nftables, family);
         }
         for (table, chain) in PROOF {
             if socket
                 .observe_chain(family, table, chain)
                 .map_err(ScanError::Observe)?
             {
-                found.add(Mechanism::Iptables, family);
+                found.add(Mode::Iptables, family);
                 break;
             }
         }
@@ -353,7 +353,7 @@ pub(super) fn is_kube_proxys(chain: &str) -> bool {
 // === impl Found ===
 
 impl Found {
-    fn add(&mut self, mechanism: Mechanism, family: Family) {
-        self.rules.entry(mechanism).or_default().insert(family);
+    fn add(&mut self, mode: Mode, family: Family) {
+        self.rules.entry(mode).or_default().insert(family);
     }
 }

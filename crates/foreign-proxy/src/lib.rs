@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use dataplane::Family;
-pub use dataplane::Mechanism;
+pub use dataplane::Mode;
 use netlink::Socket;
 use runtime::chain;
 use xtables::Variant;
@@ -47,11 +47,11 @@ pub enum Legacy {
 /// The rules of other proxies that a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
-    /// The families for which rules of each mechanism were found. kube-proxy has tables `ip
+    /// The families for which rules of each mode were found. kube-proxy has tables `ip
     /// kube-proxy` and `ip6 kube-proxy` in mode nftables, chains `KUBE-…` in tables that other
     /// programs use as well in mode iptables, and virtual servers, with their addresses on a dummy
     /// device, in mode ipvs.
-    pub rules: BTreeMap<Mechanism, BTreeSet<Family>>,
+    pub rules: BTreeMap<Mode, BTreeSet<Family>>,
     /// What it found in the legacy variant.
     pub legacy: Legacy,
     /// The families that have chains there.
@@ -109,14 +109,14 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
         ForeignProxyScan::Seen(found, kube_proxy) => (found, kube_proxy),
     };
     // Mode ipvs has iptables chains in addition to its virtual servers.
-    if let Some((mechanism, families)) = found.rules.last_key_value() {
+    if let Some((mode, families)) = found.rules.last_key_value() {
         let families: Vec<String> = families.iter().map(Family::to_string).collect();
         let families = families.join(" and ");
         let message = format!(
-            "found rules of kube-proxy in mode {mechanism} for {families}; {kube_proxy}; {}",
-            precedence(*mechanism)
+            "found rules of kube-proxy in mode {mode} for {families}; {kube_proxy}; {}",
+            precedence(*mode)
         );
-        return say(Status::True, reason_of(*mechanism), message);
+        return say(Status::True, reason_of(*mode), message);
     }
     if found.ending == Ending::Pending {
         let message = "virtual servers of kube-proxy are left from before the takeover: each is removed \
@@ -128,14 +128,14 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
         (Legacy::Chains, _) => {
             let message = format!(
                 "found rules of kube-proxy in mode iptables, in the legacy variant; {kube_proxy}; {}",
-                precedence(Mechanism::Iptables)
+                precedence(Mode::Iptables)
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
         (Legacy::Unreadable, KubeProxy::Answers { .. }) => {
             let message = format!(
                 "the legacy variant of iptables has a table nat that cannot be read, and {kube_proxy}; {}",
-                precedence(Mechanism::Iptables)
+                precedence(Mode::Iptables)
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
@@ -150,12 +150,12 @@ pub fn finding(scan: &ForeignProxyScan) -> Option<Finding> {
     }
 }
 
-/// Returns the reason of the condition when kube-proxy has rules of `mechanism`.
-fn reason_of(mechanism: Mechanism) -> Reason {
-    match mechanism {
-        Mechanism::Nftables => reason::KUBE_PROXY_NFTABLES,
-        Mechanism::Iptables => reason::KUBE_PROXY_IPTABLES,
-        Mechanism::Ipvs => reason::KUBE_PROXY_IPVS,
+/// Returns the reason of the condition when kube-proxy has rules of `mode`.
+fn reason_of(mode: Mode) -> Reason {
+    match mode {
+        Mode::Nftables => reason::KUBE_PROXY_NFTABLES,
+        Mode::Iptables => reason::KUBE_PROXY_IPTABLES,
+        Mode::Ipvs => reason::KUBE_PROXY_IPVS,
     }
 }
 
@@ -164,13 +164,13 @@ fn reason_of(mechanism: Mechanism) -> Reason {
 /// calls chains of equal priority in the reverse order of their registration, and the first
 /// chain that redirects a connection decides (`nf_hook_entries_grow` in net/netfilter/core.c,
 /// `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
-fn precedence(mechanism: Mechanism) -> &'static str {
-    match mechanism {
-        Mechanism::Nftables | Mechanism::Iptables => {
+fn precedence(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Nftables | Mode::Iptables => {
             "new connections follow Signpost's rules in mode nftables, and in mode iptables the \
              rules whose chains were attached last; established connections are unaffected"
         }
-        Mechanism::Ipvs => {
+        Mode::Ipvs => {
             "new connections follow Signpost's rules, which come before virtual servers; \
              established connections are unaffected"
         }
@@ -207,27 +207,27 @@ impl Found {
 
     /// Returns the rules, in the order in which a takeover removes them: virtual servers are marked
     /// after the chains that lead to them.
-    pub fn removable(&self) -> Vec<(Mechanism, Family)> {
+    pub fn removable(&self) -> Vec<(Mode, Family)> {
         let rules = self.rules.iter();
         rules
-            .flat_map(|(mechanism, families)| families.iter().map(|family| (*mechanism, *family)))
+            .flat_map(|(mode, families)| families.iter().map(|family| (*mode, *family)))
             .collect()
     }
 
-    /// Returns the mechanism that kube-proxy uses for `family`. Mode ipvs has iptables chains in addition
+    /// Returns the mode that kube-proxy uses for `family`. Mode ipvs has iptables chains in addition
     /// to its virtual servers.
-    pub fn mechanism(&self, family: Family) -> Option<Mechanism> {
+    pub fn mode(&self, family: Family) -> Option<Mode> {
         let rules = self.rules.iter();
         let of_family = rules.filter(|(_, families)| families.contains(&family));
         let legacy = self.has_chains(Variant::Legacy, family);
-        let last = of_family.map(|(mechanism, _)| *mechanism).next_back();
-        last.or(legacy.then_some(Mechanism::Iptables))
+        let last = of_family.map(|(mode, _)| *mode).next_back();
+        last.or(legacy.then_some(Mode::Iptables))
     }
 
     /// Returns whether this variant of iptables has chains of kube-proxy for `family`.
     pub fn has_chains(&self, variant: Variant, family: Family) -> bool {
         let families = match variant {
-            Variant::NfTables => self.rules.get(&Mechanism::Iptables),
+            Variant::NfTables => self.rules.get(&Mode::Iptables),
             Variant::Legacy => Some(&self.legacy_families),
         };
         families.is_some_and(|families| families.contains(&family))
@@ -236,13 +236,12 @@ impl Found {
     /// Notes the virtual servers of a scan that has found everything else.
     fn note_virtual_servers(&mut self, found: VirtualServers) {
         // kube-proxy creates its chains before its virtual servers, so it has returned if they exist.
-        let has_chains =
-            self.rules.contains_key(&Mechanism::Iptables) || self.legacy == Legacy::Chains;
+        let has_chains = self.rules.contains_key(&Mode::Iptables) || self.legacy == Legacy::Chains;
         match found {
             VirtualServers::None => {}
             VirtualServers::Ending if !has_chains => self.ending = Ending::Pending,
             VirtualServers::Ending | VirtualServers::Present => {
-                self.rules.insert(Mechanism::Ipvs, Family::ALL.into());
+                self.rules.insert(Mode::Ipvs, Family::ALL.into());
             }
         }
     }

@@ -14,7 +14,7 @@ use netlink::{ObserveError, Socket};
 use xtables::Variant;
 
 use super::kernel::{ScanError, TABLE, open};
-use super::{Mechanism, virtual_servers};
+use super::{Mode, virtual_servers};
 
 /// The set of node port addresses in mode nftables. It does not exist if kube-proxy accepts node
 /// ports on all addresses (pkg/proxy/nftables/proxier.go).
@@ -232,13 +232,13 @@ pub fn observe_virtual_server_counts(
 
 // === impl NodePortRules ===
 
-impl From<Mechanism> for NodePortRules {
+impl From<Mode> for NodePortRules {
     /// Where nf_tables has the rules, where it has any.
-    fn from(mechanism: Mechanism) -> NodePortRules {
-        match mechanism {
-            Mechanism::Nftables => NodePortRules::Nftables,
-            Mechanism::Iptables => NodePortRules::Iptables(Variant::NfTables),
-            Mechanism::Ipvs => NodePortRules::Ipvs,
+    fn from(mode: Mode) -> NodePortRules {
+        match mode {
+            Mode::Nftables => NodePortRules::Nftables,
+            Mode::Iptables => NodePortRules::Iptables(Variant::NfTables),
+            Mode::Ipvs => NodePortRules::Ipvs,
         }
     }
 }

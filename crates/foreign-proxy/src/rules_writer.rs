@@ -43,11 +43,11 @@ mod tests {
     use dataplane::Family;
 
     use super::*;
-    use crate::{Found, Mechanism};
+    use crate::{Found, Mode};
 
     fn scan(has_rules: bool, kube_proxy: KubeProxy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);
-        let rules = has_rules.then_some((Mechanism::Nftables, families));
+        let rules = has_rules.then_some((Mode::Nftables, families));
         let found = Found {
             rules: BTreeMap::from_iter(rules),
             ..Found::default()

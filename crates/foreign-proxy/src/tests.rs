@@ -1,10 +1,8 @@
 use super::*;
 
-fn found(mechanisms: &[Mechanism]) -> Found {
+fn found(modes: &[Mode]) -> Found {
     let both = BTreeSet::from(Family::ALL);
-    let rules = mechanisms
-        .iter()
-        .map(|mechanism| (*mechanism, both.clone()));
+    let rules = modes.iter().map(|mode| (*mode, both.clone()));
     Found {
         rules: rules.collect(),
         ..Found::default()
@@ -23,7 +21,7 @@ fn reported(found: Found, kube_proxy: KubeProxy) -> (Status, &'static str, Strin
 
 #[test]
 fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
-    let (status, reason, message) = reported(found(&[Mechanism::Nftables]), ANSWERS);
+    let (status, reason, message) = reported(found(&[Mode::Nftables]), ANSWERS);
     assert_eq!((status, reason), (Status::True, "KubeProxyNftables"));
     assert_eq!(
         message,
@@ -31,7 +29,7 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
          new connections follow Signpost's rules in mode nftables, and in mode iptables the rules \
          whose chains were attached last; established connections are unaffected"
     );
-    let (.., message) = reported(found(&[Mechanism::Iptables]), KubeProxy::Silent);
+    let (.., message) = reported(found(&[Mode::Iptables]), KubeProxy::Silent);
     assert!(
         message.contains("no kube-proxy answers on this node"),
         "{message}"
@@ -41,10 +39,10 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
 /// Mode ipvs has an entry in iptables, too.
 #[test]
 fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
-    let both = found(&[Mechanism::Iptables, Mechanism::Ipvs]);
+    let both = found(&[Mode::Iptables, Mode::Ipvs]);
     assert_eq!(reported(both.clone(), KubeProxy::Silent).1, "KubeProxyIpvs");
-    let of_both = |mechanism| Family::ALL.map(|family| (mechanism, family));
-    let all = [of_both(Mechanism::Iptables), of_both(Mechanism::Ipvs)].concat();
+    let of_both = |mode| Family::ALL.map(|family| (mode, family));
+    let all = [of_both(Mode::Iptables), of_both(Mode::Ipvs)].concat();
     assert_eq!(both.removable(), all, "chains are removed first");
 }
 
@@ -61,7 +59,7 @@ fn virtual_servers_end_only_while_kube_proxy_has_no_chains() {
     let (status, reason, _) = reported(ends, KubeProxy::Silent);
     assert_eq!((status, reason), (Status::False, "KubeProxyEnding"));
 
-    let chains = found(&[Mechanism::Iptables]);
+    let chains = found(&[Mode::Iptables]);
     let legacy = Found {
         legacy: Legacy::Chains,
         ..Found::default()
@@ -120,24 +118,24 @@ fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
 
 /// A removal that was cut short has ended one family, and virtual servers are found for both.
 #[test]
-fn the_mechanism_is_that_of_the_family() {
+fn the_mode_is_that_of_the_family() {
     let ipv6 = BTreeSet::from([Family::Ipv6]);
     let both = BTreeSet::from(Family::ALL);
-    let mechanisms = |found: &Found| Family::ALL.map(|family| found.mechanism(family));
-    assert_eq!(mechanisms(&Found::default()), [None, None]);
+    let modes = |found: &Found| Family::ALL.map(|family| found.mode(family));
+    assert_eq!(modes(&Found::default()), [None, None]);
     let legacy = Found {
         legacy: Legacy::Chains,
         legacy_families: ipv6.clone(),
         ..Found::default()
     };
-    assert_eq!(mechanisms(&legacy), [None, Some(Mechanism::Iptables)]);
+    assert_eq!(modes(&legacy), [None, Some(Mode::Iptables)]);
     assert!(legacy.has_chains(Variant::Legacy, Family::Ipv6));
     assert!(!legacy.has_chains(Variant::NfTables, Family::Ipv6));
     let mut found = Found::default();
-    found.rules.insert(Mechanism::Iptables, ipv6);
-    assert_eq!(mechanisms(&found), [None, Some(Mechanism::Iptables)]);
-    found.rules.insert(Mechanism::Ipvs, both);
-    assert_eq!(mechanisms(&found), [Some(Mechanism::Ipvs); 2]);
+    found.rules.insert(Mode::Iptables, ipv6);
+    assert_eq!(modes(&found), [None, Some(Mode::Iptables)]);
+    found.rules.insert(Mode::Ipvs, both);
+    assert_eq!(modes(&found), [Some(Mode::Ipvs); 2]);
     let chains = |family| found.has_chains(Variant::NfTables, family);
     assert_eq!(Family::ALL.map(chains), [false, true]);
 }

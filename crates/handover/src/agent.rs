@@ -8,7 +8,7 @@ use crds::profile::handover::Handover;
 use crds::{EffectiveConfig, NodeProxyStatus};
 use dataplane::{Dataplane, Family};
 use foreign_proxy::{ForeignProxyScan, RulesWriter};
-use modes::{MechanismState, VariantScan};
+use modes::{ModeState, VariantScan};
 use reconciler::Report;
 use tokio::sync::watch;
 
@@ -27,7 +27,7 @@ pub trait Agent: fmt::Debug + Send + Sync {
     fn profile_name(&self) -> Option<String>;
 
     /// How each family is programmed.
-    fn modes(&self) -> BTreeMap<Family, MechanismState>;
+    fn modes(&self) -> BTreeMap<Family, ModeState>;
 
     /// The last scan for rules of other programs in both variants of iptables.
     fn variants(&self) -> VariantScan;

@@ -163,11 +163,11 @@ mod tests {
 
     use super::*;
     use foreign_proxy::process::KubeProxy;
-    use foreign_proxy::{Found, Legacy, Mechanism};
+    use foreign_proxy::{Found, Legacy, Mode};
 
-    fn seen(rules: &[Mechanism], legacy: Legacy) -> ForeignProxyScan {
+    fn seen(rules: &[Mode], legacy: Legacy) -> ForeignProxyScan {
         let families = BTreeSet::from([Family::Ipv4]);
-        let rules = rules.iter().map(|mechanism| (*mechanism, families.clone()));
+        let rules = rules.iter().map(|mode| (*mode, families.clone()));
         let rules = BTreeMap::from_iter(rules);
         let found = Found {
             rules,
@@ -199,8 +199,8 @@ mod tests {
         assert!(is_done(ServingState::Serving, &ending));
         assert!(!is_done(ServingState::Serving, &ForeignProxyScan::None));
         for scan in [
-            seen(&[Mechanism::Nftables], Legacy::None),
-            seen(&[Mechanism::Ipvs], Legacy::None),
+            seen(&[Mode::Nftables], Legacy::None),
+            seen(&[Mode::Ipvs], Legacy::None),
             seen(&[], Legacy::Chains),
         ] {
             assert!(!is_done(ServingState::Serving, &scan), "{scan:?}");

@@ -17,7 +17,7 @@ use foreign_proxy::kernel;
 use foreign_proxy::process::{KubeProxy, observe_process};
 use foreign_proxy::services::{frontends, observe_difference, observe_without_rule};
 use foreign_proxy::virtual_servers;
-use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
+use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mode};
 
 /// How long kube-proxy may take to answer on the ports that the agent released: it retries every
 /// five seconds (cmd/kube-proxy/app/server.go).
@@ -180,11 +180,11 @@ async fn check_handback(scan: &ForeignProxyScan, signpost: SignpostSide) -> Vec<
 fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
     let mut points = Vec::new();
     for family in Family::ALL {
-        let has = |mechanism| {
-            let families = found.rules.get(&mechanism);
+        let has = |mode| {
+            let families = found.rules.get(&mode);
             families.is_some_and(|families| families.contains(&family))
         };
-        if has(Mechanism::Nftables) {
+        if has(Mode::Nftables) {
             points.push(match observe_difference(desired, family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(difference) if difference.only_own.is_empty() => Point::note(format!(
@@ -195,7 +195,7 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
                     Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
                 }
             });
-        } else if has(Mechanism::Ipvs) {
+        } else if has(Mode::Ipvs) {
             points.push(match virtual_servers::observe_missing(desired, family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(missing) if missing.is_empty() => Point::note(format!(
@@ -208,7 +208,7 @@ fn observe_points(found: &Found, desired: &Dataplane) -> Vec<Point> {
                     ))
                 }
             });
-        } else if has(Mechanism::Iptables) {
+        } else if has(Mode::Iptables) {
             points.push(match kernel::observe_entrance(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(true) => observe_rules(desired, family, Variant::NfTables),

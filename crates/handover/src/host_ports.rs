@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED};
 use crds::host_ports::{Change, GIVE_ANOTHER_PORT, Kind, OwnRules, Proxy, Tables};
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::Mode as ProfileMode;
 use dataplane::{
     Dataplane, Family, Frontend, FrontendKey, FrontendKind, Port, ServiceKey, TrafficPolicy,
 };
@@ -22,7 +22,7 @@ use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
 use crate::ServingState;
 use foreign_proxy::host_ports::{Backend, HostPort, observe_host_ports};
-use foreign_proxy::{Found, Mechanism};
+use foreign_proxy::{Found, Mode};
 
 const BACKENDS: [Backend; 3] = [
     Backend::Iptables(Variant::NfTables),
@@ -91,10 +91,10 @@ fn change_of(
     own_rules: OwnRules,
     signpost: &SignpostSide,
 ) -> Option<Change> {
-    let mode = match found.mechanism(family)? {
-        Mechanism::Nftables => Mode::Nftables,
-        Mechanism::Iptables => Mode::Iptables,
-        Mechanism::Ipvs => Mode::Ipvs,
+    let mode = match found.mode(family)? {
+        Mode::Nftables => ProfileMode::Nftables,
+        Mode::Iptables => ProfileMode::Iptables,
+        Mode::Ipvs => ProfileMode::Ipvs,
     };
     Some(Change {
         from: Proxy {

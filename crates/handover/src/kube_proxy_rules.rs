@@ -1,6 +1,6 @@
 //! Findings about kube-proxy's rules in the kernel, before a takeover.
 
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::Mode as ProfileMode;
 use dataplane::{Dataplane, Family};
 use runtime::chain;
 
@@ -12,7 +12,7 @@ use foreign_proxy::kernel::{self, ForeignDependencies, ScanError};
 use foreign_proxy::legacy_chains;
 use foreign_proxy::node_ports::NodePortRules;
 use foreign_proxy::services::{Difference, observe_difference};
-use foreign_proxy::{Found, Legacy, Mechanism};
+use foreign_proxy::{Found, Legacy, Mode};
 use xtables::Variant;
 
 /// What changes when mode nftables of either proxy replaces kube-proxy's mode iptables, according
@@ -52,7 +52,7 @@ pub(super) fn observe_points(
             points.push(Point::note(text));
         }
     }
-    let is_ipvs = found.rules.contains_key(&Mechanism::Ipvs);
+    let is_ipvs = found.rules.contains_key(&Mode::Ipvs);
     if is_ipvs {
         points.push(Point::note(FROM_IPVS));
     }
@@ -60,23 +60,23 @@ pub(super) fn observe_points(
         points.push(Point::note("no rules of kube-proxy are here to be removed"));
     }
     let removable = found.removable();
-    let has_chains = removable.iter().any(|(of, _)| *of == Mechanism::Iptables);
+    let has_chains = removable.iter().any(|(of, _)| *of == Mode::Iptables);
     let from_iptables = !is_ipvs && (has_chains || found.legacy == Legacy::Chains);
-    if from_iptables && signpost.mode != Mode::Iptables {
+    if from_iptables && signpost.mode != ProfileMode::Iptables {
         points.push(Point::note(FROM_IPTABLES));
     }
-    if signpost.mode == Mode::Ipvs {
+    if signpost.mode == ProfileMode::Ipvs {
         points.extend(Family::ALL.into_iter().filter_map(observe_input));
     }
-    for (mechanism, family) in removable {
-        let some = match mechanism {
-            Mechanism::Nftables => match &signpost.desired {
+    for (mode, family) in removable {
+        let some = match mode {
+            Mode::Nftables => match &signpost.desired {
                 Some(desired) => observe_nftables(family, serving_state, desired),
                 None => Ok(Vec::new()),
             },
-            Mechanism::Iptables => kernel::observe_foreign_references(family)
+            Mode::Iptables => kernel::observe_foreign_references(family)
                 .map(|of| render_points(family, "table", &of)),
-            Mechanism::Ipvs => Ok(Vec::new()),
+            Mode::Ipvs => Ok(Vec::new()),
         };
         points.extend(some.unwrap_or_else(obstacle));
     }
@@ -103,11 +103,11 @@ pub(super) fn observe_points(
 
 /// Returns where kube-proxy has node ports. In mode ipvs no chain has them.
 fn places(found: &Found) -> Vec<(NodePortRules, Family)> {
-    let is_ipvs = found.rules.contains_key(&Mechanism::Ipvs);
+    let is_ipvs = found.rules.contains_key(&Mode::Ipvs);
     let in_nf_tables = found.removable().into_iter();
     let mut places: Vec<(NodePortRules, Family)> = in_nf_tables
-        .filter(|(mechanism, _)| !is_ipvs || *mechanism == Mechanism::Ipvs)
-        .map(|(mechanism, family)| (mechanism.into(), family))
+        .filter(|(mode, _)| !is_ipvs || *mode == Mode::Ipvs)
+        .map(|(mode, family)| (mode.into(), family))
         .collect();
     if !is_ipvs && found.legacy == Legacy::Chains {
         let legacy = NodePortRules::Iptables(Variant::Legacy);

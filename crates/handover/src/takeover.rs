@@ -25,7 +25,7 @@ use foreign_proxy::kernel;
 use foreign_proxy::legacy_chains;
 use foreign_proxy::process::KubeProxy;
 use foreign_proxy::virtual_servers::{self, IdleRemoval, Remaining};
-use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mechanism};
+use foreign_proxy::{ForeignProxyScan, Found, Legacy, Mode};
 
 /// How long it may take to program Signpost's rules again after a handback.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
@@ -66,21 +66,19 @@ impl Server {
         {
             return ending;
         }
-        for (mechanism, family) in found.removable() {
-            let removed = match mechanism {
-                Mechanism::Nftables => blocking(move || kernel::commit_table_removal(family)).await,
-                Mechanism::Iptables => {
-                    blocking(move || kernel::commit_chains_removal(family)).await
-                }
+        for (mode, family) in found.removable() {
+            let removed = match mode {
+                Mode::Nftables => blocking(move || kernel::commit_table_removal(family)).await,
+                Mode::Iptables => blocking(move || kernel::commit_chains_removal(family)).await,
                 // Once for both families, after the chains.
-                Mechanism::Ipvs => continue,
+                Mode::Ipvs => continue,
             };
             if let Err(error) = removed {
                 let text = chain(&error).to_string();
                 caller.say(text).await;
                 return Ending::Failed;
             }
-            let text = format!("removed kube-proxy's {mechanism} rules for {family}");
+            let text = format!("removed kube-proxy's {mode} rules for {family}");
             caller.say(text).await;
         }
         if found.legacy == Legacy::Chains
@@ -88,7 +86,7 @@ impl Server {
         {
             return ending;
         }
-        if found.rules.contains_key(&Mechanism::Ipvs) {
+        if found.rules.contains_key(&Mode::Ipvs) {
             let own = self.signpost().addresses();
             if let Err(error) = blocking(move || virtual_servers::commit_ending(&own)).await {
                 let text = chain(&error).to_string();

@@ -17,8 +17,8 @@ mod text;
 use std::collections::BTreeMap;
 
 use backend::{AnyBackend, count};
-use dataplane::{Dataplane, Family, Mechanism, Rejection, ServiceKey};
-use modes::{RulesByMechanism, detached};
+use dataplane::{Dataplane, Family, Mode, Rejection, ServiceKey};
+use modes::{RulesByMode, detached};
 use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
@@ -45,7 +45,7 @@ pub struct Evidence<'a> {
     /// The parts of it that are not honoured.
     pub rejections: &'a [Rejection],
     /// The rules that the agent last observed.
-    pub observed: &'a BTreeMap<Family, RulesByMechanism>,
+    pub observed: &'a BTreeMap<Family, RulesByMode>,
     /// The rules in the kernel, as read for this question.
     pub kernel: &'a Kernel,
     /// The status of each family.
@@ -136,12 +136,12 @@ pub fn explain(question: &Question, evidence: &Evidence<'_>) -> Result<Explanati
 impl Evidence<'_> {
     /// Returns the backend that programs `family`, without a kernel.
     fn backend(&self, family: Family) -> AnyBackend {
-        detached(self.mechanism(family), family, self.variant)
+        detached(self.mode(family), family, self.variant)
     }
 
-    /// Returns the active mechanism of `family`.
-    fn mechanism(&self, family: Family) -> Mechanism {
-        let desired = self.dataplane.config().mechanism;
+    /// Returns the active mode of `family`.
+    fn mode(&self, family: Family) -> Mode {
+        let desired = self.dataplane.config().mode;
         let held = self.observed.get(&family).or(self.kernel.held(family));
         held.map_or(desired, |held| active_mode(held, desired))
     }

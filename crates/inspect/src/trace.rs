@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use backend::{Event, PacketPath};
 use dataplane::{Choice, Dataplane, Family, Verdict};
-use modes::{RulesByMechanism, simulator};
+use modes::{RulesByMode, simulator};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -121,14 +121,14 @@ pub fn follow<'a>(
     packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     rules_of: RulesOf,
-    held: impl FnOnce(Family) -> Result<&'a RulesByMechanism, TraceError>,
+    held: impl FnOnce(Family) -> Result<&'a RulesByMode, TraceError>,
 ) -> Result<Trace, TraceError> {
     let (packet, assumed_origin) = packet_spec.resolve(dataplane)?;
     let held = held(Family::of(packet.destination))?;
     let desired = dataplane.verdict(&packet);
-    let mechanism = active_mode(held, dataplane.config().mechanism);
-    let backend = simulator(mechanism, Family::of(packet.destination));
-    let (rules, node) = (held.of(mechanism), dataplane.node());
+    let mode = active_mode(held, dataplane.config().mode);
+    let backend = simulator(mode, Family::of(packet.destination));
+    let (rules, node) = (held.of(mode), dataplane.node());
     let actual = backend.simulate(&rules, node, &packet);
     let paths = backend.paths(&rules, node, &packet);
     Ok(Trace {

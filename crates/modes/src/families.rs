@@ -1,4 +1,4 @@
-//! Opening both families of a network namespace in all mechanisms.
+//! Opening both families of a network namespace in all modes.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use reconciler::FamilyReconciler;
 use super::list::{Entry, LIST};
 use super::{IptablesFigures, Variants};
 
-/// Both families of one network namespace, in all mechanisms.
+/// Both families of one network namespace, in all modes.
 #[derive(Debug)]
 pub struct Families {
     /// IPv4 and IPv6.
@@ -20,9 +20,9 @@ pub struct Families {
     pub iptables: [IptablesFigures; 2],
 }
 
-/// What the mechanisms of a network namespace share when they are opened.
+/// What the modes of a network namespace share when they are opened.
 pub(super) struct Opening<'a> {
-    /// Where a mechanism writes its kernel settings.
+    /// Where a mode writes its kernel settings.
     pub(super) sysctls: &'a Path,
     /// The variants of iptables.
     pub(super) variants: Arc<Variants>,
@@ -55,11 +55,11 @@ impl<'a> Opening<'a> {
         Ok(socket)
     }
 
-    /// Opens every mechanism.
+    /// Opens every mode.
     fn open(&mut self) -> Result<[FamilyReconciler<AnyBackend>; 2], OpenError> {
         let mut open = |entry: &Entry| {
             let families = (entry.open)(self)?;
-            Ok::<_, OpenError>(families.map(|backend| (entry.mechanism, backend)))
+            Ok::<_, OpenError>(families.map(|backend| (entry.mode, backend)))
         };
         let [first, others @ ..] = &LIST;
         let [first_ipv4, first_ipv6] = open(first)?;
@@ -76,7 +76,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables
+/// Opens both families of this thread's network namespace in all modes, and the nf_tables
 /// listener. `variants` sends an iptables listener whenever it opens the iptables tables. Mode ipvs
 /// writes its settings below `sysctls`.
 pub fn open(

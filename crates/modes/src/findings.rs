@@ -1,4 +1,4 @@
-//! What a node reports about the mechanism in use. Pure.
+//! What a node reports about the mode in use. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use backend_iptables::PREFIX;
 use crds::condition::reason;
 use crds::condition::{self, Finding, Status};
 use crds::node_proxy::{IptablesStatus, IptablesVariant};
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::Mode as ProfileMode;
 use crds::unsupported::UnsupportedField;
-use dataplane::{Config, Family, Mechanism};
+use dataplane::{Config, Family, Mode};
 use xtables::Variant;
 
-use super::{MechanismState, VariantScan};
+use super::{ModeState, VariantScan};
 
 /// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
 /// the mode of the first.
-pub fn mode(modes: &BTreeMap<Family, MechanismState>) -> Option<Mode> {
+pub fn mode(modes: &BTreeMap<Family, ModeState>) -> Option<ProfileMode> {
     let mut carriers = modes.values().filter_map(|family| family.active_mode);
-    carriers.next().map(of_mechanism)
+    carriers.next().map(of_mode)
 }
 
 /// Returns the status of iptables while iptables is active in any family.
-pub fn iptables(modes: &BTreeMap<Family, MechanismState>) -> Option<IptablesStatus> {
+pub fn iptables(modes: &BTreeMap<Family, ModeState>) -> Option<IptablesStatus> {
     let variant = used_variant(modes)?;
     let waits = modes.values().map(|family| family.longest_lock_wait);
     Some(IptablesStatus {
@@ -35,7 +35,7 @@ pub fn iptables(modes: &BTreeMap<Family, MechanismState>) -> Option<IptablesStat
 
 /// Returns whether other programs use both variants of iptables; `None` if no scan has run, as in
 /// other modes.
-pub fn split(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Option<Finding> {
+pub fn split(scan: &VariantScan, modes: &BTreeMap<Family, ModeState>) -> Option<Finding> {
     let (status, reason, message) = match scan {
         VariantScan::None => return None,
         VariantScan::Seen(found) => {
@@ -73,7 +73,7 @@ pub fn split(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Op
 
 /// Returns the variant of iptables in which Signpost has its chains, or would have them; `None` if none
 /// is in use and no scan has run, as in other modes.
-pub fn variant(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
+pub fn variant(scan: &VariantScan, modes: &BTreeMap<Family, ModeState>) -> Option<Variant> {
     let chosen = match scan {
         VariantScan::Seen(found) => Some(found.choose().variant),
         VariantScan::None | VariantScan::Refused(_) => None,
@@ -82,10 +82,7 @@ pub fn variant(scan: &VariantScan, modes: &BTreeMap<Family, MechanismState>) -> 
 }
 
 /// Reports that this node cannot use the desired mode.
-pub fn replaced(
-    desired: Mechanism,
-    modes: &BTreeMap<Family, MechanismState>,
-) -> Option<UnsupportedField> {
+pub fn replaced(desired: Mode, modes: &BTreeMap<Family, ModeState>) -> Option<UnsupportedField> {
     let (family, (instead, error)) = modes
         .iter()
         .find_map(|(family, state)| Some((family, state.replacement(desired)?)))?;
@@ -99,9 +96,7 @@ pub fn replaced(
 }
 
 /// Reports the rules of each mode that are still in the kernel and no longer updated.
-pub fn left_behind(
-    modes: &BTreeMap<Family, MechanismState>,
-) -> impl Iterator<Item = UnsupportedField> {
+pub fn left_behind(modes: &BTreeMap<Family, ModeState>) -> impl Iterator<Item = UnsupportedField> {
     modes.iter().flat_map(|(family, state)| {
         state.outgoing.iter().filter_map(move |outgoing| {
             let error = state.unusable.get(outgoing)?;
@@ -119,7 +114,7 @@ pub fn left_behind(
 
 /// Describes the modes that serve until another one is complete, and that the kernel does not let
 /// follow changes meanwhile.
-pub fn stalled(modes: &BTreeMap<Family, MechanismState>) -> Option<String> {
+pub fn stalled(modes: &BTreeMap<Family, ModeState>) -> Option<String> {
     let stalled = modes.iter().flat_map(|(family, state)| {
         state.stalled.iter().map(move |(mode, error)| {
             format!(
@@ -132,8 +127,8 @@ pub fn stalled(modes: &BTreeMap<Family, MechanismState>) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Reports how this node limits the active mechanism, and what limits both families once.
-pub fn limitations(modes: &BTreeMap<Family, MechanismState>) -> Option<UnsupportedField> {
+/// Reports how this node limits the active mode, and what limits both families once.
+pub fn limitations(modes: &BTreeMap<Family, ModeState>) -> Option<UnsupportedField> {
     let mut limitations: Vec<&str> = Vec::new();
     for limitation in modes.values().flat_map(|state| &state.limitations) {
         if !limitations.contains(&limitation.as_str()) {
@@ -149,7 +144,7 @@ pub fn limitations(modes: &BTreeMap<Family, MechanismState>) -> Option<Unsupport
 
 /// Reports that the profile selects a scheduler that its mode does not have.
 pub fn scheduler(config: &Config) -> Option<UnsupportedField> {
-    let (mode, asked) = (config.mechanism, config.scheduler);
+    let (mode, asked) = (config.mode, config.scheduler);
     let used = asked.replacement_in(mode)?;
     Some(UnsupportedField {
         field: "loadBalancer.scheduler".to_owned(),
@@ -158,19 +153,19 @@ pub fn scheduler(config: &Config) -> Option<UnsupportedField> {
     })
 }
 
-fn used_variant(modes: &BTreeMap<Family, MechanismState>) -> Option<Variant> {
+fn used_variant(modes: &BTreeMap<Family, ModeState>) -> Option<Variant> {
     let mut used = modes.values();
     used.find_map(|family| {
         family
             .variant
-            .filter(|_| family.active_mode == Some(Mechanism::Iptables))
+            .filter(|_| family.active_mode == Some(Mode::Iptables))
     })
 }
 
-fn of_mechanism(mechanism: Mechanism) -> Mode {
-    match mechanism {
-        Mechanism::Nftables => Mode::Nftables,
-        Mechanism::Iptables => Mode::Iptables,
-        Mechanism::Ipvs => Mode::Ipvs,
+fn of_mode(mode: Mode) -> ProfileMode {
+    match mode {
+        Mode::Nftables => ProfileMode::Nftables,
+        Mode::Iptables => ProfileMode::Iptables,
+        Mode::Ipvs => ProfileMode::Ipvs,
     }
 }

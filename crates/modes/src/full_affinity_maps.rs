@@ -1,4 +1,4 @@
-//! Frontends with session affinity that have no room for new clients, in all mechanisms.
+//! Frontends with session affinity that have no room for new clients, in all modes.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use nftables_model::{CrowdedError, CrowdedSocket};
 use super::list::LIST;
 
 /// Reads from the kernel which frontends with session affinity have no room for new clients.
-/// Mechanism iptables does not record them.
+/// Mode iptables does not record them.
 #[derive(Debug, Default)]
 pub struct FullAffinityMaps(CrowdedSocket);
 

@@ -1,6 +1,6 @@
-//! The modes as a list: which mechanism programs a family.
+//! The modes as a list: which mode programs a family.
 //!
-//! The profile's mode selects one mechanism, or the first of the list replaces it. The reconciler has
+//! The profile selects one, or the first of the list replaces it. The reconciler has
 //! a domain for each, and switches from one to another, make before break:
 //!
 //! ```text
@@ -28,7 +28,7 @@ use std::fmt;
 use std::time::Duration;
 
 use backend::{AnyBackend, AnyRules, Connections};
-use dataplane::{Family, Mechanism};
+use dataplane::{Family, Mode};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
@@ -40,36 +40,36 @@ pub use on_demand::{IptablesFigures, VariantRules};
 pub use packet_counters::PacketCounters;
 pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};
 
-/// Signpost's rules in one family of the kernel, for each mechanism that has any.
+/// Signpost's rules in one family of the kernel, for each mode that has any.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct RulesByMechanism(BTreeMap<Mechanism, AnyRules>);
+pub struct RulesByMode(BTreeMap<Mode, AnyRules>);
 
 /// How one family is programmed, for status and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MechanismState {
-    /// The active mechanism, or `None` while no mechanism is known to be active.
-    pub active_mode: Option<Mechanism>,
-    /// The mechanism that the last sync programmed: the desired one or its replacement.
-    pub chosen: Option<Mechanism>,
+pub struct ModeState {
+    /// The active mode, or `None` while no mode is known to be active.
+    pub active_mode: Option<Mode>,
+    /// The mode that the last sync programmed: the desired one or its replacement.
+    pub chosen: Option<Mode>,
     /// The iptables variant in use, or the one that was used last.
     pub variant: Option<Variant>,
     /// The longest wait of a change for the xtables lock since the process started.
     pub longest_lock_wait: Duration,
     /// The state in which the last change found that lock.
     pub lock: LockState,
-    /// The mechanisms that cannot be used on this node, each with the error and its causes.
-    pub unusable: BTreeMap<Mechanism, String>,
-    /// The unusable mechanisms that still have rules of Signpost, in addition to those of the active
+    /// The modes that cannot be used on this node, each with the error and its causes.
+    pub unusable: BTreeMap<Mode, String>,
+    /// The unusable modes that still have rules of Signpost, in addition to those of the active
     /// one.
-    pub outgoing: BTreeSet<Mechanism>,
-    /// The mechanisms whose rules do not follow changes during a switch, each with the error and its
+    pub outgoing: BTreeSet<Mode>,
+    /// The modes whose rules do not follow changes during a switch, each with the error and its
     /// causes.
-    pub stalled: BTreeMap<Mechanism, String>,
-    /// How this node limits the active mechanism: kernel settings that it needs and could not set,
+    pub stalled: BTreeMap<Mode, String>,
+    /// How this node limits the active mode: kernel settings that it needs and could not set,
     /// missing kernel modules with the Services that need them, and what the configuration affects
     /// beside Signpost's rules, each with its consequence.
     pub limitations: Vec<String>,
-    /// The connections that the kernel counts for the active mechanism, if it counts any.
+    /// The connections that the kernel counts for the active mode, if it counts any.
     pub connections: Option<Connections>,
     /// How many rules the last iptables change wrote, by table.
     pub written: BTreeMap<TableName, usize>,
@@ -85,66 +85,66 @@ pub enum LockState {
     Held,
 }
 
-// === impl RulesByMechanism ===
+// === impl RulesByMode ===
 
-impl RulesByMechanism {
+impl RulesByMode {
     /// Returns the rules of a family; `None` if they are not known.
-    pub fn observed(family: &FamilyReconciler<AnyBackend>) -> Option<RulesByMechanism> {
-        let mut held = RulesByMechanism::default();
-        for (mechanism, rules) in family.rules_by_mode()? {
-            held.set(mechanism, rules.clone());
+    pub fn observed(family: &FamilyReconciler<AnyBackend>) -> Option<RulesByMode> {
+        let mut held = RulesByMode::default();
+        for (mode, rules) in family.rules_by_mode()? {
+            held.set(mode, rules.clone());
         }
         Some(held)
     }
 
-    /// The rules of one mechanism, with none in the others.
-    pub fn only(mechanism: Mechanism, rules: AnyRules) -> RulesByMechanism {
-        let mut held = RulesByMechanism::default();
-        held.set(mechanism, rules);
+    /// The rules of one mode, with none in the others.
+    pub fn only(mode: Mode, rules: AnyRules) -> RulesByMode {
+        let mut held = RulesByMode::default();
+        held.set(mode, rules);
         held
     }
 
-    /// Replaces the rules of `mechanism` with `rules`.
-    pub fn set(&mut self, mechanism: Mechanism, rules: AnyRules) {
+    /// Replaces the rules of `mode` with `rules`.
+    pub fn set(&mut self, mode: Mode, rules: AnyRules) {
         match rules.is_nothing() {
-            true => self.0.remove(&mechanism),
-            false => self.0.insert(mechanism, rules),
+            true => self.0.remove(&mode),
+            false => self.0.insert(mode, rules),
         };
     }
 
-    /// Returns the rules of `mechanism`.
-    pub fn of(&self, mechanism: Mechanism) -> AnyRules {
-        self.0.get(&mechanism).cloned().unwrap_or_default()
+    /// Returns the rules of `mode`.
+    pub fn of(&self, mode: Mode) -> AnyRules {
+        self.0.get(&mode).cloned().unwrap_or_default()
     }
 
-    /// Returns the mechanism that has rules; the first of several.
-    pub fn active_mode(&self) -> Option<Mechanism> {
+    /// Returns the mode that has rules; the first of several.
+    pub fn active_mode(&self) -> Option<Mode> {
         self.0.keys().next().copied()
     }
 
     /// Returns the number of elements and rules.
     pub fn elements(&self) -> usize {
         let held = self.0.iter();
-        held.map(|(mechanism, rules)| simulator(*mechanism, Family::Ipv4).elements(rules))
+        held.map(|(mode, rules)| simulator(*mode, Family::Ipv4).elements(rules))
             .sum()
     }
 }
 
-impl fmt::Display for RulesByMechanism {
-    /// Prints the rules of each mechanism in turn. Empty ones print nothing.
+impl fmt::Display for RulesByMode {
+    /// Prints the rules of each mode in turn. Empty ones print nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.values().try_for_each(|rules| write!(f, "{rules}"))
     }
 }
 
-// === impl MechanismState ===
+// === impl ModeState ===
 
-impl MechanismState {
+impl ModeState {
     /// Returns the state of `family`, whose iptables tables have these `figures`.
-    pub fn of(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> MechanismState {
+    pub fn of(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> ModeState {
         let active_mode = family.active_mode();
         let figures = figures.current();
-        MechanismState {
+        ModeState {
             active_mode,
             chosen: family.chosen_mode(),
             variant: figures.variant,
@@ -159,9 +159,9 @@ impl MechanismState {
         }
     }
 
-    /// Returns the mechanism that replaces `desired`, and why, if `desired` is unusable and another
-    /// mechanism is active.
-    pub fn replacement(&self, desired: Mechanism) -> Option<(Mechanism, &str)> {
+    /// Returns the mode that replaces `desired`, and why, if `desired` is unusable and another
+    /// mode is active.
+    pub fn replacement(&self, desired: Mode) -> Option<(Mode, &str)> {
         let error = self.unusable.get(&desired)?;
         let active_mode = self
             .active_mode

@@ -1,4 +1,4 @@
-//! The list of mechanisms. A new mechanism is added here, by one entry.
+//! The list of modes. A new mode is added here, by one entry.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -9,7 +9,7 @@ use backend::{AnyBackend, erase};
 use backend_iptables::{Iptables, Lock};
 use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
-use dataplane::{Dataplane, Family, FrontendKey, Mechanism};
+use dataplane::{Dataplane, Family, FrontendKey, Mode};
 use netlink::OpenError;
 use nftables_model::{CountedRule, CrowdedError, CrowdedSocket};
 use xtables::Variant;
@@ -20,10 +20,10 @@ use super::on_demand::OpenOnDemand;
 /// The backends of both families, or why they could not be opened.
 type Read = Result<[AnyBackend; 2], Box<dyn Error>>;
 
-/// What a mechanism brings.
+/// What a mode brings.
 pub(super) struct Entry {
-    pub(super) mechanism: Mechanism,
-    /// One family without a kernel. Only mechanisms with variants of iptables use the variant.
+    pub(super) mode: Mode,
+    /// One family without a kernel. Only modes with variants of iptables use the variant.
     detached: fn(Family, Variant) -> AnyBackend,
     /// Both families of this thread's network namespace, read-only, over separate sockets.
     open_reader: fn(Variant) -> Read,
@@ -31,9 +31,9 @@ pub(super) struct Entry {
     pub(super) open: fn(&mut Opening<'_>) -> Result<[AnyBackend; 2], OpenError>,
     /// The nf_tables tables whose changes by other programs are reported.
     pub(super) announced: &'static [&'static str],
-    /// The table with rules that count packets, and these rules, if the mechanism has any.
+    /// The table with rules that count packets, and these rules, if the mode has any.
     pub(super) counted: Option<(&'static str, &'static [CountedRule])>,
-    /// Reads which frontends with session affinity have no room for new clients, if the mechanism
+    /// Reads which frontends with session affinity have no room for new clients, if the mode
     /// records them.
     pub(super) observe_full_affinity_maps: Option<ObserveFullAffinityMaps>,
 }
@@ -42,10 +42,10 @@ pub(super) struct Entry {
 type ObserveFullAffinityMaps =
     fn(&mut CrowdedSocket, &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError>;
 
-/// Every mechanism. The first one replaces another one that cannot be used.
+/// Every mode. The first one replaces another one that cannot be used.
 pub(super) static LIST: [Entry; 3] = [
     Entry {
-        mechanism: Mechanism::Nftables,
+        mode: Mode::Nftables,
         detached: |family, _| erase(Nftables::detached(family)),
         open_reader: |_| Ok(backend_nftables::open()?.map(erase)),
         open: |opening| {
@@ -58,7 +58,7 @@ pub(super) static LIST: [Entry; 3] = [
         observe_full_affinity_maps: Some(backend_nftables::observe_full_affinity_maps),
     },
     Entry {
-        mechanism: Mechanism::Iptables,
+        mode: Mode::Iptables,
         detached: |family, variant| {
             erase(OpenOnDemand::detached(Iptables::detached(family, variant)))
         },
@@ -81,7 +81,7 @@ pub(super) static LIST: [Entry; 3] = [
         observe_full_affinity_maps: None,
     },
     Entry {
-        mechanism: Mechanism::Ipvs,
+        mode: Mode::Ipvs,
         detached: |family, _| erase(Ipvs::detached(family)),
         // Readers set no sysctls.
         open_reader: |_| Ok(backend_ipvs::open(Path::new(""))?.map(erase)),
@@ -95,23 +95,23 @@ pub(super) static LIST: [Entry; 3] = [
     },
 ];
 
-/// Returns one family of `mechanism` without a kernel, to render, compare and simulate.
-pub fn detached(mechanism: Mechanism, family: Family, variant: Variant) -> AnyBackend {
-    (entry(mechanism).detached)(family, variant)
+/// Returns one family of `mode` without a kernel, to render, compare and simulate.
+pub fn detached(mode: Mode, family: Family, variant: Variant) -> AnyBackend {
+    (entry(mode).detached)(family, variant)
 }
 
 /// Returns `detached` with any variant, to simulate packets: the variant makes no difference there.
-pub fn simulator(mechanism: Mechanism, family: Family) -> AnyBackend {
-    detached(mechanism, family, Variant::NfTables)
+pub fn simulator(mode: Mode, family: Family) -> AnyBackend {
+    detached(mode, family, Variant::NfTables)
 }
 
 /// Opens both families of this thread's network namespace to read them.
-pub fn open_reader(mechanism: Mechanism, variant: Variant) -> Read {
-    (entry(mechanism).open_reader)(variant)
+pub fn open_reader(mode: Mode, variant: Variant) -> Read {
+    (entry(mode).open_reader)(variant)
 }
 
-fn entry(mechanism: Mechanism) -> &'static Entry {
+fn entry(mode: Mode) -> &'static Entry {
     let mut entries = LIST.iter();
-    let entry = entries.find(|entry| entry.mechanism == mechanism);
+    let entry = entries.find(|entry| entry.mode == mode);
     entry.unwrap_or(&LIST[0])
 }

@@ -12,7 +12,7 @@ use backend::{
     Recovery, Rendered, Size, UnsupportedField,
 };
 use backend_iptables::{Change, Iptables, Rules, recovery};
-use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Config, Dataplane, Family, PartSize, ServiceKey};
 use runtime::chain;
 use thiserror::Error;
 use tracing::warn;
@@ -361,11 +361,11 @@ impl Backend for OpenOnDemand {
         self.family
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.pure().chunk_size(config)
+    fn part_size(&self, config: &Config) -> PartSize {
+        self.pure().part_size(config)
     }
 
-    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, config: &Config) -> PartSize {
         self.pure().rebuild_size(config)
     }
 

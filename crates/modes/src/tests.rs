@@ -3,7 +3,7 @@ mod third;
 use backend::{Backend, Change as _, Recovery, Rendered, erase};
 use backend_iptables::Iptables;
 use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::Mode as ProfileMode;
 use dataplane::{Config, Dataplane, Family};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{FakeKernel, FakeRules, mk_config, mk_endpoints, mk_node, mk_service};
@@ -13,10 +13,10 @@ use super::findings;
 use super::on_demand::{OpenOnDemand, TableAvailability};
 use super::*;
 
-/// Services with these numbers, programmed by `mechanism`.
-fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
+/// Services with these numbers, programmed by `mode`.
+fn dataplane(mode: Mode, numbers: std::ops::Range<u8>) -> Dataplane {
     let config = Config {
-        mechanism,
+        mode,
         ..Config::clone(&mk_config().build())
     };
     let mut dataplane = Dataplane::new(mk_node(1).build(), config.into());
@@ -38,8 +38,8 @@ fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
 
 #[test]
 fn rules_in_the_variant_that_is_not_used_are_removed() {
-    let backend = simulator(Mechanism::Iptables, Family::Ipv4);
-    let desired = dataplane(Mechanism::Iptables, 1..3);
+    let backend = simulator(Mode::Iptables, Family::Ipv4);
+    let desired = dataplane(Mode::Iptables, 1..3);
     let desired_rules = backend.render(&desired, &Rendered::default());
     let used = desired_rules.typed::<VariantRules>().used;
     let with_leftover = AnyRules::of(VariantRules {
@@ -66,38 +66,38 @@ fn a_family_that_legacy_tables_lack_is_served_as_in_mode_nftables() {
     let nftables = erase(kernel.backend(Family::Ipv4));
     let mut iptables = OpenOnDemand::detached(Iptables::detached(Family::Ipv4, Variant::Legacy));
     iptables.offer = TableAvailability::Lacking;
-    let others = vec![(Mechanism::Iptables, erase(iptables))];
-    let mut family = FamilyReconciler::with_modes((Mechanism::Nftables, nftables), others);
-    let desired = dataplane(Mechanism::Iptables, 1..4);
+    let others = vec![(Mode::Iptables, erase(iptables))];
+    let mut family = FamilyReconciler::with_modes((Mode::Nftables, nftables), others);
+    let desired = dataplane(Mode::Iptables, 1..4);
     let sync = family.sync(&desired, Reason::Startup, &SystemClock);
     assert_eq!(sync.outcome, Outcome::Committed);
     assert_eq!(
         kernel.rules(Family::Ipv4),
         FakeRules::render(&desired, Family::Ipv4)
     );
-    let state = MechanismState::of(&family, &IptablesFigures::default());
+    let state = ModeState::of(&family, &IptablesFigures::default());
     assert!(state.unusable.is_empty(), "nothing is reported");
-    assert_eq!(state.active_mode, Some(Mechanism::Nftables));
+    assert_eq!(state.active_mode, Some(Mode::Nftables));
 }
 
-fn modes(active_mode: Mechanism, unusable: Option<Mechanism>) -> BTreeMap<Family, MechanismState> {
-    let state = MechanismState {
+fn modes(active_mode: Mode, unusable: Option<Mode>) -> BTreeMap<Family, ModeState> {
+    let state = ModeState {
         active_mode: Some(active_mode),
         variant: Some(Variant::Legacy),
         unusable: unusable
-            .map(|mechanism| (mechanism, "no such thing".to_owned()))
+            .map(|mode| (mode, "no such thing".to_owned()))
             .into_iter()
             .collect(),
-        ..MechanismState::default()
+        ..ModeState::default()
     };
     Family::ALL.map(|family| (family, state.clone())).into()
 }
 
 #[test]
 fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
-    let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
+    let (nftables, iptables) = (Mode::Nftables, Mode::Iptables);
     let fallen_back = modes(nftables, Some(iptables));
-    assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
+    assert_eq!(findings::mode(&fallen_back), Some(ProfileMode::Nftables));
     assert_eq!(findings::iptables(&fallen_back), None);
     let replaced = findings::replaced(iptables, &fallen_back).expect("it is reported");
     let expected = "mode iptables cannot be used on this node: nftables is used for IPv4 instead: no such thing";
@@ -109,12 +109,12 @@ fn t12_what_cannot_be_used_is_reported_with_what_is_used_instead() {
 
 #[test]
 fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_desired() {
-    let mut modes = modes(Mechanism::Nftables, Some(Mechanism::Iptables));
+    let mut modes = modes(Mode::Nftables, Some(Mode::Iptables));
     assert_eq!(findings::left_behind(&modes).next(), None);
     for state in modes.values_mut() {
-        state.outgoing = [Mechanism::Iptables, Mechanism::Ipvs].into();
+        state.outgoing = [Mode::Iptables, Mode::Ipvs].into();
         let error = "no such module".to_owned();
-        state.unusable.insert(Mechanism::Ipvs, error);
+        state.unusable.insert(Mode::Ipvs, error);
     }
     let reported: Vec<String> = findings::left_behind(&modes)
         .map(|field| field.message)
@@ -137,7 +137,7 @@ fn t12_what_a_mode_has_left_behind_is_reported_whatever_is_desired() {
 /// A Service of IPv6 alone may need a module that no Service of IPv4 needs.
 #[test]
 fn what_limits_one_family_is_named_and_what_limits_both_is_named_once() {
-    let mut modes = modes(Mechanism::Ipvs, None);
+    let mut modes = modes(Mode::Ipvs, None);
     assert_eq!(findings::limitations(&modes), None);
     let own = [(Family::Ipv4, "no mh"), (Family::Ipv6, "no twos")];
     for (family, own) in own {
@@ -165,7 +165,7 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
             legacy: presence(legacy),
         })
     };
-    let modes = modes(Mechanism::Iptables, None);
+    let modes = modes(Mode::Iptables, None);
     let reported = |sighting: &VariantScan| {
         let finding = findings::split(sighting, &modes).expect("it is reported");
         (finding.reason, finding.message)
@@ -182,9 +182,9 @@ fn t36_a_split_is_reported_with_the_variant_that_is_used() {
 
 /// A change that is counted as done would be recorded as present in the kernel.
 #[test]
-fn a_change_of_another_mechanism_is_refused() {
-    let [mut nftables, iptables] = [Mechanism::Nftables, Mechanism::Iptables]
-        .map(|mechanism| simulator(mechanism, Family::Ipv4));
+fn a_change_of_another_mode_is_refused() {
+    let [mut nftables, iptables] =
+        [Mode::Nftables, Mode::Iptables].map(|mode| simulator(mode, Family::Ipv4));
     let nothing = AnyRules::default();
     let error = nftables
         .commit(iptables.diff(&nothing, &nothing))

@@ -1,9 +1,9 @@
 //! One mode of one address family, and what the kernel is last known to hold for it.
 
+mod adaptive_part_size;
 mod attempt;
 mod goal;
 mod isolate;
-mod part_size;
 mod pending_drift;
 mod quarantine;
 mod stage;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend::{
-    Actor, Backend, Change, CommitError, Drift, Noticing, ObserveError, Receipt, Recovery, Remains,
-    Rendered, UnsupportedField,
+    Actor, Backend, Change, CommitError, Drift, DriftDetection, Leftover, ObserveError, Receipt,
+    Recovery, Rendered, UnsupportedField,
 };
 use dataplane::Dataplane;
 
 use crate::progress::{Phase, Progress};
 use crate::{Failure, Quarantined, Reason, RepairedDrift};
+use adaptive_part_size::AdaptivePartSize;
 pub(crate) use attempt::Rest;
 use attempt::{Attempt, Extent, as_observed};
 pub(crate) use goal::Goal;
-use part_size::PartSize;
 use pending_drift::PendingDrift;
 use quarantine::{Quarantine, Verdict};
 use stage::Stage;
@@ -52,7 +52,7 @@ pub(crate) struct Domain<B: Backend> {
     quarantine: Quarantine,
     unsupported_fields: UnsupportedFields,
     stage: Stage,
-    part_size: PartSize,
+    part_size: AdaptivePartSize,
     pending_drift: PendingDrift,
     /// How long the backend took for the last two answers that there is no drift.
     checks_took: [Duration; 2],
@@ -79,7 +79,7 @@ impl<B: Backend> Domain<B> {
             quarantine: Quarantine::default(),
             unsupported_fields: UnsupportedFields::default(),
             stage: Stage::default(),
-            part_size: PartSize::default(),
+            part_size: AdaptivePartSize::default(),
             pending_drift: PendingDrift::default(),
             checks_took: [Duration::ZERO; 2],
         }
@@ -93,7 +93,7 @@ impl<B: Backend> Domain<B> {
     /// of the last two, since a busy machine delays one.
     pub(crate) fn check_took(&self) -> Option<Duration> {
         let took = self.checks_took.into_iter().min();
-        took.filter(|_| self.backend.noticing() == Noticing::ByCheck)
+        took.filter(|_| self.backend.drift_detection() == DriftDetection::ByCheck)
     }
 
     /// What the kernel is last known to hold; `None` if that is not known.
@@ -151,7 +151,7 @@ impl<B: Backend> Domain<B> {
     }
 
     /// Pursues `goal`, as far as the kernel accepts it and one part goes. If the change is larger
-    /// than the backend's [`chunk_size`](Backend::chunk_size), programs a part of it. Counts in
+    /// than the backend's [`part_size`](Backend::part_size), programs a part of it. Counts in
     /// `progress` what it does.
     ///
     /// The cost is proportional to what changed since the last sync. Services that the kernel
@@ -212,11 +212,11 @@ impl<B: Backend> Domain<B> {
     }
 
     /// The same, but what established connections need may stay.
-    pub(crate) fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    pub(crate) fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         self.forget_observed();
-        let remains = self.backend.commit_withdrawal()?;
+        let leftover = self.backend.commit_withdrawal()?;
         self.forget_programmed();
-        Ok(remains)
+        Ok(leftover)
     }
 
     /// Makes the next sync read the rules back, whatever it finds. Nothing is known any more that
@@ -362,7 +362,7 @@ impl<B: Backend> Domain<B> {
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
         let admitted = self.quarantine.apply(desired, self.programmed.as_ref());
-        match self.attempt(&admitted, Extent::Chunk, progress)? {
+        match self.attempt(&admitted, Extent::Part, progress)? {
             Attempt::Programmed(rest) => Ok(rest),
             Attempt::Refused(refusal) => self.isolate(*refusal, desired, progress),
         }

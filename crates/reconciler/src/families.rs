@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Backend, CommitError, ExternalChange, Recovery, Remains};
+use backend::{Backend, CommitError, ExternalChange, Leftover, Recovery};
 use dataplane::Dataplane;
 
 use crate::{Clock, FamilyReconciler, FamilyStatus, FamilySync, FollowUp, Reason};
@@ -77,16 +77,16 @@ impl<B: Backend> Reconciler<B> {
 
     /// Removes all of Signpost's rules from the kernel, but for what established connections need. A
     /// failure in one family does not stop the others. Returns all errors.
-    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, Vec<CommitError>> {
-        let (mut remains, mut failures) = (Remains::Nothing, Vec::new());
+    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Leftover, Vec<CommitError>> {
+        let (mut leftover, mut failures) = (Leftover::Nothing, Vec::new());
         for family in &mut self.families {
             match family.commit_withdrawal(clock) {
-                Ok(left) => remains = remains.max(left),
+                Ok(left) => leftover = leftover.max(left),
                 Err(error) => failures.push(error),
             }
         }
         match failures.is_empty() {
-            true => Ok(remains),
+            true => Ok(leftover),
             false => Err(failures),
         }
     }

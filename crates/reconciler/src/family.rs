@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use backend::{
-    Backend, CommitError, Connections, ExternalChange, Receipt, Recovery, Remains, Rendered,
+    Backend, CommitError, Connections, ExternalChange, Leftover, Receipt, Recovery, Rendered,
 };
-use dataplane::{Dataplane, Family, Mechanism};
+use dataplane::{Dataplane, Family, Mode};
 
 use crate::domain::{Domain, Goal, Holding, Rest};
 use crate::progress::Progress;
@@ -37,17 +37,17 @@ pub struct FamilyReconciler<B: Backend> {
     /// Never empty. The first replaces another one that cannot be used.
     members: Vec<Member<B>>,
     /// The mode that serves, or `None` while none is known to.
-    active: Option<Mechanism>,
+    active: Option<Mode>,
     /// The mode that the last sync programmed: the desired one or its replacement.
-    chosen: Option<Mechanism>,
+    chosen: Option<Mode>,
     unusable: UnusableModes,
     /// The modes that were given up while they served, or may have. Their rules go once the
     /// replacement is complete.
-    abandoned: BTreeSet<Mechanism>,
+    abandoned: BTreeSet<Mode>,
     /// The modes that were given up while the kernel had rules of them that could not be removed.
     /// They are neither read nor tried again before these are removed: they are leftovers of this
     /// process, not an external change.
-    outgoing: BTreeSet<Mechanism>,
+    outgoing: BTreeSet<Mode>,
     /// What the kernel was last known to implement completely. Keeps its value during a switch.
     programmed: Option<Dataplane>,
     failing: Option<Failing>,
@@ -64,13 +64,13 @@ pub struct FamilyReconciler<B: Backend> {
     count: u64,
     syncs: RecentSyncs,
     /// What the last withdrawal has left, if no sync followed.
-    remains: Remains,
+    leftover: Leftover,
 }
 
 /// One mode of the family.
 #[derive(Debug)]
 struct Member<B: Backend> {
-    mechanism: Mechanism,
+    mode: Mode,
     domain: Domain<B>,
     following: Following,
 }
@@ -89,15 +89,15 @@ enum Following {
 impl<B: Backend> FamilyReconciler<B> {
     /// A family with one mode and no known kernel state.
     pub fn new(backend: B) -> FamilyReconciler<B> {
-        FamilyReconciler::with_modes((Mechanism::default(), backend), Vec::new())
+        FamilyReconciler::with_modes((Mode::default(), backend), Vec::new())
     }
 
     /// A family with a domain for each of these modes, and no known kernel state. `first` replaces
     /// another one that cannot be used.
-    pub fn with_modes(first: (Mechanism, B), others: Vec<(Mechanism, B)>) -> FamilyReconciler<B> {
+    pub fn with_modes(first: (Mode, B), others: Vec<(Mode, B)>) -> FamilyReconciler<B> {
         let family = first.1.family();
-        let member = |(mechanism, backend)| Member {
-            mechanism,
+        let member = |(mode, backend)| Member {
+            mode,
             domain: Domain::new(backend),
             following: Following::Follows,
         };
@@ -121,7 +121,7 @@ impl<B: Backend> FamilyReconciler<B> {
             drift_by_program: Arc::default(),
             count: 0,
             syncs: RecentSyncs::default(),
-            remains: Remains::Nothing,
+            leftover: Leftover::Nothing,
         }
     }
 
@@ -131,35 +131,35 @@ impl<B: Backend> FamilyReconciler<B> {
     }
 
     /// The mode that serves, or `None` while none is known to.
-    pub fn active_mode(&self) -> Option<Mechanism> {
+    pub fn active_mode(&self) -> Option<Mode> {
         self.active
     }
 
     /// The mode that the last sync programmed: the desired one or its replacement.
-    pub fn chosen_mode(&self) -> Option<Mechanism> {
+    pub fn chosen_mode(&self) -> Option<Mode> {
         self.chosen
     }
 
     /// The modes that cannot be used on this node, each with the error and its causes.
-    pub fn unusable_modes(&self) -> BTreeMap<Mechanism, String> {
+    pub fn unusable_modes(&self) -> BTreeMap<Mode, String> {
         self.unusable.errors()
     }
 
     /// The unusable modes of which the kernel still has rules.
-    pub fn outgoing_modes(&self) -> &BTreeSet<Mechanism> {
+    pub fn outgoing_modes(&self) -> &BTreeSet<Mode> {
         &self.outgoing
     }
 
     /// The modes whose rules do not follow the desired state while another mode replaces them, each
     /// with the error and its causes.
-    pub fn stalled_modes(&self) -> BTreeMap<Mechanism, String> {
+    pub fn stalled_modes(&self) -> BTreeMap<Mode, String> {
         let members = self.members.iter();
         let failed = members.filter_map(|member| match &member.following {
             Following::Follows => None,
-            Following::Failed(error) => Some((member.mechanism, error.clone())),
+            Following::Failed(error) => Some((member.mode, error.clone())),
         });
         let unusable = self.unusable.errors().into_iter();
-        let abandoned = unusable.filter(|(mechanism, _)| self.abandoned.contains(mechanism));
+        let abandoned = unusable.filter(|(mode, _)| self.abandoned.contains(mode));
         failed.chain(abandoned).collect()
     }
 
@@ -191,11 +191,11 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// What the kernel is last known to hold for each mode; `None` if that is not known of all that
     /// can be used.
-    pub fn rules_by_mode(&self) -> Option<Vec<(Mechanism, &B::Rules)>> {
-        let usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
+    pub fn rules_by_mode(&self) -> Option<Vec<(Mode, &B::Rules)>> {
+        let usable = self.members.iter().filter(|m| self.is_usable(m.mode));
         let rules = usable.map(|member| {
             let observed = member.domain.observed()?;
-            Some((member.mechanism, &observed.rules))
+            Some((member.mode, &observed.rules))
         });
         rules.collect()
     }
@@ -219,7 +219,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// After how long the kernel is checked again, although nothing was announced: where a mode
     /// notices changes only by a check, as often as costs [`CHECK_SHARE`] of a processor.
     pub fn check_period(&self) -> Option<Duration> {
-        let usable = self.members.iter().filter(|m| self.is_usable(m.mechanism));
+        let usable = self.members.iter().filter(|m| self.is_usable(m.mode));
         let took = usable.filter_map(|member| member.domain.check_took()).max();
         took.map(|took| took.saturating_mul(CHECK_SHARE).max(SHORTEST_CHECK_PERIOD))
     }
@@ -230,7 +230,7 @@ impl<B: Backend> FamilyReconciler<B> {
             return;
         }
         for member in &mut self.members {
-            if !self.unusable.contains(member.mechanism) {
+            if !self.unusable.contains(member.mode) {
                 member.domain.notify(external_change.actor.as_ref(), now);
             }
         }
@@ -255,7 +255,7 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// Programs `desired`, or as much of it as the kernel accepts. Never fails: errors are in the
     /// returned sync and in [`status`](FamilyReconciler::status). If the change is larger than the
-    /// backend's [`chunk_size`](Backend::chunk_size), or if the mode changes, the sync programs a
+    /// backend's [`part_size`](Backend::part_size), or if the mode changes, the sync programs a
     /// part of it: [`Outcome::Partial`](crate::Outcome::Partial).
     ///
     /// The cost is proportional to what changed since the last sync. Services that the kernel
@@ -268,7 +268,7 @@ impl<B: Backend> FamilyReconciler<B> {
         clock: &dyn Clock,
     ) -> Arc<FamilySync> {
         let mut progress = Progress::new(reason, clock);
-        self.remains = Remains::Nothing;
+        self.leftover = Leftover::Nothing;
         if reason.checks_kernel() {
             self.try_again(clock.now());
         }
@@ -287,11 +287,11 @@ impl<B: Backend> FamilyReconciler<B> {
     }
 
     /// The same for a node that another proxy serves, which established connections outlive.
-    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Remains, CommitError> {
-        let is_left = |one: &Result<_, _>| !matches!(one, Ok(Remains::Nothing));
-        let remains = self.empty(Domain::commit_withdrawal, is_left, clock)?;
-        self.remains = remains.into_iter().max().unwrap_or(Remains::Nothing);
-        Ok(self.remains)
+    pub fn commit_withdrawal(&mut self, clock: &dyn Clock) -> Result<Leftover, CommitError> {
+        let is_left = |one: &Result<_, _>| !matches!(one, Ok(Leftover::Nothing));
+        let leftover = self.empty(Domain::commit_withdrawal, is_left, clock)?;
+        self.leftover = leftover.into_iter().max().unwrap_or(Leftover::Nothing);
+        Ok(self.leftover)
     }
 
     /// Calls `remove` for the modes. One that cannot be used and of which something `is_left` stays
@@ -305,15 +305,14 @@ impl<B: Backend> FamilyReconciler<B> {
         let mut removed = Ok(Vec::new());
         let mut outgoing = BTreeSet::new();
         for member in &mut self.members {
-            let mechanism = member.mechanism;
-            let has_rules =
-                self.outgoing.contains(&mechanism) || self.abandoned.contains(&mechanism);
-            if self.unusable.contains(mechanism) && !has_rules {
+            let mode = member.mode;
+            let has_rules = self.outgoing.contains(&mode) || self.abandoned.contains(&mode);
+            if self.unusable.contains(mode) && !has_rules {
                 continue;
             }
             let one = remove(&mut member.domain);
-            if self.unusable.contains(mechanism) && is_left(&one) {
-                outgoing.insert(mechanism);
+            if self.unusable.contains(mode) && is_left(&one) {
+                outgoing.insert(mode);
             }
             member.domain.release();
             member.following = Following::Follows;
@@ -358,20 +357,18 @@ impl<B: Backend> FamilyReconciler<B> {
             unsupported_fields: Arc::clone(chosen.unsupported_fields()),
             programmed: self.programmed.clone(),
             syncs: self.syncs.clone(),
-            remains: self.remains,
+            leftover: self.leftover,
         }
     }
 
     /// The position of `mode`, or of the first one.
-    fn position(&self, mode: Option<Mechanism>) -> usize {
-        let mut mechanisms = self.members.iter().map(|member| Some(member.mechanism));
-        mechanisms
-            .position(|mechanism| mechanism == mode)
-            .unwrap_or(0)
+    fn position(&self, mode: Option<Mode>) -> usize {
+        let mut modes = self.members.iter().map(|member| Some(member.mode));
+        modes.position(|member| member == mode).unwrap_or(0)
     }
 
-    fn is_usable(&self, mechanism: Mechanism) -> bool {
-        !self.unusable.contains(mechanism)
+    fn is_usable(&self, mode: Mode) -> bool {
+        !self.unusable.contains(mode)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, ExternalChange, Remains};
+use backend::{Backend, ExternalChange, Leftover};
 use dataplane::{Dataplane, Family};
 
 use crate::latency::{Backlog, Latency};
@@ -265,8 +265,8 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
     fn remove(&mut self, failures: u32) {
         let removed = self.reconciler.commit_withdrawal(self.clock);
         let next = match removed {
-            Ok(Remains::Nothing) => None,
-            Ok(Remains::Connections(_)) => Some((self.schedule.sync_period(), 0)),
+            Ok(Leftover::Nothing) => None,
+            Ok(Leftover::Connections(_)) => Some((self.schedule.sync_period(), 0)),
             Err(_) => {
                 let delay = self.schedule.retry_delay(failures);
                 Some((delay, failures.saturating_add(1)))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use backend::{Recovery, Remains, UnsupportedField};
+use backend::{Leftover, Recovery, UnsupportedField};
 use dataplane::{Dataplane, Family};
 
 use crate::{DriftByProgram, Quarantined, RecentSyncs, RepairedDrift};
@@ -48,7 +48,7 @@ pub struct FamilyStatus {
     /// The last syncs.
     pub syncs: RecentSyncs,
     /// What the last withdrawal has left in the kernel, if no sync followed.
-    pub remains: Remains,
+    pub leftover: Leftover,
 }
 
 /// A run of failed syncs.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Masquerade, Mechanism, Node,
+    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Masquerade, Mode, Node,
     NodePortAddresses, Scheduler,
 };
 use ipnet::IpNet;
@@ -159,8 +159,8 @@ impl ConfigBuilder {
 
     /// Sets the kernel mechanism.
     #[must_use]
-    pub fn mechanism(mut self, mechanism: Mechanism) -> ConfigBuilder {
-        self.0.mechanism = mechanism;
+    pub fn mode(mut self, mode: Mode) -> ConfigBuilder {
+        self.0.mode = mode;
         self
     }
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, FrontendContext, Noticing, ObserveError, Receipt,
-    Recovery, Remains, Rendered, UnsupportedField,
+    Backend, CommitError, Drift, DriftDetection, Effect, FrontendContext, Leftover, ObserveError,
+    Receipt, Recovery, Rendered, UnsupportedField,
 };
-use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Affinity, Config, Dataplane, Family, PartSize, ServiceKey};
 
 use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
 
@@ -43,8 +43,8 @@ struct State {
 pub struct FakeBackend {
     family: Family,
     kernel: FakeKernel,
-    chunk_size: ChunkSize,
-    rebuild_size: Option<ChunkSize>,
+    part_size: PartSize,
+    rebuild_size: Option<PartSize>,
     longest_part: Duration,
     /// The kernel's generation at the last write or read.
     seen: Option<u64>,
@@ -80,7 +80,7 @@ impl FakeKernel {
         FakeBackend {
             family,
             kernel: self.clone(),
-            chunk_size: ChunkSize::UNLIMITED,
+            part_size: PartSize::UNLIMITED,
             rebuild_size: None,
             longest_part: Duration::MAX,
             seen: None,
@@ -184,12 +184,12 @@ impl State {
 
 impl FakeBackend {
     /// Sets how much of a change one sync programs.
-    pub fn with_chunk_size(self, chunk_size: ChunkSize) -> FakeBackend {
-        FakeBackend { chunk_size, ..self }
+    pub fn with_part_size(self, part_size: PartSize) -> FakeBackend {
+        FakeBackend { part_size, ..self }
     }
 
     /// Sets how much one sync programs while it fills an empty kernel.
-    pub fn with_rebuild_size(self, rebuild_size: ChunkSize) -> FakeBackend {
+    pub fn with_rebuild_size(self, rebuild_size: PartSize) -> FakeBackend {
         FakeBackend {
             rebuild_size: Some(rebuild_size),
             ..self
@@ -218,12 +218,12 @@ impl Backend for FakeBackend {
         self.family
     }
 
-    fn chunk_size(&self, _config: &Config) -> ChunkSize {
-        self.chunk_size
+    fn part_size(&self, _config: &Config) -> PartSize {
+        self.part_size
     }
 
-    fn rebuild_size(&self, _config: &Config) -> ChunkSize {
-        self.rebuild_size.unwrap_or(self.chunk_size)
+    fn rebuild_size(&self, _config: &Config) -> PartSize {
+        self.rebuild_size.unwrap_or(self.part_size)
     }
 
     fn longest_part(&self, _config: &Config) -> Duration {
@@ -260,10 +260,10 @@ impl Backend for FakeBackend {
         )
     }
 
-    fn noticing(&self) -> Noticing {
+    fn drift_detection(&self) -> DriftDetection {
         match self.kernel.state().is_silent {
-            true => Noticing::ByCheck,
-            false => Noticing::ByNotification,
+            true => DriftDetection::ByCheck,
+            false => DriftDetection::ByNotification,
         }
     }
 
@@ -296,13 +296,13 @@ impl Backend for FakeBackend {
         self.commit(rules.diff(&FakeRules::default()))
     }
 
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         let _receipt = self.commit_removal()?;
         let mut state = self.kernel.state();
         state.withdrawals += 1;
         Ok(match state.withdrawals <= state.outlived {
-            true => Remains::Connections(NonZeroU64::MIN),
-            false => Remains::Nothing,
+            true => Leftover::Connections(NonZeroU64::MIN),
+            false => Leftover::Nothing,
         })
     }
 

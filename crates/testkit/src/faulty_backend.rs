@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, Change, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
-    Remains, Rendered, Size, UnsupportedField,
+    Backend, Change, CommitError, Drift, Effect, FrontendContext, Leftover, ObserveError, Receipt,
+    Recovery, Rendered, Size, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
+use dataplane::{Config, Dataplane, Family, PartSize, ServiceKey, ServiceRules};
 
 use crate::seeded::Seeded;
 
@@ -20,7 +20,7 @@ pub struct Faulty<B: Backend> {
     steps: fn(B::Change) -> Vec<B::Change>,
     script: Box<dyn FnMut(&Call<'_>) -> CallOutcome + Send>,
     /// How much of a change one sync programs, if not what `inner` says.
-    chunk_size: Option<ChunkSize>,
+    part_size: Option<PartSize>,
     /// The dataplane that was rendered last, which determines the Services that a change affects.
     desired: Mutex<Dataplane>,
 }
@@ -97,15 +97,15 @@ impl<B: Backend> Faulty<B> {
             inner,
             steps,
             script: Box::new(script),
-            chunk_size: None,
+            part_size: None,
             desired: Mutex::default(),
         }
     }
 
     /// Sets how much of a change one sync programs, however long that takes.
-    pub fn with_chunk_size(self, chunk_size: ChunkSize) -> Faulty<B> {
+    pub fn with_part_size(self, part_size: PartSize) -> Faulty<B> {
         Faulty {
-            chunk_size: Some(chunk_size),
+            part_size: Some(part_size),
             ..self
         }
     }
@@ -212,13 +212,13 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.family()
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.chunk_size
-            .unwrap_or_else(|| self.inner.chunk_size(config))
+    fn part_size(&self, config: &Config) -> PartSize {
+        self.part_size
+            .unwrap_or_else(|| self.inner.part_size(config))
     }
 
     fn longest_part(&self, config: &Config) -> Duration {
-        match self.chunk_size {
+        match self.part_size {
             Some(_) => Duration::MAX,
             None => self.inner.longest_part(config),
         }
@@ -273,7 +273,7 @@ impl<B: Backend> Backend for Faulty<B> {
         }
     }
 
-    fn commit_withdrawal(&mut self) -> Result<Remains, CommitError> {
+    fn commit_withdrawal(&mut self) -> Result<Leftover, CommitError> {
         match (self.script)(&Call::Removal) {
             CallOutcome::Pass => self.inner.commit_withdrawal(),
             fate @ (CallOutcome::Refuse(_) | CallOutcome::RefusePart) => {

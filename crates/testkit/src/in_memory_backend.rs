@@ -8,7 +8,7 @@ use backend::{
     Backend, CommitError, Drift, Effect, FrontendContext, ObserveError, Receipt, Recovery,
     Rendered, UnsupportedField,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
+use dataplane::{Config, Dataplane, Family, PartSize, ServiceKey};
 
 /// Applies a change to rules, with the checks of their kernel. Returns the number of steps.
 pub type Replay<R, C> = fn(&mut R, &C) -> Result<usize, Box<dyn Error + Send + Sync>>;
@@ -42,11 +42,11 @@ impl<B: Backend> Backend for InMemoryBackend<B> {
         self.backend.family()
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.backend.chunk_size(config)
+    fn part_size(&self, config: &Config) -> PartSize {
+        self.backend.part_size(config)
     }
 
-    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+    fn rebuild_size(&self, config: &Config) -> PartSize {
         self.backend.rebuild_size(config)
     }
 

@@ -142,13 +142,13 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
     permit.spend(answer).await.map_err(no_permit)?
 }
 
-/// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
+/// Returns the mode of each family's rules in the kernel. Before the first sync: the mode
 /// that the profile selects.
 fn rules_location(programmed: &Programmed, dataplane: &Dataplane) -> RulesLocation {
     let modes = programmed.modes();
     let active_mode = |family: Family| {
         let known = modes.get(&family).and_then(|modes| modes.active_mode);
-        (family, known.unwrap_or(dataplane.config().mechanism))
+        (family, known.unwrap_or(dataplane.config().mode))
     };
     let variant = modes.values().find_map(|modes| modes.variant);
     RulesLocation {

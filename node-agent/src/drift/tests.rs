@@ -36,7 +36,7 @@ fn report(drifts: u64, program: &str) -> Report {
             unsupported_fields: Arc::default(),
             programmed: None,
             syncs: RecentSyncs::default(),
-            remains: backend::Remains::Nothing,
+            leftover: backend::Leftover::Nothing,
         }],
         contest: None,
         finished: Vec::new(),

@@ -10,7 +10,7 @@ use backend::{AnyBackend, Recovery};
 use conntrack::Feed;
 use dataplane::Family;
 use health_checks::ProxyHealth;
-use modes::{Families, IptablesFigures, MechanismState, RulesByMechanism};
+use modes::{Families, IptablesFigures, ModeState, RulesByMode};
 use reconciler::{
     Activity, CommandReceiver, FamilyReconciler, FamilySync, LoopEvent, Outcome, Periods,
     Permission, Reason, Reconciler, Report, Settings, SystemClock,
@@ -122,8 +122,8 @@ fn concerns(report: &Report, family: Family) -> bool {
 
 fn state(family: &FamilyReconciler<AnyBackend>, figures: &IptablesFigures) -> FamilyState {
     FamilyState {
-        held: RulesByMechanism::observed(family),
-        mode: MechanismState::of(family, figures),
+        held: RulesByMode::observed(family),
+        mode: ModeState::of(family, figures),
     }
 }
 

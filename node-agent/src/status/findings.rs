@@ -275,7 +275,7 @@ fn unsupported(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
     let config = facts.view.desired.as_ref().map(|desired| desired.config());
-    let replaced = config.and_then(|c| modes::findings::replaced(c.mechanism, facts.modes));
+    let replaced = config.and_then(|c| modes::findings::replaced(c.mode, facts.modes));
     let mut fields: Vec<_> = replaced.into_iter().collect();
     fields.extend(modes::findings::left_behind(facts.modes));
     fields.extend(modes::findings::limitations(facts.modes));

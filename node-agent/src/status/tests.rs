@@ -12,11 +12,11 @@ use std::slice;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use backend::{Recovery, Remains};
+use backend::{Leftover, Recovery};
 use crds::condition::{Status, status_of};
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::Mode as ProfileMode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
-use dataplane::{Config, FrontendKey, Mechanism, Node, Port, Protocol, ServiceKey};
+use dataplane::{Config, FrontendKey, Mode, Node, Port, Protocol, ServiceKey};
 use reconciler::{
     Activity, DriftByProgram, Failing, Pace, Quarantined, RecentSyncs, RepairBackoff, RepairedDrift,
 };
@@ -74,14 +74,14 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
         syncs: RecentSyncs::default(),
-        remains: backend::Remains::Nothing,
+        leftover: backend::Leftover::Nothing,
     }
 }
 
-fn by_nftables() -> BTreeMap<Family, modes::MechanismState> {
-    let state = modes::MechanismState {
-        active_mode: Some(Mechanism::Nftables),
-        ..modes::MechanismState::default()
+fn by_nftables() -> BTreeMap<Family, modes::ModeState> {
+    let state = modes::ModeState {
+        active_mode: Some(Mode::Nftables),
+        ..modes::ModeState::default()
     };
     Family::ALL.map(|family| (family, state.clone())).into()
 }
@@ -109,7 +109,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 
 /// A node in mode nftables without any problem.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
-    static MODES: LazyLock<BTreeMap<Family, modes::MechanismState>> = LazyLock::new(by_nftables);
+    static MODES: LazyLock<BTreeMap<Family, modes::ModeState>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
     static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
@@ -198,22 +198,22 @@ fn listed_but_not_programmed_is_starting() {
 #[test]
 fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     let mut view = view();
-    Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
+    Arc::make_mut(&mut view.effective).mode = ProfileMode::Ipvs;
     let config = Config {
-        mechanism: Mechanism::Ipvs,
+        mode: Mode::Ipvs,
         ..Config::default()
     };
     view.desired = Some(Dataplane::new(Arc::new(Node::default()), Arc::new(config)));
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let state = modes::MechanismState {
-        active_mode: Some(Mechanism::Nftables),
-        chosen: Some(Mechanism::Nftables),
+    let state = modes::ModeState {
+        active_mode: Some(Mode::Nftables),
+        chosen: Some(Mode::Nftables),
         unusable: [(
-            Mechanism::Ipvs,
+            Mode::Ipvs,
             "the kernel has no IPVS: it needs module ip_vs".to_owned(),
         )]
         .into(),
-        ..modes::MechanismState::default()
+        ..modes::ModeState::default()
     };
     let modes = Family::ALL.map(|family| (family, state.clone())).into();
     let report = report(both);
@@ -222,7 +222,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
         ..facts(&view, Some(&report))
     };
     let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
-    assert_eq!(status.mode, Some(Mode::Nftables));
+    assert_eq!(status.mode, Some(ProfileMode::Nftables));
     let (unsupported, reason, message) = reported(&status, condition::FEATURES_HONOURED);
     assert_eq!(
         (unsupported.as_str(), reason.as_str()),
@@ -242,10 +242,10 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
 fn a_setting_that_could_not_be_written_is_named() {
     let view = view();
     let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
-    let state = modes::MechanismState {
-        active_mode: Some(Mechanism::Ipvs),
+    let state = modes::ModeState {
+        active_mode: Some(Mode::Ipvs),
         limitations: vec![missing.to_owned()],
-        ..modes::MechanismState::default()
+        ..modes::ModeState::default()
     };
     let modes = Family::ALL.map(|family| (family, state.clone())).into();
     let facts = Facts {
@@ -263,11 +263,11 @@ fn a_setting_that_could_not_be_written_is_named() {
 #[test]
 fn a_mode_that_serves_and_cannot_follow_changes_degrades_the_node() {
     let view = view();
-    let state = modes::MechanismState {
-        active_mode: Some(Mechanism::Iptables),
-        chosen: Some(Mechanism::Nftables),
-        stalled: [(Mechanism::Iptables, "the lock is held".to_owned())].into(),
-        ..modes::MechanismState::default()
+    let state = modes::ModeState {
+        active_mode: Some(Mode::Iptables),
+        chosen: Some(Mode::Nftables),
+        stalled: [(Mode::Iptables, "the lock is held".to_owned())].into(),
+        ..modes::ModeState::default()
     };
     let report = report(Family::ALL.map(|family| programmed(family, &view)));
     let facts = Facts {

@@ -118,7 +118,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Switches both contenders to another mechanism.
+    /// Switches both contenders to another mode.
     pub fn set_mode(&mut self, mode: Mode) -> Result<()> {
         self.mode = mode;
         self.tell_agent()

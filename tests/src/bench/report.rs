@@ -15,7 +15,7 @@ use crate::differential::Mode;
 /// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The mechanism of both contenders.
+    /// The mode of both contenders.
     pub mode: Mode,
     /// The number of Services and of endpoints per Service.
     pub size: (u32, u32),
@@ -45,7 +45,7 @@ pub struct Report<'a> {
 pub enum Other {
     /// They have fewer Services.
     Size(u32),
-    /// They use another mechanism.
+    /// They use another mode.
     Mode(Mode),
 }
 

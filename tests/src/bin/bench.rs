@@ -48,7 +48,7 @@ enum Part {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The mechanism of both: nftables, iptables-nft, iptables-legacy or ipvs. Repeat it to measure
+    /// The mode of both: nftables, iptables-nft, iptables-legacy or ipvs. Repeat it to measure
     /// several in turn. By default nftables, and ipvs where the kernel has it.
     #[arg(long)]
     mode: Vec<String>,

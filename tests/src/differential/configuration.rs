@@ -14,7 +14,7 @@ use crate::stamped;
 /// The settings that vary. Everything else has each proxy's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Configuration {
-    /// The mechanism of both.
+    /// The mode of both.
     pub mode: Mode,
     /// How local traffic is detected.
     pub detection: Detection,

@@ -1,11 +1,11 @@
-//! The mechanisms in which the proxies are compared.
+//! The modes in which the proxies are compared.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use xtables::Variant;
 
-/// The mechanism of both proxies.
+/// The mode of both proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// nftables.
@@ -19,7 +19,7 @@ pub enum Mode {
 // === impl Mode ===
 
 impl Mode {
-    /// All mechanisms.
+    /// All modes.
     pub const ALL: [Mode; 4] = [
         Mode::Nftables,
         Mode::Iptables(Variant::NfTables),
@@ -27,7 +27,7 @@ impl Mode {
         Mode::Ipvs,
     ];
 
-    /// Returns the mechanisms whose names start with `text`: `iptables` means both variants.
+    /// Returns the modes whose names start with `text`: `iptables` means both variants.
     pub fn parse(text: &str) -> Result<Vec<Mode>> {
         let all = Mode::ALL.into_iter();
         let chosen: Vec<Mode> = all
@@ -41,7 +41,7 @@ impl Mode {
         Ok(chosen)
     }
 
-    /// Returns the variant of iptables, if the mechanism is iptables.
+    /// Returns the variant of iptables, if the mode is iptables.
     pub fn variant(self) -> Option<Variant> {
         match self {
             Mode::Nftables | Mode::Ipvs => None,

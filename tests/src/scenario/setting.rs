@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use dataplane::{Family, Mechanism, Scheduler};
+use dataplane::{Family, Mode, Scheduler};
 use testkit::{ConfigBuilder, address_plan};
 
 /// One difference from the configuration of an empty profile, which has node ports on the node's
@@ -51,7 +51,7 @@ impl Setting {
             Setting::ServiceCidrsUnknown => config.without_service_cidrs(),
             Setting::ExternalIpsIgnored => config.ignore_external_ips(),
             Setting::RoundRobin => config.scheduler(Scheduler::RoundRobin),
-            Setting::ModeIpvs => config.mechanism(Mechanism::Ipvs),
+            Setting::ModeIpvs => config.mode(Mode::Ipvs),
         }
     }
 }

@@ -45,8 +45,8 @@ const RULES: &[(&str, May)] = &[
         "nftables-model",
         May::Use(&["backend", "dataplane", "netlink"]),
     ),
-    // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other
-    // mechanism.
+    // A mode knows the model and its own part of the kernel: no Kubernetes, no other
+    // mode.
     (
         "backend-*",
         May::Use(&[

@@ -3,7 +3,7 @@
 
 mod dependencies;
 mod documents;
-mod mechanisms;
+mod modes;
 mod paths;
 mod sources;
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use backend::{Backend, Drift, Remains, Rendered};
+use backend::{Backend, Drift, Leftover, Rendered};
 use backend_ipvs::{MARKS, Rules};
 use dataplane::{Family, Protocol};
 use netlink::ipvs::{
@@ -68,9 +68,9 @@ pub(super) fn whose_table_goes() -> Result<()> {
     let mut open = Family::ALL.map(|family| (family, stage.connect(cluster_ip(family))));
     let node = stage.node()?.clone();
     for (backend, _) in &mut stage.backends {
-        let remains = backend.commit_withdrawal()?;
-        let are_kept = matches!(remains, Remains::Connections(_));
-        ensure!(are_kept, "{}: {remains:?}", backend.family());
+        let leftover = backend.commit_withdrawal()?;
+        let are_kept = matches!(leftover, Leftover::Connections(_));
+        ensure!(are_kept, "{}: {leftover:?}", backend.family());
     }
     // As in T356: the topology's router sends back what no rule redirects. If a late acknowledgement of a
     // client is among it, the node tells the client of a shorter way, past the node.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use backend::{AnyBackend, Backend, Rendered, erase};
 use backend_ipvs::{ENDING_TABLE, Ipvs, MARKS, Rules, TABLE};
-use dataplane::{Config, Dataplane, Family, Mechanism, compile};
+use dataplane::{Config, Dataplane, Family, Mode, compile};
 use netlink::ipvs::{IpvsSocket, Operation, VirtualServerKey};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -54,7 +54,7 @@ pub(super) fn is_completed(namespace: &Namespace) -> Result<()> {
     namespace.configure("link set lo up")?;
     for step in STEPS {
         for family in Family::ALL {
-            for desired in [Mechanism::Nftables, Mechanism::Ipvs] {
+            for desired in [Mode::Nftables, Mode::Ipvs] {
                 let case = || format!("{step:?}, {family}, then mode {desired:?}");
                 cut_short(namespace, family, step).with_context(case)?;
                 start(namespace, family, desired).with_context(case)?;
@@ -69,11 +69,7 @@ pub(super) fn is_completed(namespace: &Namespace) -> Result<()> {
 /// Programs one family, and takes all steps up to `last`.
 fn cut_short(namespace: &Namespace, family: Family, last: Step) -> Result<()> {
     let mut backend = open(namespace, family)?;
-    program(
-        &mut backend,
-        &services(Mechanism::Ipvs),
-        &Rendered::default(),
-    )?;
+    program(&mut backend, &services(Mode::Ipvs), &Rendered::default())?;
     let ip = if family == Family::Ipv4 { "ip" } else { "ip6" };
     for step in STEPS.into_iter().filter(|step| *step <= last) {
         match step {
@@ -116,14 +112,14 @@ fn own_servers(namespace: &Namespace) -> Result<Vec<VirtualServerKey>> {
 }
 
 /// Runs the syncs of an agent that starts.
-fn start(namespace: &Namespace, family: Family, desired: Mechanism) -> Result<()> {
+fn start(namespace: &Namespace, family: Family, desired: Mode) -> Result<()> {
     let nftables = namespace.enter(backend_nftables::open)??;
     let nftables = nftables.into_iter().find(|b| b.family() == family);
     let nftables: AnyBackend = erase(nftables.context("both families are there")?);
     let ipvs = erase(open(namespace, family)?);
     let (first, other) = match desired {
-        Mechanism::Ipvs => ((desired, ipvs), (Mechanism::Nftables, nftables)),
-        _ => ((desired, nftables), (Mechanism::Ipvs, ipvs)),
+        Mode::Ipvs => ((desired, ipvs), (Mode::Nftables, nftables)),
+        _ => ((desired, nftables), (Mode::Ipvs, ipvs)),
     };
     let mut reconciler = FamilyReconciler::with_modes(first, vec![other]);
     let services = services(desired);
@@ -135,17 +131,17 @@ fn start(namespace: &Namespace, family: Family, desired: Mechanism) -> Result<()
     Ok(())
 }
 
-fn expect_only(namespace: &Namespace, family: Family, mode: Mechanism) -> Result<()> {
+fn expect_only(namespace: &Namespace, family: Family, mode: Mode) -> Result<()> {
     let tables = namespace.nft(&["list", "tables"])?;
     let table = match mode {
-        Mechanism::Ipvs => TABLE,
+        Mode::Ipvs => TABLE,
         _ => "signpost",
     };
     let ip = if family == Family::Ipv4 { "ip" } else { "ip6" };
     ensure!(tables.trim() == format!("table {ip} {table}"), "{tables}");
     let mut backend = open(namespace, family)?;
     let held = backend.observe()?;
-    if mode != Mechanism::Ipvs {
+    if mode != Mode::Ipvs {
         ensure!(held == Rules::default(), "{held}");
         ensure!(own_servers(namespace)?.is_empty());
         return Ok(());
@@ -177,9 +173,9 @@ fn open(namespace: &Namespace, family: Family) -> Result<Ipvs> {
 }
 
 /// Two Services in both families.
-fn services(mechanism: Mechanism) -> Dataplane {
+fn services(mode: Mode) -> Dataplane {
     let node = mk_node(1).build();
-    let config: Arc<Config> = mk_config().mechanism(mechanism).build();
+    let config: Arc<Config> = mk_config().mode(mode).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (name, last) in [("shop/web", 10), ("shop/cart", 11)] {
         let service = mk_service(name)

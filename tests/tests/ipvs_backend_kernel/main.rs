@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Recovery, Rendered};
 use backend_ipvs::{Ipvs, Rules, Step};
-use dataplane::{Config, Dataplane, Family, IpvsTimeouts, Mechanism};
+use dataplane::{Config, Dataplane, Family, IpvsTimeouts, Mode};
 use libtest_mimic::Arguments;
 use netlink::Socket;
 use netlink::ipvs::{
@@ -340,7 +340,7 @@ fn names_affected_virtual_servers(namespace: &Namespace) -> Result<()> {
     let with = |ipvs_timeouts| {
         let config = Config {
             ipvs_timeouts,
-            ..Config::clone(&mk_config().mechanism(Mechanism::Ipvs).build())
+            ..Config::clone(&mk_config().mode(Mode::Ipvs).build())
         };
         Dataplane::new(mk_node(1).build(), config.into())
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
 use backend_ipvs::{Ipvs, Rules, Step};
-use dataplane::{Config, Dataplane, Family, Mechanism, compile};
+use dataplane::{Config, Dataplane, Family, Mode, compile};
 use netlink::nf_tables::Operation;
 use testkit::address_plan as addresses;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -222,7 +222,7 @@ pub(crate) fn service(
     drains_for: Option<Duration>,
 ) -> Dataplane {
     let node = mk_node(1).build();
-    let mut config = Config::clone(&mk_config().mechanism(Mechanism::Ipvs).build());
+    let mut config = Config::clone(&mk_config().mode(Mode::Ipvs).build());
     config.ipvs_timeouts.drain = drains_for;
     let config = Arc::new(config);
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, ensure};
 use foreign_proxy::kernel;
 use foreign_proxy::virtual_servers::{self, IdleRemoval, Remaining};
-use foreign_proxy::{Ending, Mechanism};
+use foreign_proxy::{Ending, Mode};
 use netlink::link::LinkSocket;
 use tests::network::{Namespace, Network};
 
@@ -173,11 +173,11 @@ fn mark(node: &Namespace) -> Result<()> {
 fn take_over(node: &Namespace) -> Result<()> {
     node.enter(|| {
         let found = kernel::observe(&mut None)?;
-        for (mechanism, family) in found.removable() {
-            match mechanism {
-                Mechanism::Iptables => kernel::commit_chains_removal(family)?,
-                Mechanism::Ipvs => virtual_servers::commit_ending(&own()?)?,
-                Mechanism::Nftables => anyhow::bail!("there is no table of kube-proxy"),
+        for (mode, family) in found.removable() {
+            match mode {
+                Mode::Iptables => kernel::commit_chains_removal(family)?,
+                Mode::Ipvs => virtual_servers::commit_ending(&own()?)?,
+                Mode::Nftables => anyhow::bail!("there is no table of kube-proxy"),
             }
         }
         let found = kernel::observe(&mut None)?;

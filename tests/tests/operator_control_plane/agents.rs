@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// Reports as the agent of `node` that it has programmed its configuration. The reported
-    /// mechanism is always nftables.
+    /// mode is always nftables.
     pub(crate) fn report_ready(&self, node: &str) -> Result<()> {
         self.report(node, ("False", "AsExpected"))
     }
@@ -101,7 +101,7 @@ impl Cluster {
 }
 
 /// Returns the status of an agent that has programmed `spec`, assigned with this generation. The
-/// reported mechanism is always nftables.
+/// reported mode is always nftables.
 pub(crate) fn programmed(generation: &Value, spec: &Value, (degraded, why): (&str, &str)) -> Value {
     let mode = &spec["config"]["mode"];
     let honoured = if mode == "nftables" {

@@ -7,19 +7,19 @@ use backend::{AnyBackend, AnyChange, Recovery, erase};
 use backend_iptables::Iptables;
 use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
-use dataplane::{ChunkSize, Config, Dataplane, Family};
+use dataplane::{Config, Dataplane, Family, PartSize};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{Call, CallOutcome, Faulty};
 use xtables::Variant;
 
-use crate::mechanism::{Mechanism, Steps, smallest_parts, transactions};
+use crate::mode::{Mode, Steps, smallest_parts, transactions};
 use crate::stage::Stage;
 use crate::witness::Witness;
 
 /// The maximum number of attempts before the test fails for lack of progress.
 const ATTEMPTS: usize = 10;
 /// How much of a switch one sync programs: a few Services of the stage.
-const PART: ChunkSize = ChunkSize::new(16);
+const PART: PartSize = PartSize::new(16);
 
 /// The size of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,28 +95,28 @@ impl Script {
     }
 }
 
-/// Runs an agent that programs one family of the node with `expected` through `mechanism`, and
+/// Runs an agent that programs one family of the node with `expected` through `mode`, and
 /// removes the rules of `other`. A switch goes in parts.
 pub(crate) fn run(
     stage: &Stage,
     expected: &Dataplane,
-    (mechanism, other): (Mechanism, Option<Mechanism>),
+    (mode, other): (Mode, Option<Mode>),
     family: Family,
     script: Script,
 ) -> Result<Script> {
     let script = Arc::new(Mutex::new(script));
-    let first = open(stage, mechanism, family, &script)?;
+    let first = open(stage, mode, family, &script)?;
     let mut reconciler = match other {
         None => FamilyReconciler::new(first),
         Some(other) => {
-            let in_parts = |mechanism: Mechanism, backend: Faulty<AnyBackend>| {
-                (mechanism.listed(), backend.with_chunk_size(PART))
+            let in_parts = |mode: Mode, backend: Faulty<AnyBackend>| {
+                (mode.listed(), backend.with_part_size(PART))
             };
             let others = vec![in_parts(other, open(stage, other, family, &script)?)];
-            FamilyReconciler::with_modes(in_parts(mechanism, first), others)
+            FamilyReconciler::with_modes(in_parts(mode, first), others)
         }
     };
-    program(&mut reconciler, &in_mode(expected, mechanism), &script)?;
+    program(&mut reconciler, &in_mode(expected, mode), &script)?;
     drop(reconciler);
     let script = Arc::try_unwrap(script).map_err(|_| anyhow::anyhow!("an agent still runs"))?;
     let mut script = script.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -126,10 +126,10 @@ pub(crate) fn run(
     }
 }
 
-fn in_mode(expected: &Dataplane, mechanism: Mechanism) -> Dataplane {
+fn in_mode(expected: &Dataplane, mode: Mode) -> Dataplane {
     let mut dataplane = expected.clone();
     let config = Config {
-        mechanism: mechanism.listed(),
+        mode: mode.listed(),
         ..Config::clone(expected.config())
     };
     dataplane.set_node(Arc::clone(expected.node()), config.into());
@@ -163,16 +163,11 @@ fn program(
     bail!("it is still not programmed")
 }
 
-fn open(
-    stage: &Stage,
-    mechanism: Mechanism,
-    family: Family,
-    script: &Shared,
-) -> Result<Faulty<AnyBackend>> {
-    match mechanism {
-        Mechanism::Nftables => open_as::<Nftables>(stage, Variant::NfTables, family, script),
-        Mechanism::Iptables(variant) => open_as::<Iptables>(stage, variant, family, script),
-        Mechanism::Ipvs => open_as::<Ipvs>(stage, Variant::NfTables, family, script),
+fn open(stage: &Stage, mode: Mode, family: Family, script: &Shared) -> Result<Faulty<AnyBackend>> {
+    match mode {
+        Mode::Nftables => open_as::<Nftables>(stage, Variant::NfTables, family, script),
+        Mode::Iptables(variant) => open_as::<Iptables>(stage, variant, family, script),
+        Mode::Ipvs => open_as::<Ipvs>(stage, Variant::NfTables, family, script),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Packets in a real kernel after every step of every transition: a start, a repair, a change, a
-//! new table form and a switch of mechanisms, also after the agent was killed at that step or the
+//! new table form and a switch of modes, also after the agent was killed at that step or the
 //! kernel had no memory for the next one. Failure stories T98, T163 and, for excluded sources, T52.
 
 mod agent;
-mod mechanism;
+mod mode;
 mod nth_allocation;
 mod scenarios;
 mod services;
@@ -19,21 +19,21 @@ use tests::network::enter_private_namespaces;
 use tests::trial::trial;
 use xtables::Variant;
 
-use mechanism::Mechanism;
+use mode::Mode;
 use scenarios::Start;
 
-const MECHANISMS: [Mechanism; 4] = [
-    Mechanism::Nftables,
-    Mechanism::Iptables(Variant::NfTables),
-    Mechanism::Iptables(Variant::Legacy),
-    Mechanism::Ipvs,
+const MECHANISMS: [Mode; 4] = [
+    Mode::Nftables,
+    Mode::Iptables(Variant::NfTables),
+    Mode::Iptables(Variant::Legacy),
+    Mode::Ipvs,
 ];
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let lacks_ipvs = find_ipvs(&["rr"])?;
     let mut trials = Vec::new();
-    for mechanism in MECHANISMS {
+    for mode in MECHANISMS {
         let mut starts = vec![
             (
                 "t98_at_no_step_of_a_cold_start_is_a_healthy_service_refused",
@@ -64,9 +64,9 @@ fn main() -> Result<()> {
                 Start::OtherRanges,
             ),
         ];
-        for other in MECHANISMS.into_iter().filter(|other| *other != mechanism) {
+        for other in MECHANISMS.into_iter().filter(|other| *other != mode) {
             // An agent uses only one variant of iptables.
-            if !mechanism.is_iptables() || !other.is_iptables() {
+            if !mode.is_iptables() || !other.is_iptables() {
                 starts.push((
                     "t98_at_no_step_of_a_switch_is_a_healthy_service_refused",
                     Start::Other(other),
@@ -74,18 +74,16 @@ fn main() -> Result<()> {
             }
         }
         // No earlier version has written mode ipvs in another form.
-        starts.retain(|(_, start)| {
-            mechanism != Mechanism::Ipvs || !matches!(start, Start::AnotherForm)
-        });
+        starts.retain(|(_, start)| mode != Mode::Ipvs || !matches!(start, Start::AnotherForm));
         for (what, start) in starts {
             for family in Family::ALL {
                 let from = match start {
                     Start::Other(other) => format!("{other}_to_"),
                     _ => String::new(),
                 };
-                let name = format!("{what}::{from}{mechanism}::{family}");
-                let test = move || scenarios::run(mechanism, start, family);
-                let needs_ipvs = [Some(mechanism), start.other()].contains(&Some(Mechanism::Ipvs));
+                let name = format!("{what}::{from}{mode}::{family}");
+                let test = move || scenarios::run(mode, start, family);
+                let needs_ipvs = [Some(mode), start.other()].contains(&Some(Mode::Ipvs));
                 let is_skipped = needs_ipvs && lacks_ipvs.is_some();
                 trials.push(trial(&name, test).with_ignored_flag(is_skipped));
             }
@@ -99,22 +97,22 @@ fn main() -> Result<()> {
         witness::notices,
     ));
     let lacks = !starvation::is_offered();
-    for mechanism in MECHANISMS {
+    for mode in MECHANISMS {
         let name = "t163_a_kernel_without_memory_for_more_refuses_no_healthy_service";
-        let test = move || starvation::run(mechanism);
-        let trial = trial(&format!("{name}::{mechanism}"), test);
-        let is_skipped = lacks || mechanism == Mechanism::Ipvs && lacks_ipvs.is_some();
+        let test = move || starvation::run(mode);
+        let trial = trial(&format!("{name}::{mode}"), test);
+        let is_skipped = lacks || mode == Mode::Ipvs && lacks_ipvs.is_some();
         trials.push(trial.with_ignored_flag(is_skipped));
     }
     if lacks {
         println!("SKIPPED: a kernel without memory, for want of memory cgroups of version 1");
     }
     let obstacle = nth_allocation::obstacle();
-    for mechanism in MECHANISMS {
+    for mode in MECHANISMS {
         let name = "t327_whichever_allocation_of_the_kernel_fails_nobody_is_harmed";
-        let test = move || nth_allocation::run(mechanism);
-        let trial = trial(&format!("{name}::{mechanism}"), test);
-        let is_skipped = mechanism == Mechanism::Ipvs && lacks_ipvs.is_some();
+        let test = move || nth_allocation::run(mode);
+        let trial = trial(&format!("{name}::{mode}"), test);
+        let is_skipped = mode == Mode::Ipvs && lacks_ipvs.is_some();
         trials.push(trial.with_ignored_flag(obstacle.is_some() || is_skipped));
     }
     if let Some(why) = &obstacle {

@@ -20,7 +20,7 @@ use testkit::laws;
 use tests::extent::is_exhaustive;
 use xtables::Variant;
 
-use crate::mechanism::{Mechanism, Steps, smallest_parts};
+use crate::mode::{Mode, Steps, smallest_parts};
 use crate::services;
 use crate::stage::Stage;
 use crate::witness::Witness;
@@ -35,7 +35,7 @@ const EACH_UP_TO: u32 = 6;
 /// Of this many failures, clients connect after one.
 const ASKED: usize = 16;
 
-/// Held by the mechanism whose turn it is: beside each other, on the one processor of user-mode Linux, they
+/// Held by the mode whose turn it is: beside each other, on the one processor of user-mode Linux, they
 /// take three times as long.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -78,13 +78,13 @@ pub(crate) fn obstacle() -> Option<String> {
 
 /// Whichever allocation fails, the backend reports what became of the change, nobody is harmed, and the
 /// next attempt completes it.
-pub(crate) fn run(mechanism: Mechanism) -> Result<()> {
+pub(crate) fn run(mode: Mode) -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let stage = Stage::build()?;
-    match mechanism {
-        Mechanism::Nftables => run_in::<Nftables>(&stage, Variant::NfTables),
-        Mechanism::Iptables(variant) => run_in::<Iptables>(&stage, variant),
-        Mechanism::Ipvs => run_in::<Ipvs>(&stage, Variant::NfTables),
+    match mode {
+        Mode::Nftables => run_in::<Nftables>(&stage, Variant::NfTables),
+        Mode::Iptables(variant) => run_in::<Iptables>(&stage, variant),
+        Mode::Ipvs => run_in::<Ipvs>(&stage, Variant::NfTables),
     }
 }
 

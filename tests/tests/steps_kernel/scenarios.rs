@@ -15,7 +15,7 @@ use tests::iptables_program::iptables_program;
 use xtables::Variant;
 
 use crate::agent::{self, Grain, Incident, Script};
-use crate::mechanism::{Mechanism, Steps as _};
+use crate::mode::{Mode, Steps as _};
 use crate::services::{self, API_SERVER, NODE_PORT, SERVED, SERVING, STICKY, WEB};
 use crate::stage::Stage;
 use crate::witness::Witness;
@@ -34,8 +34,8 @@ pub(crate) enum Start {
     Damaged,
     /// The agent's rules from before some Services were added and others removed.
     Earlier,
-    /// The working rules of another mechanism.
-    Other(Mechanism),
+    /// The working rules of another mode.
+    Other(Mode),
     /// No rules. From here on, the desired state admits only some sources.
     NothingGuarded,
     /// The agent's rules from when the Service admitted all sources.
@@ -44,13 +44,13 @@ pub(crate) enum Start {
     OtherRanges,
 }
 
-/// Moves one family of a node from `start` to the desired state through `mechanism`: undisturbed,
+/// Moves one family of a node from `start` to the desired state through `mode`: undisturbed,
 /// with an agent killed at some step and its successor, and with a lack of memory at some step.
-pub(crate) fn run(mechanism: Mechanism, start: Start, family: Family) -> Result<()> {
+pub(crate) fn run(mode: Mode, start: Start, family: Family) -> Result<()> {
     let stage = Stage::build()?;
     let scenario = Scenario {
         stage: &stage,
-        mechanism,
+        mode,
         start,
         family,
         expected: match start.is_guarded() {
@@ -68,8 +68,8 @@ pub(crate) fn run(mechanism: Mechanism, start: Start, family: Family) -> Result<
 // === impl Start ===
 
 impl Start {
-    /// The mechanism from which a switch starts.
-    pub(crate) fn other(self) -> Option<Mechanism> {
+    /// The mode from which a switch starts.
+    pub(crate) fn other(self) -> Option<Mode> {
         match self {
             Start::Other(other) => Some(other),
             _ => None,
@@ -86,7 +86,7 @@ impl Start {
 
 struct Scenario<'a> {
     stage: &'a Stage,
-    mechanism: Mechanism,
+    mode: Mode,
     start: Start,
     family: Family,
     expected: Dataplane,
@@ -158,8 +158,8 @@ impl Scenario<'_> {
 
     /// Runs an agent until it is done or killed.
     fn run(&self, script: Script) -> Result<Script> {
-        let mechanisms = (self.mechanism, self.other());
-        agent::run(self.stage, &self.expected, mechanisms, self.family, script)
+        let modes = (self.mode, self.other());
+        agent::run(self.stage, &self.expected, modes, self.family, script)
     }
 
     /// Fails unless all checks succeeded and the rules equal those of an agent that started without
@@ -177,33 +177,33 @@ impl Scenario<'_> {
         self.clear()?;
         match self.start {
             Start::Nothing | Start::NothingGuarded => Ok(()),
-            Start::AnotherForm => match self.mechanism {
-                Mechanism::Nftables => self.leave_other_priority(),
-                Mechanism::Iptables(variant) => self.leave_other_chains(variant),
-                Mechanism::Ipvs => bail!("no other form of it is known"),
+            Start::AnotherForm => match self.mode {
+                Mode::Nftables => self.leave_other_priority(),
+                Mode::Iptables(variant) => self.leave_other_chains(variant),
+                Mode::Ipvs => bail!("no other form of it is known"),
             },
             Start::Damaged => {
-                self.program(self.mechanism, &self.expected)?;
+                self.program(self.mode, &self.expected)?;
                 self.damage()
             }
-            Start::Earlier => self.program(self.mechanism, &services::earlier()),
+            Start::Earlier => self.program(self.mode, &services::earlier()),
             Start::Other(other) => self.program(other, &self.expected),
-            Start::Unguarded => self.program(self.mechanism, &services::unguarded()),
-            Start::OtherRanges => self.program(self.mechanism, &services::guarded_for_others()),
+            Start::Unguarded => self.program(self.mode, &services::unguarded()),
+            Start::OtherRanges => self.program(self.mode, &services::guarded_for_others()),
         }
     }
 
     fn clear(&self) -> Result<()> {
         let mut nftables = Nftables::open_family(self.stage, Variant::NfTables, self.family)?;
         let _ = nftables.commit_removal()?;
-        for mechanism in [Some(self.mechanism), self.other()].into_iter().flatten() {
-            match mechanism {
-                Mechanism::Nftables => {}
-                Mechanism::Iptables(variant) => {
+        for mode in [Some(self.mode), self.other()].into_iter().flatten() {
+            match mode {
+                Mode::Nftables => {}
+                Mode::Iptables(variant) => {
                     let mut iptables = Iptables::open_family(self.stage, variant, self.family)?;
                     let _ = iptables.commit_removal()?;
                 }
-                Mechanism::Ipvs => {
+                Mode::Ipvs => {
                     let mut ipvs = Ipvs::open_family(self.stage, Variant::NfTables, self.family)?;
                     let _ = ipvs.commit_removal()?;
                 }
@@ -212,25 +212,19 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn other(&self) -> Option<Mechanism> {
+    fn other(&self) -> Option<Mode> {
         self.start.other()
     }
 
-    fn program(&self, mechanism: Mechanism, dataplane: &Dataplane) -> Result<()> {
+    fn program(&self, mode: Mode, dataplane: &Dataplane) -> Result<()> {
         let script = Script::new(Grain::Transactions, None);
-        let _ = agent::run(
-            self.stage,
-            dataplane,
-            (mechanism, None),
-            self.family,
-            script,
-        )?;
+        let _ = agent::run(self.stage, dataplane, (mode, None), self.family, script)?;
         Ok(())
     }
 
     /// Writes the same table as this version, except that NAT has the usual priority.
     fn leave_other_priority(&self) -> Result<()> {
-        self.program(Mechanism::Nftables, &self.expected)?;
+        self.program(Mode::Nftables, &self.expected)?;
         let family = nft_family(self.family);
         for hook in ["prerouting", "output"] {
             let chain = format!("{family} signpost nat-{hook}");
@@ -276,12 +270,12 @@ impl Scenario<'_> {
 
     /// Removes about half of the rules.
     fn damage(&self) -> Result<()> {
-        let lines = match self.mechanism {
-            Mechanism::Nftables => {
+        let lines = match self.mode {
+            Mode::Nftables => {
                 let family = nft_family(self.family);
                 format!("nft flush map {family} signpost services")
             }
-            Mechanism::Iptables(variant) => {
+            Mode::Iptables(variant) => {
                 let program = iptables_program(self.family, variant);
                 let chains =
                     format!("{program}-save -t nat | sed -n 's/^:\\(SIGNPOST[^ ]*\\).*/\\1/p'");
@@ -289,7 +283,7 @@ impl Scenario<'_> {
                     "{chains} | sed -n 'n;p' | while read chain; do {program} -w -t nat -F $chain; done"
                 )
             }
-            Mechanism::Ipvs => {
+            Mode::Ipvs => {
                 self.remove_virtual_servers()?;
                 let family = nft_family(self.family);
                 // The map of cluster IPs stays, and leads to virtual servers that are gone.

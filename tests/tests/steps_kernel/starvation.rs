@@ -23,7 +23,7 @@ use testkit::{Call, CallOutcome, Faulty};
 use xtables::Variant;
 
 use crate::agent::{self, Grain, Script};
-use crate::mechanism::{Mechanism, Steps};
+use crate::mode::{Mode, Steps};
 use crate::services;
 use crate::stage::Stage;
 use crate::witness::Witness;
@@ -60,25 +60,25 @@ pub(crate) fn is_offered() -> bool {
 
 /// While the kernel has no memory for the rules of new Services, the existing ones are served. The agent
 /// reports why it fails, and continues once there is memory again.
-pub(crate) fn run(mechanism: Mechanism) -> Result<()> {
+pub(crate) fn run(mode: Mode) -> Result<()> {
     let stage = Stage::build()?;
-    take_steps(&stage, mechanism, &services::expected())?;
+    take_steps(&stage, mode, &services::expected())?;
     let mut witness = Witness::begin(&stage, FAMILY)?;
-    match mechanism {
-        Mechanism::Nftables => starve::<Nftables>(&stage, Variant::NfTables, &mut witness),
-        Mechanism::Iptables(variant) => starve::<Iptables>(&stage, variant, &mut witness),
-        Mechanism::Ipvs => starve::<Ipvs>(&stage, Variant::NfTables, &mut witness),
+    match mode {
+        Mode::Nftables => starve::<Nftables>(&stage, Variant::NfTables, &mut witness),
+        Mode::Iptables(variant) => starve::<Iptables>(&stage, variant, &mut witness),
+        Mode::Ipvs => starve::<Ipvs>(&stage, Variant::NfTables, &mut witness),
     }?;
     let _ = witness.finish()?;
-    let steps = take_steps(&stage, mechanism, &services::crowded())?;
+    let steps = take_steps(&stage, mode, &services::crowded())?;
     ensure!(steps == 0, "another agent would still take {steps} steps");
     Ok(())
 }
 
 /// Runs an agent until everything is programmed, and returns the number of its steps.
-fn take_steps(stage: &Stage, mechanism: Mechanism, expected: &Dataplane) -> Result<usize> {
+fn take_steps(stage: &Stage, mode: Mode, expected: &Dataplane) -> Result<usize> {
     let script = Script::new(Grain::Transactions, None);
-    Ok(agent::run(stage, expected, (mechanism, None), FAMILY, script)?.steps)
+    Ok(agent::run(stage, expected, (mode, None), FAMILY, script)?.steps)
 }
 
 /// Runs an agent that is short of memory while clients connect all the time.

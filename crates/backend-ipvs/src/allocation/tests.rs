@@ -3,8 +3,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use dataplane::{
-    Dataplane, Family, FrontendKey, Mechanism, Protocol, Scheduler, ServiceKey, ServicePortName,
-    compile,
+    Dataplane, Family, FrontendKey, Mode, Protocol, Scheduler, ServiceKey, ServicePortName, compile,
 };
 use netlink::ipvs::Operation;
 use nftables_model::{Contents, Elements};
@@ -81,7 +80,7 @@ fn services(names: &[(&str, u8)], scheduler: Scheduler) -> Dataplane {
 
 /// The same with this endpoint.
 fn services_at(endpoint: &str, names: &[(&str, u8)], scheduler: Scheduler) -> Dataplane {
-    let config = mk_config().mechanism(Mechanism::Ipvs).build();
+    let config = mk_config().mode(Mode::Ipvs).build();
     let node = mk_node(1).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (name, number) in names {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use backend::{CommitError, Effect, ObserveError, Recovery, Remains};
+use backend::{CommitError, Effect, Leftover, ObserveError, Recovery};
 use dataplane::Family;
 use netlink::ipvs::{Destinations, Operation as ServerOperation, VirtualServer, VirtualServerKey};
 use netlink::nf_tables::{Operation, Transaction};
@@ -50,7 +50,7 @@ impl Ipvs {
         &mut self,
         connection: &mut Connection,
         pace: Pace,
-    ) -> Result<Remains, CommitError> {
+    ) -> Result<Leftover, CommitError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, TABLE);
         let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
@@ -82,7 +82,7 @@ impl Ipvs {
         &mut self,
         connection: &mut Connection,
         pace: Pace,
-    ) -> Result<Remains, CommitError> {
+    ) -> Result<Leftover, CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
         };
@@ -103,23 +103,23 @@ impl Ipvs {
                 self.last_observed = last.unwrap_or(0);
                 // The end may fail from here on, and the mode return before it succeeds.
                 self.ending = Leaving::of(numbers);
-                let remains = remains(&found);
-                if remains == Remains::Nothing {
+                let leftover = leftover(&found);
+                if leftover == Leftover::Nothing {
                     let first = first_removals(&found);
                     if pace == Pace::Spread && first.len() < found.len() {
                         let committed = connection.servers.commit(&first);
                         committed.map_err(|e| self.uncommitted(of_servers(&e, true), e))?;
-                        return Ok(remains);
+                        return Ok(leftover);
                     }
                     self.commit_end(connection)?;
                     self.holding = Holding::Nothing;
                 } else {
                     self.commit_lost_ending(connection)?;
                 }
-                return Ok(remains);
+                return Ok(leftover);
             }
         }
-        Ok(Remains::Nothing)
+        Ok(Leftover::Nothing)
     }
 
     /// Writes the table for remaining connections again if another program has removed it, or the one
@@ -234,14 +234,14 @@ pub(super) fn lasting(
 }
 
 /// The connections that IPVS has to any of these, including closing ones.
-fn remains(found: &[(VirtualServerKey, Destinations)]) -> Remains {
+fn leftover(found: &[(VirtualServerKey, Destinations)]) -> Leftover {
     let counts = found
         .iter()
         .flat_map(|(_, destinations)| destinations.values());
     let counts = counts
         .map(|(_, connections)| u64::from(connections.active) + u64::from(connections.inactive));
     let count = NonZeroU64::new(counts.sum());
-    count.map_or(Remains::Nothing, Remains::Connections)
+    count.map_or(Leftover::Nothing, Leftover::Connections)
 }
 
 /// Removes at least one virtual server, and those after it which have [`REMOVED_AT_ONCE`] destinations

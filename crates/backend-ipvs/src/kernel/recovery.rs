@@ -1,4 +1,4 @@
-//! What to do when one of the mechanisms refuses a step.
+//! What to do when one of the subsystems refuses a step.
 
 use backend::{Effect, Recovery};
 use netlink::{QueryError, ipvs, route};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use backend::{CommitError, Effect, Recovery, first_of};
-use dataplane::{Dataplane, Mechanism, Scheduler, ServiceKey};
+use dataplane::{Dataplane, Mode, Scheduler, ServiceKey};
 use netlink::ipvs::{SchedulerName, SchedulerSupport};
 
 use super::recovery::of_servers;
@@ -117,7 +117,7 @@ impl Schedulers {
         let mut services: BTreeMap<Scheduler, BTreeSet<&ServiceKey>> = BTreeMap::new();
         for (_, claims) in programmed.frontends().iter() {
             let (service, frontend) = claims.winner();
-            let asked = frontend.scheduler.nearest_in(Mechanism::Ipvs);
+            let asked = frontend.scheduler.nearest_in(Mode::Ipvs);
             if missing.contains(asked) {
                 services.entry(asked).or_default().insert(service);
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use backend::{Backend, Rendered};
-use dataplane::{Mechanism, Scheduler, compile};
+use dataplane::{Mode, Scheduler, compile};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service};
@@ -29,7 +29,7 @@ struct Asked {
 type Cluster = BTreeMap<u8, Asked>;
 
 fn desired(cluster: &Cluster) -> Dataplane {
-    let config = mk_config().mechanism(Mechanism::Ipvs).build();
+    let config = mk_config().mode(Mode::Ipvs).build();
     let node = mk_node(1).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (number, asked) in cluster {

@@ -55,7 +55,7 @@ fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str
             unsupported_fields: Arc::default(),
             programmed,
             syncs: RecentSyncs::default(),
-            remains: backend::Remains::Nothing,
+            leftover: backend::Leftover::Nothing,
         }],
         contest: None,
         finished: vec![Arc::new(sync)],

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::maglev::{hash, seed_of};
 use crate::{
-    Basis, Config, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mechanism, Node,
-    Omitted, Scheduler, Service, ServicePort, ServiceRules, Target,
+    Basis, Config, EndpointPort, Endpoints, Family, Frontend, FrontendKey, Mode, Node, Omitted,
+    Scheduler, Service, ServicePort, ServiceRules, Target,
 };
 
 /// The most elements that the frontends of one Service may take in one family: one for each
@@ -24,7 +24,7 @@ pub(super) const MOST_TARGETS: usize = 5_000;
 /// The elements left for the frontends of one family.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    mechanism: Mechanism,
+    mode: Mode,
     left: usize,
     /// The first frontend that did not fit, and the number of those that did not.
     excess: Option<(FrontendKey, usize)>,
@@ -36,12 +36,12 @@ impl ServiceRules {
     /// tables where the configuration chooses that scheduler. In mode ipvs the kernel makes them,
     /// and they are no elements.
     pub fn elements(&self, config: &Config) -> usize {
-        let mechanism = config.mechanism;
-        let configured = config.scheduler.nearest_in(mechanism);
+        let mode = config.mode;
+        let configured = config.scheduler.nearest_in(mode);
         let mut kept = HashSet::new();
         let mut of = |frontend: &Frontend| {
             let slots = |list: &[Target]| match frontend.scheduler {
-                chosen if chosen == configured || mechanism == Mechanism::Ipvs => list.len(),
+                chosen if chosen == configured || mode == Mode::Ipvs => list.len(),
                 chosen => chosen.slots(list.len()),
             };
             let chosen = [&frontend.cluster, &frontend.local];
@@ -60,20 +60,20 @@ impl ServiceRules {
     }
 }
 
-/// Removes those of `targets` that are too many for the mechanism; returns how many there were before,
+/// Removes those of `targets` that are too many for the mode; returns how many there were before,
 /// if any is removed. Which stay depends on the node, so that the nodes together use all of them, and
 /// those of one node change no more than they must. With a scheduler that must choose alike on
 /// all nodes, they are the same on all.
 pub(super) fn limit(
     targets: &mut Vec<Target>,
-    mechanism: Mechanism,
+    mode: Mode,
     scheduler: Scheduler,
     node: &Node,
 ) -> Option<usize> {
     let count = targets.len();
-    let most = match mechanism {
-        Mechanism::Nftables => return None,
-        Mechanism::Iptables | Mechanism::Ipvs => MOST_TARGETS,
+    let most = match mode {
+        Mode::Nftables => return None,
+        Mode::Iptables | Mode::Ipvs => MOST_TARGETS,
     };
     if count <= most {
         return None;
@@ -97,14 +97,14 @@ pub(super) fn limit(
 pub(super) fn limited(
     port: &ServicePort,
     (family, count): (Family, usize),
-    (mechanism, scheduler): (Mechanism, Scheduler),
+    (mode, scheduler): (Mode, Scheduler),
 ) -> String {
     let others = match scheduler.basis() {
         Basis::Source => "all nodes use the same, and the others get none",
         Basis::Chance | Basis::Turn | Basis::Load => "other nodes use other endpoints",
     };
     format!(
-        "port {:?} has {count} usable {family} endpoints: in mode {mechanism} this node sends packets to \
+        "port {:?} has {count} usable {family} endpoints: in mode {mode} this node sends packets to \
          {MOST_TARGETS} of them; {others}",
         port.name
     )
@@ -143,9 +143,9 @@ pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'stati
 // === impl Capacity ===
 
 impl Capacity {
-    pub(super) fn new(mechanism: Mechanism) -> Capacity {
+    pub(super) fn new(mode: Mode) -> Capacity {
         Capacity {
-            mechanism,
+            mode,
             left: MOST_ELEMENTS,
             excess: None,
         }
@@ -159,9 +159,9 @@ impl Capacity {
     /// The approximate number of set elements, or rules in chains, that `frontend` takes. In mode ipvs
     /// the kernel makes the tables of schedulers, and they are no elements.
     pub(super) fn elements(&self, frontend: &Frontend) -> usize {
-        let slots = |list: &[Target]| match self.mechanism {
-            Mechanism::Ipvs => list.len(),
-            Mechanism::Nftables | Mechanism::Iptables => frontend.scheduler.slots(list.len()),
+        let slots = |list: &[Target]| match self.mode {
+            Mode::Ipvs => list.len(),
+            Mode::Nftables | Mode::Iptables => frontend.scheduler.slots(list.len()),
         };
         let lists = [&frontend.cluster, &frontend.local].map(|list| slots(list));
         1 + lists.into_iter().sum::<usize>() + frontend.source_ranges.len()

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::parts::{Entries, Parts};
+use crate::shared_list::{Entries, SharedList};
 use crate::{Frontend, FrontendKind, PersistentMap, ServiceKey};
 
 /// The Services that claim the same key, in order of priority: by the kind of address they claim it
@@ -19,7 +19,7 @@ pub struct Claims<V>(List<V>);
 enum List<V> {
     One(Entry<V>),
     /// At least two.
-    Several(Arc<Parts<Entry<V>>>),
+    Several(Arc<SharedList<Entry<V>>>),
 }
 
 type Entry<V> = (ServiceKey, V);
@@ -191,7 +191,7 @@ impl<V: Claim + Clone + PartialEq> Claims<V> {
                     Ordering::Less => (claim.clone(), new),
                     Ordering::Equal | Ordering::Greater => (new, claim.clone()),
                 };
-                let both = Parts::of(vec![first, second]);
+                let both = SharedList::of(vec![first, second]);
                 self.0 = List::Several(Arc::new(both));
             }
             List::Several(_) => {

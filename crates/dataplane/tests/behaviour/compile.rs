@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dataplane::{
     Affinity, Config, EndpointPort, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints,
-    MOST_ELEMENTS, Mechanism, Protocol, Readiness, Scheduler, Service, ServiceKind, ServiceRules,
+    MOST_ELEMENTS, Mode, Protocol, Readiness, Scheduler, Service, ServiceKind, ServiceRules,
     Target, TrafficPolicy, compile,
 };
 use ipnet::IpNet;
@@ -128,9 +128,9 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
         endpoints.build()
     };
     let all = endpoints_of(0..12_000);
-    let used = |node: u8, mechanism, scheduler, endpoints: &Endpoints| {
+    let used = |node: u8, mode, scheduler, endpoints: &Endpoints| {
         let config = Config {
-            mechanism,
+            mode,
             scheduler,
             ..Config::clone(&mk_config().build())
         };
@@ -142,10 +142,10 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
         let targets: BTreeSet<_> = lists.iter().flat_map(|list| list.iter()).collect();
         targets.len()
     };
-    let (on_nftables, said) = used(1, Mechanism::Nftables, Scheduler::Random, &all);
+    let (on_nftables, said) = used(1, Mode::Nftables, Scheduler::Random, &all);
     assert_eq!((on_nftables.len(), said.len()), (12_000, 0));
-    for mechanism in [Mechanism::Iptables, Mechanism::Ipvs] {
-        let on = |node, endpoints| used(node, mechanism, Scheduler::Random, endpoints);
+    for mode in [Mode::Iptables, Mode::Ipvs] {
+        let on = |node, endpoints| used(node, mode, Scheduler::Random, endpoints);
         let (first, said) = on(1, &all);
         assert_eq!(first.len(), 5_000);
         assert!(first.is_sorted());
@@ -153,7 +153,7 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
             said,
             [format!(
                 "Service shop/web: spec.ports: port \"\" has 12000 usable IPv4 endpoints: in mode \
-                 {mechanism} this node sends packets to 5000 of them; other nodes use other endpoints"
+                 {mode} this node sends packets to 5000 of them; other nodes use other endpoints"
             )]
         );
         // A node leaves each of them out with a chance of 7 in 12.
@@ -171,7 +171,7 @@ fn t347_of_too_many_endpoints_each_node_uses_some_and_all_nodes_together_use_all
         );
     }
     // Its choice does not depend on the node.
-    let hashed = |node| used(node, Mechanism::Ipvs, Scheduler::Maglev, &all).0;
+    let hashed = |node| used(node, Mode::Ipvs, Scheduler::Maglev, &all).0;
     assert_eq!(hashed(1), hashed(2));
 }
 
@@ -192,14 +192,14 @@ fn t388_maglev_in_mode_ipvs_takes_as_many_elements_as_any_scheduler() {
     let mut service = service.build();
     service.scheduler = Some(Scheduler::Maglev);
     let endpoints = endpoints.build();
-    let frontends = |mechanism| {
-        let config = mk_config().mechanism(mechanism).build();
+    let frontends = |mode| {
+        let config = mk_config().mode(mode).build();
         let rules = compile(&service, &endpoints, &mk_node(1).build(), &config);
         (rules.frontends.len(), rules.rejections.len())
     };
-    assert_eq!(frontends(Mechanism::Ipvs), (20, 0));
+    assert_eq!(frontends(Mode::Ipvs), (20, 0));
     // In mode nftables a table of 16,381 slots is an element for each slot.
-    assert_eq!(frontends(Mechanism::Nftables), (16, 1));
+    assert_eq!(frontends(Mode::Nftables), (16, 1));
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn t68_a_scheduler_that_the_mode_does_not_have_is_replaced_and_both_are_named() 
     let service = service.port("", 80).scheduler(Scheduler::LeastConnection);
     let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
     let rules = compiled(&service.build(), &endpoints.build());
-    let used = Scheduler::LeastConnection.nearest_in(Mechanism::Nftables);
+    let used = Scheduler::LeastConnection.nearest_in(Mode::Nftables);
     let frontend = of_kind(&rules, FrontendKind::ClusterIp);
     assert_eq!(frontend.scheduler, used);
     assert_eq!(frontend.cluster.len(), 1, "it is served");
@@ -481,7 +481,7 @@ fn a_service_that_asks_for_no_scheduler_has_that_of_the_node_without_a_word() {
         &mk_node(1).build(),
         &config,
     );
-    let used = Scheduler::LeastConnection.nearest_in(Mechanism::Nftables);
+    let used = Scheduler::LeastConnection.nearest_in(Mode::Nftables);
     let frontend = of_kind(&rules, FrontendKind::ClusterIp);
     assert_eq!(frontend.scheduler, used);
     assert_eq!(

@@ -1,14 +1,14 @@
 //! Tests of the model through its public interface. They are separate from the crate because the
 //! builders and generators depend on it.
 
-mod chunks;
-mod chunks_at_an_address;
 mod claims;
 mod cluster_ip_packets;
 mod compile;
 mod entitlement;
 mod external_packets;
+mod next_part;
 mod packet_line;
+mod parts_at_an_address;
 mod properties;
 mod text;
 mod web;

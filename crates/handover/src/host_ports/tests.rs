@@ -39,7 +39,7 @@ fn host_port(port: u16) -> HostPort {
     }
 }
 
-fn change(from: Mode, to: Mode, own_rules: OwnRules) -> Change {
+fn change(from: ProfileMode, to: ProfileMode, own_rules: OwnRules) -> Change {
     let tables = Tables::Shared;
     let proxy = |mode| Proxy { mode, tables };
     Change {
@@ -59,7 +59,11 @@ fn severities(desired: &Dataplane, port: HostPort, change: Change) -> Vec<Severi
 fn t317_a_host_port_that_goes_from_a_service_to_a_pod_is_a_warning_with_both() {
     let external = web().external_ip(&own_address()).port("http", 8443).build();
     let desired = desired(vec![external]);
-    let from_iptables = change(Mode::Iptables, Mode::Nftables, OwnRules::Present);
+    let from_iptables = change(
+        ProfileMode::Iptables,
+        ProfileMode::Nftables,
+        OwnRules::Present,
+    );
     let points = check(&desired, &[(host_port(8443), from_iptables)]);
     let expected = "a host port is also a port of an external IP that is the node's address, where Signpost serves none, \
                     of a Service: 8443/tcp (Pod at 10.0.1.8:9090, Service shop/web); in kube-proxy's mode iptables \
@@ -76,11 +80,15 @@ fn t317_a_host_port_that_goes_from_a_service_to_a_pod_is_a_warning_with_both() {
     };
     assert_eq!(severities(&desired, elsewhere, from_iptables), []);
     // The order in which kube-proxy and the plugin attached their rules decides.
-    let from_nftables = change(Mode::Nftables, Mode::Nftables, OwnRules::Present);
+    let from_nftables = change(
+        ProfileMode::Nftables,
+        ProfileMode::Nftables,
+        OwnRules::Present,
+    );
     let note = [Severity::Note];
     assert_eq!(severities(&desired, host_port(8443), from_nftables), note);
     // What mode ipvs accepts, no rule of the plugin redirects.
-    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Present);
+    let from_ipvs = change(ProfileMode::Ipvs, ProfileMode::Nftables, OwnRules::Present);
     let warning = [Severity::Warning];
     assert_eq!(severities(&desired, host_port(8443), from_ipvs), warning);
 }
@@ -94,7 +102,11 @@ fn t318_where_signposts_rules_are_there_a_port_that_both_have_is_no_warning() {
         .port("http", 443)
         .node_port(30443);
     let desired = desired(vec![balanced.build()]);
-    let all_modes = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
+    let all_modes = [
+        ProfileMode::Nftables,
+        ProfileMode::Iptables,
+        ProfileMode::Ipvs,
+    ];
     for number in [443, 30443] {
         let port = host_port(number);
         for (from, to) in all_modes
@@ -104,11 +116,11 @@ fn t318_where_signposts_rules_are_there_a_port_that_both_have_is_no_warning() {
             let beside = change(from, to, OwnRules::Present);
             assert_eq!(severities(&desired, port, beside), [], "{beside:?}");
             let expected = match from {
-                Mode::Iptables => vec![],
-                Mode::Nftables => vec![Severity::Note],
+                ProfileMode::Iptables => vec![],
+                ProfileMode::Nftables => vec![Severity::Note],
                 // It leaves nothing but node ports to the Pod.
-                Mode::Ipvs if number == 443 => vec![],
-                Mode::Ipvs => vec![Severity::Warning],
+                ProfileMode::Ipvs if number == 443 => vec![],
+                ProfileMode::Ipvs => vec![Severity::Warning],
             };
             let handed_back = change(from, to, OwnRules::Absent);
             let found = severities(&desired, port, handed_back);
@@ -125,17 +137,17 @@ fn mode_ipvs_gives_a_load_balancer_ip_with_source_ranges_to_the_pod() {
         .port("http", 443);
     let desired = desired(vec![balanced.build()]);
     let to = |mode| {
-        let change = change(Mode::Iptables, mode, OwnRules::Present);
+        let change = change(ProfileMode::Iptables, mode, OwnRules::Present);
         severities(&desired, host_port(443), change)
     };
-    assert_eq!(to(Mode::Ipvs), [Severity::Warning]);
-    assert_eq!(to(Mode::Nftables), []);
+    assert_eq!(to(ProfileMode::Ipvs), [Severity::Warning]);
+    assert_eq!(to(ProfileMode::Nftables), []);
 }
 
 #[test]
 fn clients_that_find_the_same_program_before_and_after_are_no_warning() {
     let of_own = web().port("http", 80).node_port(30080).build();
-    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Absent);
+    let from_ipvs = change(ProfileMode::Ipvs, ProfileMode::Nftables, OwnRules::Absent);
     let served = desired(vec![of_own.clone()]);
     let warning = [Severity::Warning];
     assert_eq!(severities(&served, host_port(30080), from_ipvs), warning);
@@ -159,7 +171,7 @@ fn many_host_ports_that_change_hands_are_one_warning() {
         service.port("http", 80).node_port(30080 + number).build()
     });
     let desired = desired(services.collect());
-    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Absent);
+    let from_ipvs = change(ProfileMode::Ipvs, ProfileMode::Nftables, OwnRules::Absent);
     let ports: Vec<_> = (0..9).map(|n| (host_port(30080 + n), from_ipvs)).collect();
     let points = check(&desired, &ports);
     assert_eq!(points.len(), 1, "{points:?}");
@@ -171,7 +183,7 @@ fn many_host_ports_that_change_hands_are_one_warning() {
 #[test]
 fn t317_policy_local_without_an_endpoint_on_the_node_is_no_warning() {
     let local = web().external_local().port("http", 80).node_port(30080);
-    let from_ipvs = change(Mode::Ipvs, Mode::Nftables, OwnRules::Absent);
+    let from_ipvs = change(ProfileMode::Ipvs, ProfileMode::Nftables, OwnRules::Absent);
     let found = |node| {
         let endpoints = mk_endpoints().tcp("http").ready(ENDPOINT, node).build();
         let mut desired = Dataplane::new(mk_node(1).build(), mk_config().build());
@@ -203,7 +215,7 @@ fn t318_each_family_is_compared_with_its_own_rules() {
 
     let backend = Backend::Iptables(Variant::NfTables);
     let mut found = Found::default();
-    let signpost = signpost(Mode::Nftables, None);
+    let signpost = signpost(ProfileMode::Nftables, None);
     let changes = |found: &Found| {
         Family::ALL.map(|family| {
             let change = change_of(found, backend, family, OwnRules::Present, &signpost)?;
@@ -212,12 +224,12 @@ fn t318_each_family_is_compared_with_its_own_rules() {
     };
     assert_eq!(changes(&found), [None, None]);
     let ipv6 = BTreeSet::from([Family::Ipv6]);
-    found.rules.insert(Mechanism::Iptables, ipv6);
-    let shared = Some((Mode::Iptables, Tables::Shared));
+    found.rules.insert(Mode::Iptables, ipv6);
+    let shared = Some((ProfileMode::Iptables, Tables::Shared));
     assert_eq!(changes(&found), [None, shared]);
     let both = BTreeSet::from(Family::ALL);
-    found.rules.insert(Mechanism::Ipvs, both);
-    let from = |tables| Some((Mode::Ipvs, tables));
+    found.rules.insert(Mode::Ipvs, both);
+    let from = |tables| Some((ProfileMode::Ipvs, tables));
     let expected = [Tables::Separate, Tables::Shared].map(from);
     assert_eq!(changes(&found), expected);
 }
@@ -227,10 +239,10 @@ fn t318_each_family_is_compared_with_its_own_rules() {
 fn t320_signposts_variant_and_that_of_the_plugin_may_differ() {
     let mut found = Found::default();
     let both = BTreeSet::from(Family::ALL);
-    found.rules.insert(Mechanism::Iptables, both);
+    found.rules.insert(Mode::Iptables, both);
     let served = desired(vec![web().port("http", 80).node_port(30080).build()]);
     let severities = |backend, variant| {
-        let signpost = signpost(Mode::Iptables, variant);
+        let signpost = signpost(ProfileMode::Iptables, variant);
         let change = change_of(&found, backend, Family::Ipv4, OwnRules::Absent, &signpost);
         severities(&served, host_port(30080), change.expect("it has rules"))
     };
@@ -240,7 +252,7 @@ fn t320_signposts_variant_and_that_of_the_plugin_may_differ() {
     assert_eq!(severities(in_nf_tables, Some(Variant::Legacy)), note);
     assert_eq!(severities(in_nf_tables, None), note);
     let table_of = |backend| {
-        let signpost = signpost(Mode::Iptables, Some(Variant::Legacy));
+        let signpost = signpost(ProfileMode::Iptables, Some(Variant::Legacy));
         let change = change_of(&found, backend, Family::Ipv4, OwnRules::Absent, &signpost);
         change.map(|change| (change.from.tables, change.to.tables))
     };
@@ -251,7 +263,7 @@ fn t320_signposts_variant_and_that_of_the_plugin_may_differ() {
     assert_eq!(table_of(Backend::Nftables), Some((separate, separate)));
 }
 
-fn signpost(mode: Mode, variant: Option<Variant>) -> SignpostSide {
+fn signpost(mode: ProfileMode, variant: Option<Variant>) -> SignpostSide {
     SignpostSide {
         mode,
         variant,

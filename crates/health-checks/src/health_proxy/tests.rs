@@ -168,7 +168,7 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
         unsupported_fields: Arc::new([]),
         programmed: None,
         syncs: RecentSyncs::default(),
-        remains: backend::Remains::Nothing,
+        leftover: backend::Leftover::Nothing,
     }
 }
 

@@ -236,7 +236,7 @@ impl Rig {
             unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),
             syncs: RecentSyncs::default(),
-            remains: backend::Remains::Nothing,
+            leftover: backend::Leftover::Nothing,
         };
         let sync = |family| {
             Arc::new(FamilySync {

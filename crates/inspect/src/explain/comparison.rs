@@ -1,5 +1,5 @@
 //! Compares the desired state of one Service with the observed one, in the notation of the active
-//! mechanism. Pure.
+//! mode. Pure.
 
 use backend::{AnyBackend, AnyRules, Piece, PieceState as Found};
 use dataplane::{Dataplane, Family, FrontendKey};
@@ -24,15 +24,15 @@ impl Comparison {
     /// Renders `part` for `family`, in the arrangement of the observed rules, to compare it with
     /// the kernel.
     pub(super) fn new(family: Family, part: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
-        let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
+        let (backend, mode) = (evidence.backend(family), evidence.mode(family));
         let observed = evidence.observed.get(&family);
-        let observed = observed.map(|held| held.of(mechanism)).unwrap_or_default();
+        let observed = observed.map(|held| held.of(mode)).unwrap_or_default();
         let found = evidence.kernel.held(family);
         Comparison {
             desired: backend.render_part(part, evidence.dataplane, &observed),
             backend,
             part: part.clone(),
-            found: found.map(|held| held.of(mechanism)),
+            found: found.map(|held| held.of(mode)),
         }
     }
 

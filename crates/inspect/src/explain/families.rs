@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use backend::Found;
 use dataplane::{Family, FrontendKey, ServiceKey};
-use modes::RulesByMechanism;
+use modes::RulesByMode;
 use reconciler::FamilySync;
 
 use super::answer::{Explanation, KernelAnswer, PieceAnswer};
@@ -62,12 +62,12 @@ pub(super) fn explain_kernel(
 /// differ from what was programmed.
 fn compare(
     family: Family,
-    found: &Result<RulesByMechanism, String>,
+    found: &Result<RulesByMode, String>,
     evidence: &Evidence<'_>,
 ) -> (String, Vec<PieceAnswer>) {
-    let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
+    let (backend, mode) = (evidence.backend(family), evidence.mode(family));
     let found = match found {
-        Ok(held) => held.of(mechanism),
+        Ok(held) => held.of(mode),
         Err(error) => return (backend.describe(Found::Unreadable(error)), Vec::new()),
     };
     if !backend.exist(&found) {
@@ -77,7 +77,7 @@ fn compare(
         let unknown = "! the last programmed state is unknown".to_owned();
         return (unknown, Vec::new());
     };
-    let programmed = observed.of(mechanism);
+    let programmed = observed.of(mode);
     let damaged = backend.compare_shared(&programmed, &found).into_iter();
     let described = backend.describe(Found::Rules {
         programmed: &programmed,

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::fmt::Write;
 
 use backend::AnyBackend;
-use dataplane::{Family, Mechanism};
-use modes::{RulesByMechanism, detached, open_reader};
+use dataplane::{Family, Mode};
+use modes::{RulesByMode, detached, open_reader};
 use runtime::chain;
 use xtables::Variant;
 
@@ -15,23 +15,23 @@ use xtables::Variant;
 pub enum Kernel {
     /// The kernel was not read: the answer is about manifests alone.
     NotAsked,
-    /// The rules of each family in its active mechanism, or the error with its causes if they could
+    /// The rules of each family in its active mode, or the error with its causes if they could
     /// not be read.
-    Observed(BTreeMap<Family, Result<RulesByMechanism, String>>),
+    Observed(BTreeMap<Family, Result<RulesByMode, String>>),
 }
 
 /// Which tables to read.
 #[derive(Debug, Clone)]
 pub struct RulesLocation {
-    /// The active mechanism of each family.
-    pub carriers: BTreeMap<Family, Mechanism>,
+    /// The active mode of each family.
+    pub carriers: BTreeMap<Family, Mode>,
     /// The iptables variant in use, if a family uses iptables.
     pub variant: Variant,
 }
 
-/// Returns the active mechanism of a family that has the rules `held`: `desired`, or the previous
+/// Returns the active mode of a family that has the rules `held`: `desired`, or the previous
 /// one until `desired` has programmed rules.
-pub(crate) fn active_mode(held: &RulesByMechanism, desired: Mechanism) -> Mechanism {
+pub(crate) fn active_mode(held: &RulesByMode, desired: Mode) -> Mode {
     match held.of(desired).is_nothing() {
         false => desired,
         true => held.active_mode().unwrap_or(desired),
@@ -44,15 +44,12 @@ impl Kernel {
     /// Reads both families, over separate sockets, so that the reconciler does not wait. Blocks for
     /// about 0.1 s with 10,000 Services.
     pub fn observe(at: &RulesLocation) -> Kernel {
-        let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();
+        let used: BTreeSet<Mode> = at.carriers.values().copied().collect();
         let mut seen = BTreeMap::new();
-        for mechanism in used {
-            let is_meant = |family: &Family| at.carriers.get(family) == Some(&mechanism);
-            let read: Vec<_> = match open_reader(mechanism, at.variant) {
-                Ok(backends) => backends
-                    .into_iter()
-                    .map(|b| observe(mechanism, b))
-                    .collect(),
+        for mode in used {
+            let is_meant = |family: &Family| at.carriers.get(family) == Some(&mode);
+            let read: Vec<_> = match open_reader(mode, at.variant) {
+                Ok(backends) => backends.into_iter().map(|b| observe(mode, b)).collect(),
                 Err(error) => unread(&*error),
             };
             seen.extend(read.into_iter().filter(|(family, _)| is_meant(family)));
@@ -60,17 +57,17 @@ impl Kernel {
         Kernel::Observed(seen)
     }
 
-    /// Prints all rules below a heading for each mechanism, and why a family could not be read.
+    /// Prints all rules below a heading for each mode, and why a family could not be read.
     pub fn list(&self, at: &RulesLocation) -> String {
         let mut text = String::new();
         let Kernel::Observed(seen) = self else {
             return text;
         };
         for (family, held) in seen {
-            let Some(mechanism) = at.carriers.get(family) else {
+            let Some(mode) = at.carriers.get(family) else {
                 continue;
             };
-            let heading = detached(*mechanism, *family, at.variant).heading();
+            let heading = detached(*mode, *family, at.variant).heading();
             // Writing to a String cannot fail.
             let _ = match held {
                 Ok(held) => writeln!(text, "{heading}\n{held}"),
@@ -81,7 +78,7 @@ impl Kernel {
     }
 
     /// Returns the rules of one family, if they were read.
-    pub fn held(&self, family: Family) -> Option<&RulesByMechanism> {
+    pub fn held(&self, family: Family) -> Option<&RulesByMode> {
         match self {
             Kernel::NotAsked => None,
             Kernel::Observed(seen) => seen.get(&family)?.as_ref().ok(),
@@ -89,17 +86,14 @@ impl Kernel {
     }
 }
 
-fn observe(
-    mechanism: Mechanism,
-    mut backend: AnyBackend,
-) -> (Family, Result<RulesByMechanism, String>) {
+fn observe(mode: Mode, mut backend: AnyBackend) -> (Family, Result<RulesByMode, String>) {
     let rules = backend.observe();
-    let held = rules.map(|rules| RulesByMechanism::only(mechanism, rules));
+    let held = rules.map(|rules| RulesByMode::only(mode, rules));
     let held = held.map_err(|error| chain(&error).to_string());
     (backend.family(), held)
 }
 
-fn unread(error: &(dyn Error + 'static)) -> Vec<(Family, Result<RulesByMechanism, String>)> {
+fn unread(error: &(dyn Error + 'static)) -> Vec<(Family, Result<RulesByMode, String>)> {
     let error = chain(error).to_string();
     let unread = |family| (family, Err(error.clone()));
     Family::ALL.into_iter().map(unread).collect()

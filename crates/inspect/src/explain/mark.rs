@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use backend::{AnyRules, MarkOwner};
-use dataplane::{Family, FrontendKey, Mechanism, ServiceKey};
-use modes::{RulesByMechanism, detached};
+use dataplane::{Family, FrontendKey, Mode, ServiceKey};
+use modes::{RulesByMode, detached};
 use xtables::Variant;
 
 use super::answer::FrontendAnswer;
@@ -34,7 +34,7 @@ struct Marked {
 /// last. None for a question about something else.
 pub fn services_of_mark(
     question: &Question,
-    programmed: &BTreeMap<Family, RulesByMechanism>,
+    programmed: &BTreeMap<Family, RulesByMode>,
 ) -> BTreeSet<ServiceKey> {
     let Question::Mark { mark, family } = question else {
         return BTreeSet::new();
@@ -42,7 +42,7 @@ pub fn services_of_mark(
     let families = programmed.iter();
     let families = families.filter(|(own, _)| family.is_none_or(|family| family == **own));
     let services = families.filter_map(|(family, rules)| {
-        let rules = rules.of(Mechanism::Ipvs);
+        let rules = rules.of(Mode::Ipvs);
         match owner(*family, &rules, &AnyRules::default(), *mark) {
             MarkOwner::ServicePort(port) => Some(port.service),
             _ => None,
@@ -71,7 +71,7 @@ pub(super) fn explain_mark(
                 frontends.extend(marked.frontends);
             }
             MarkOwner::Connections => {
-                let backend = detached(Mechanism::Ipvs, family, Variant::NfTables);
+                let backend = detached(Mode::Ipvs, family, Variant::NfTables);
                 let [programmed, found] = rules(family, evidence);
                 let pieces = backend.compare_mark(&programmed, &found, mark);
                 left.extend(pieces.into_iter().map(verified));
@@ -102,15 +102,13 @@ pub(super) fn explain_mark(
 
 /// The rules of mode ipvs that were programmed last, and those in the kernel, if it was read.
 fn rules(family: Family, evidence: &Evidence<'_>) -> [AnyRules; 2] {
-    [evidence.observed.get(&family), evidence.kernel.held(family)].map(|held| {
-        held.map(|held| held.of(Mechanism::Ipvs))
-            .unwrap_or_default()
-    })
+    [evidence.observed.get(&family), evidence.kernel.held(family)]
+        .map(|held| held.map(|held| held.of(Mode::Ipvs)).unwrap_or_default())
 }
 
 fn owner(family: Family, programmed: &AnyRules, found: &AnyRules, mark: u32) -> MarkOwner {
     // Only mode ipvs has virtual servers, also while another mode takes its place.
-    let backend = detached(Mechanism::Ipvs, family, Variant::NfTables);
+    let backend = detached(Mode::Ipvs, family, Variant::NfTables);
     backend.mark_owner(programmed, found, mark)
 }
 
@@ -127,7 +125,7 @@ impl Marked {
                 let keys = keys
                     .map(|(key, _)| *key)
                     .filter(|key| key.family() == family);
-                let backend = detached(Mechanism::Ipvs, family, Variant::NfTables);
+                let backend = detached(Mode::Ipvs, family, Variant::NfTables);
                 keys.filter(|key| backend.marks(&programmed, key).contains(&mark))
                     .collect()
             }

@@ -279,7 +279,7 @@ pub(super) fn rejected(
         .collect()
 }
 
-/// Returns what the kernel refuses for a Service, and what the mechanism does not support for it.
+/// Returns what the kernel refuses for a Service, and what the mode does not support for it.
 fn refused(
     service: &ServiceKey,
     meant: &[&(FrontendKey, Arc<Frontend>)],

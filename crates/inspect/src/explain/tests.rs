@@ -25,7 +25,7 @@ struct World {
     dataplane: Dataplane,
     reported: QueryResult,
     rejections: Vec<Rejection>,
-    observed: BTreeMap<Family, RulesByMechanism>,
+    observed: BTreeMap<Family, RulesByMode>,
     kernel: Kernel,
 }
 
@@ -33,13 +33,13 @@ struct World {
 
 impl World {
     fn new(services: &[(Service, Endpoints)]) -> World {
-        World::in_mode(Mechanism::Nftables, services)
+        World::in_mode(Mode::Nftables, services)
     }
 
-    fn in_mode(mechanism: Mechanism, services: &[(Service, Endpoints)]) -> World {
+    fn in_mode(mode: Mode, services: &[(Service, Endpoints)]) -> World {
         let node = mk_node(1).zone("a").build();
         let config = Config {
-            mechanism,
+            mode,
             ..Config::clone(&mk_config().build())
         };
         let mut world = World {
@@ -71,17 +71,17 @@ impl World {
     /// Applies an external change to the IPv4 table.
     fn repaired_drift(&mut self, operation: impl FnOnce(&Table) -> Operation) {
         let mut held = self.observed[&Family::Ipv4].clone();
-        let mut table: Table = held.of(Mechanism::Nftables).typed();
+        let mut table: Table = held.of(Mode::Nftables).typed();
         let mut transaction = Transaction::new(netlink::nf_tables::Family::Ipv4, "signpost".into());
         transaction.operations.push(operation(&table));
         let replayed = table.replay(&transaction);
         replayed.expect("the kernel takes it");
-        held.set(Mechanism::Nftables, AnyRules::of(table));
+        held.set(Mode::Nftables, AnyRules::of(table));
         self.find(held);
     }
 
     /// Sets the rules that the kernel has for IPv4.
-    fn find(&mut self, held: RulesByMechanism) {
+    fn find(&mut self, held: RulesByMode) {
         let mut both = self.observed.clone();
         both.insert(Family::Ipv4, held);
         self.kernel = observed(&both);
@@ -111,13 +111,13 @@ impl World {
     }
 }
 
-fn rendered(dataplane: &Dataplane) -> BTreeMap<Family, RulesByMechanism> {
+fn rendered(dataplane: &Dataplane) -> BTreeMap<Family, RulesByMode> {
     Family::ALL
         .map(|family| (family, render(family, dataplane)))
         .into()
 }
 
-fn observed(held: &BTreeMap<Family, RulesByMechanism>) -> Kernel {
+fn observed(held: &BTreeMap<Family, RulesByMode>) -> Kernel {
     let held = held
         .iter()
         .map(|(family, held)| (*family, Ok(held.clone())));

@@ -2,18 +2,18 @@ use super::*;
 
 use std::collections::BTreeMap;
 
-use dataplane::{Config, Mechanism};
+use dataplane::{Config, Mode};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::render;
 
-const BOTH_MECHANISMS: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
+const BOTH_MECHANISMS: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
 
 /// One Service with a node port and these endpoints, by address and node.
-fn dataplane(mechanism: Mechanism, endpoints: &[(&str, &str)]) -> Dataplane {
+fn dataplane(mode: Mode, endpoints: &[(&str, &str)]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let config = Config {
-        mechanism,
+        mode,
         ..Config::clone(&config)
     };
     let service = mk_service("shop/cart")
@@ -44,7 +44,7 @@ const BOTH: &[(&str, &str)] = &[("10.0.1.5:8080", "node-1"), ("10.0.2.7:8080", "
 
 #[test]
 fn a_packet_is_followed_hook_by_hook() {
-    let dataplane = dataplane(Mechanism::Nftables, BOTH);
+    let dataplane = dataplane(Mode::Nftables, BOTH);
     let trace = ask(
         "203.0.113.2 -> 192.168.0.1:30080/tcp",
         &dataplane,
@@ -90,7 +90,7 @@ path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
 
 #[test]
 fn a_packet_is_followed_from_rule_to_rule() {
-    let dataplane = dataplane(Mechanism::Iptables, BOTH);
+    let dataplane = dataplane(Mode::Iptables, BOTH);
     let trace = ask(
         "203.0.113.2 -> 192.168.0.1:30080/tcp",
         &dataplane,
@@ -141,17 +141,17 @@ path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
 
 #[test]
 fn a_way_that_differs_in_more_than_a_number_is_reported_by_itself() {
-    for (mechanism, hairpin) in [
+    for (mode, hairpin) in [
         (
-            Mechanism::Nftables,
+            Mode::Nftables,
             "hairpins { 10.0.1.5 . 10.0.1.5 . tcp . 8080 }",
         ),
         (
-            Mechanism::Iptables,
+            Mode::Iptables,
             "-s 10.0.1.5/32 -d 10.0.1.5/32 -p tcp -m tcp --dport 8080 -j MASQUERADE",
         ),
     ] {
-        let dataplane = dataplane(mechanism, BOTH);
+        let dataplane = dataplane(mode, BOTH);
         let trace = ask("10.0.1.5 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
         assert!(trace.agree, "{trace}");
         let outcomes: Vec<&str> = trace
@@ -166,19 +166,19 @@ fn a_way_that_differs_in_more_than_a_number_is_reported_by_itself() {
 
 #[test]
 fn a_refused_packet_ends_where_it_is_refused() {
-    for (mechanism, words, end) in [
+    for (mode, words, end) in [
         (
-            Mechanism::Nftables,
+            Mode::Nftables,
             "refusals { 10.96.0.10 . tcp . 80 }",
             "    refuse\n      rejects { 10.96.0.10 . tcp . 80 }\n      reject\n",
         ),
         (
-            Mechanism::Iptables,
+            Mode::Iptables,
             "\"shop/cart cluster IP has no endpoints\"",
             "-j REJECT\n      reject\n",
         ),
     ] {
-        let dataplane = dataplane(mechanism, &[]);
+        let dataplane = dataplane(mode, &[]);
         let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
         let text = trace.to_string();
         assert_eq!(trace.actual, "reject");
@@ -191,8 +191,8 @@ fn a_refused_packet_ends_where_it_is_refused() {
 
 #[test]
 fn rules_that_lead_elsewhere_do_not_agree() {
-    for mechanism in BOTH_MECHANISMS {
-        let (desired, held) = (dataplane(mechanism, BOTH), dataplane(mechanism, &BOTH[..1]));
+    for mode in BOTH_MECHANISMS {
+        let (desired, held) = (dataplane(mode, BOTH), dataplane(mode, &BOTH[..1]));
         let trace = ask("10.0.1.9 -> 10.96.0.10:80", &desired, &kernel(&held));
         assert!(!trace.agree);
         let text = trace.to_string();
@@ -209,18 +209,18 @@ fn rules_that_lead_elsewhere_do_not_agree() {
 
 #[test]
 fn a_packet_is_followed_through_a_virtual_server() {
-    let dataplane = dataplane(Mechanism::Ipvs, BOTH);
+    let dataplane = dataplane(Mode::Ipvs, BOTH);
     let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
     assert!(trace.agree, "{trace}");
     assert_eq!(trace.actual, "10.0.1.5:8080, 10.0.2.7:8080");
 }
 
-/// A node whose kernel does not support the desired mode is served by another mechanism.
+/// A node whose kernel does not support the desired mode is served by another mode.
 #[test]
 fn a_packet_takes_the_rules_that_are_there() {
     let (desired, held) = (
-        dataplane(Mechanism::Iptables, BOTH),
-        dataplane(Mechanism::Nftables, BOTH),
+        dataplane(Mode::Iptables, BOTH),
+        dataplane(Mode::Nftables, BOTH),
     );
     let trace = ask("10.0.1.9 -> 10.96.0.10:80", &desired, &kernel(&held));
     assert!(trace.agree, "{trace}");
@@ -230,7 +230,7 @@ fn a_packet_takes_the_rules_that_are_there() {
 fn without_rules_there_is_no_way() {
     let packet_spec: PacketSpec = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
     let refused = BTreeMap::from([(Family::Ipv4, Err("permission denied".to_owned()))]);
-    let dataplane = dataplane(Mechanism::Nftables, BOTH);
+    let dataplane = dataplane(Mode::Nftables, BOTH);
     let error = trace(&packet_spec, &dataplane, &Kernel::Observed(refused));
     let error = error.expect_err("nothing was read").to_string();
     assert_eq!(error, "the IPv4 rules could not be read: permission denied");

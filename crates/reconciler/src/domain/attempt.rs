@@ -1,7 +1,7 @@
 //! One attempt to program the desired state, or a part of it.
 
 use backend::{Backend, Change, Effect, Recovery, Rendered};
-use dataplane::{Chunk, Dataplane, Turn};
+use dataplane::{Dataplane, NextPart, PartContents};
 
 use super::Domain;
 use super::stage::Stage;
@@ -12,8 +12,8 @@ use crate::progress::{Phase, Progress};
 /// How much of the desired state one attempt programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// At most one chunk.
-    Chunk,
+    /// At most one part.
+    Part,
     /// All of it, which leads to this stage.
     Whole(Stage),
     /// Nothing at all: no rules, not even those of an empty dataplane.
@@ -25,7 +25,7 @@ pub(super) enum Extent {
 pub(crate) enum Rest {
     Nothing,
     /// Another part. This attempt programmed a part of this kind.
-    Another(Turn),
+    Another(PartContents),
     /// Only Services that the search has yet to try: of a change that was refused.
     Suspects,
     /// Only Services that were refused before, which the next sync tries again.
@@ -76,31 +76,31 @@ impl<B: Backend> Domain<B> {
             };
             let (backend, part_size) = (&mut self.backend, &self.part_size);
             let transition = Transition::between(&observed, admitted, self.stage);
-            let chunk = progress.measure(Phase::Render, || match (extent, transition) {
-                (Extent::Chunk, Transition::Services | Transition::Rebuilding) => {
+            let part = progress.measure(Phase::Render, || match (extent, transition) {
+                (Extent::Part, Transition::Services | Transition::Rebuilding) => {
                     let rebuilds =
                         transition == Transition::Rebuilding || self.stage == Stage::Rebuilding;
                     // A start begins with a small part: it contains the API server and DNS.
                     let is_start = observed.dataplane.services().is_empty();
                     let size = match rebuilds && !is_start {
                         true => backend.rebuild_size(admitted.config()),
-                        false => backend.chunk_size(admitted.config()),
+                        false => backend.part_size(admitted.config()),
                     };
                     let (family, size) = (backend.family(), part_size.size(size));
-                    Chunk::next(
+                    NextPart::next(
                         family,
                         &observed.dataplane,
                         admitted,
                         size,
-                        part_size.turn(),
+                        part_size.contents(),
                     )
                 }
-                (Extent::Whole(_) | Extent::Nothing, _) | (_, Transition::AtOnce) => Chunk::Last,
+                (Extent::Whole(_) | Extent::Nothing, _) | (_, Transition::AtOnce) => NextPart::Last,
             });
-            let (next, rest) = match &chunk {
-                Chunk::Last => (admitted, Rest::Nothing),
-                Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
-                Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
+            let (next, rest) = match &part {
+                NextPart::Last => (admitted, Rest::Nothing),
+                NextPart::Small(next) => (next, Rest::Another(PartContents::Small)),
+                NextPart::Part(next) => (next, Rest::Another(PartContents::Large)),
             };
             let stage = match (extent, rest, transition) {
                 (Extent::Whole(stage), ..) => stage,
@@ -108,7 +108,7 @@ impl<B: Backend> Domain<B> {
                 _ => self.stage,
             };
             let rules = progress.measure(Phase::Render, || match extent {
-                Extent::Chunk | Extent::Whole(_) => backend.render(next, &observed),
+                Extent::Part | Extent::Whole(_) => backend.render(next, &observed),
                 Extent::Nothing => B::Rules::default(),
             });
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));

@@ -129,7 +129,7 @@ impl<B: Backend> Domain<B> {
             let entitled = [Some(desired), Some(&held), self.programmed.as_ref()];
             let entitled: Vec<&Dataplane> = entitled.into_iter().flatten().collect();
             keep_addresses(&mut candidate, &held, &entitled);
-            match self.attempt(&candidate, Extent::Chunk, progress) {
+            match self.attempt(&candidate, Extent::Part, progress) {
                 Ok(Attempt::Programmed(Rest::Nothing | Rest::Suspects | Rest::Retries)) => {
                     has_admitted = true;
                     self.quarantine.admit(&group);

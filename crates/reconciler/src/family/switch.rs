@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use backend::{Backend, Recovery};
-use dataplane::{Dataplane, Mechanism};
+use dataplane::{Dataplane, Mode};
 use tracing::warn;
 
 use super::unusable_modes::Novelty;
@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::{Failure, Reason};
 
 /// The modes that could not be read.
-type Unread = BTreeMap<Mechanism, Failure>;
+type Unread = BTreeMap<Mode, Failure>;
 
 impl<B: Backend> FamilyReconciler<B> {
     /// Programs `desired`, or a part of it, in the chosen mode. The rules of the others follow until
@@ -27,18 +27,17 @@ impl<B: Backend> FamilyReconciler<B> {
     ) -> Result<Rest, Failure> {
         let mut unread = self.find_active(progress);
         let (chosen, result) = loop {
-            let chosen = self.choose(desired.config().mechanism);
+            let chosen = self.choose(desired.config().mode);
             let member = &mut self.members[chosen];
-            let mechanism = member.mechanism;
+            let mode = member.mode;
             let held = member.domain.holding();
-            let result = match unread.remove(&mechanism) {
+            let result = match unread.remove(&mode) {
                 Some(failure) => Err(failure),
                 None => member.domain.sync(Goal::Serve(desired), reason, progress),
             };
             match result {
                 Err(failure)
-                    if failure.recovery == Recovery::Halt
-                        && self.replacement(mechanism).is_some() =>
+                    if failure.recovery == Recovery::Halt && self.replacement(mode).is_some() =>
                 {
                     self.give_up(chosen, held, failure.error, progress.clock.now());
                 }
@@ -47,16 +46,16 @@ impl<B: Backend> FamilyReconciler<B> {
         };
         // It pursues the desired state itself.
         self.members[chosen].following = Following::Follows;
-        let mechanism = self.members[chosen].mechanism;
-        self.chosen = Some(mechanism);
+        let mode = self.members[chosen].mode;
+        self.chosen = Some(mode);
         if result.is_ok() {
             // It may have been tried for lack of a replacement.
-            self.unusable.forget(mechanism);
-            self.abandoned.remove(&mechanism);
+            self.unusable.forget(mode);
+            self.abandoned.remove(&mode);
         }
         let goal = match &result {
             Ok(Rest::Nothing | Rest::Retries) => {
-                self.hand_over(mechanism);
+                self.hand_over(mode);
                 Goal::Nothing
             }
             Ok(Rest::Another(_) | Rest::Suspects) | Err(_) => Goal::Follow(desired),
@@ -81,15 +80,15 @@ impl<B: Backend> FamilyReconciler<B> {
         }
         let mut holding = Vec::new();
         for member in &mut self.members {
-            if self.unusable.contains(member.mechanism) {
+            if self.unusable.contains(member.mode) {
                 continue;
             }
             if let Err(failure) = member.domain.read(progress) {
-                unread.insert(member.mechanism, failure);
+                unread.insert(member.mode, failure);
             }
             match member.domain.holding() {
                 Holding::Nothing => {}
-                Holding::Rules | Holding::Unknown => holding.push(member.mechanism),
+                Holding::Rules | Holding::Unknown => holding.push(member.mode),
             }
         }
         if let [only] = holding[..]
@@ -118,11 +117,11 @@ impl<B: Backend> FamilyReconciler<B> {
                 (_, Goal::Follow(_), Following::Failed(_)) => reason != Reason::Continued,
                 _ => true,
             };
-            if position == chosen || self.unusable.contains(member.mechanism) || !has_work {
+            if position == chosen || self.unusable.contains(member.mode) || !has_work {
                 continue;
             }
             let held = member.domain.holding();
-            let result = match unread.remove(&member.mechanism) {
+            let result = match unread.remove(&member.mode) {
                 Some(failure) => Err(failure),
                 None => member.domain.sync(goal, reason, progress).map(drop),
             };
@@ -155,8 +154,8 @@ impl<B: Backend> FamilyReconciler<B> {
         if let Following::Failed(error) = &following
             && member.following != following
         {
-            let (family, mechanism) = (self.family, member.mechanism);
-            warn!(%family, %error, "rules of mode {mechanism} do not follow changes");
+            let (family, mode) = (self.family, member.mode);
+            warn!(%family, %error, "rules of mode {mode} do not follow changes");
         }
         member.following = following;
     }
@@ -168,7 +167,7 @@ impl<B: Backend> FamilyReconciler<B> {
         // Those that were given up while they served still do.
         let mut is_alone = self.abandoned.is_empty();
         for (position, member) in self.members.iter_mut().enumerate() {
-            if position == chosen || self.unusable.contains(member.mechanism) {
+            if position == chosen || self.unusable.contains(member.mode) {
                 continue;
             }
             match member.domain.holding() {
@@ -181,14 +180,14 @@ impl<B: Backend> FamilyReconciler<B> {
             self.programmed = chosen.domain.programmed().cloned();
             let holds_rules = chosen.domain.holding() == Holding::Rules;
             if self.active.is_none() && self.unusable.is_empty() && holds_rules {
-                self.active = Some(chosen.mechanism);
+                self.active = Some(chosen.mode);
             }
         }
     }
 
     /// The position of the mode that programs what the profile asks for: `desired`, or a replacement
     /// if that one cannot be used.
-    fn choose(&self, desired: Mechanism) -> usize {
+    fn choose(&self, desired: Mode) -> usize {
         let position = self.position(Some(desired));
         let member = &self.members[position];
         // If the kernel lacks this family in the tables that other programs use, there are no rules
@@ -196,20 +195,20 @@ impl<B: Backend> FamilyReconciler<B> {
         if !member.domain.backend().is_offered() {
             return 0;
         }
-        match self.is_usable(member.mechanism) {
+        match self.is_usable(member.mode) {
             true => position,
             false => self
-                .replacement(member.mechanism)
+                .replacement(member.mode)
                 .map_or(position, |mode| self.position(Some(mode))),
         }
     }
 
     /// The mode that replaces an unusable one: the first, or the one that serves already. Others are
     /// not started unless the user asks for them.
-    fn replacement(&self, unusable: Mechanism) -> Option<Mechanism> {
-        let first = self.members[0].mechanism;
-        let mechanisms = self.members.iter().map(|member| member.mechanism);
-        let mut others = mechanisms.filter(|other| *other != unusable && self.is_usable(*other));
+    fn replacement(&self, unusable: Mode) -> Option<Mode> {
+        let first = self.members[0].mode;
+        let modes = self.members.iter().map(|member| member.mode);
+        let mut others = modes.filter(|other| *other != unusable && self.is_usable(*other));
         others.find(|other| *other == first || self.active == Some(*other))
     }
 
@@ -217,11 +216,11 @@ impl<B: Backend> FamilyReconciler<B> {
     /// serve or may serve: until the replacement is complete, there are no others.
     fn give_up(&mut self, position: usize, held: Holding, error: String, now: Instant) {
         self.mark_unusable(position, error, now);
-        let mechanism = self.members[position].mechanism;
+        let mode = self.members[position].mode;
         match (self.active, held) {
-            (Some(active), _) if active == mechanism => drop(self.abandoned.insert(mechanism)),
+            (Some(active), _) if active == mode => drop(self.abandoned.insert(mode)),
             (Some(_), _) | (None, Holding::Nothing) => self.withdraw(position),
-            (None, Holding::Rules) => drop(self.abandoned.insert(mechanism)),
+            (None, Holding::Rules) => drop(self.abandoned.insert(mode)),
             (None, Holding::Unknown) => {}
         }
     }
@@ -230,9 +229,9 @@ impl<B: Backend> FamilyReconciler<B> {
         let member = &mut self.members[position];
         member.domain.forget_observed();
         member.following = Following::Follows;
-        let (family, mechanism) = (self.family, member.mechanism);
-        if self.unusable.add(mechanism, error.clone(), now) == Novelty::New {
-            warn!(%family, %error, "mode {mechanism} cannot be used on this node");
+        let (family, mode) = (self.family, member.mode);
+        if self.unusable.add(mode, error.clone(), now) == Novelty::New {
+            warn!(%family, %error, "mode {mode} cannot be used on this node");
         }
     }
 
@@ -241,33 +240,33 @@ impl<B: Backend> FamilyReconciler<B> {
     fn withdraw(&mut self, position: usize) {
         let member = &mut self.members[position];
         if let Err(error) = member.domain.commit_removal() {
-            let (family, mechanism) = (self.family, member.mechanism);
-            self.outgoing.insert(mechanism);
+            let (family, mode) = (self.family, member.mode);
+            self.outgoing.insert(mode);
             let error = error_chain(&error);
-            warn!(%family, %error, "rules of mode {mechanism} are still in the kernel");
+            warn!(%family, %error, "rules of mode {mode} are still in the kernel");
         }
     }
 
     /// Tries modes again that have been given up for long enough, once their rules are removed.
     pub(super) fn try_again(&mut self, now: Instant) {
-        for mechanism in self.unusable.overdue(now) {
-            let position = self.position(Some(mechanism));
-            if self.outgoing.contains(&mechanism) {
+        for mode in self.unusable.overdue(now) {
+            let position = self.position(Some(mode));
+            if self.outgoing.contains(&mode) {
                 if let Err(error) = self.members[position].domain.commit_removal() {
                     self.mark_unusable(position, error_chain(&error), now);
                     continue;
                 }
-                self.outgoing.remove(&mechanism);
+                self.outgoing.remove(&mode);
             }
-            self.unusable.remove(mechanism);
+            self.unusable.remove(mode);
         }
     }
 
-    /// Makes `mechanism` the one that serves: it is complete. Removes the rules of those that were
+    /// Makes `mode` the one that serves: it is complete. Removes the rules of those that were
     /// given up while they served, because no sync does.
-    fn hand_over(&mut self, mechanism: Mechanism) {
-        self.active = Some(mechanism);
-        self.outgoing.remove(&mechanism);
+    fn hand_over(&mut self, mode: Mode) {
+        self.active = Some(mode);
+        self.outgoing.remove(&mode);
         for abandoned in std::mem::take(&mut self.abandoned) {
             if !self.is_usable(abandoned) {
                 self.withdraw(self.position(Some(abandoned)));

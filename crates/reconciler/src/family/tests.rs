@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use backend::{Backend, ExternalChange, Recovery, Remains, UnsupportedField};
+use backend::{Backend, ExternalChange, Leftover, Recovery, UnsupportedField};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
@@ -17,8 +17,8 @@ use crate::{
 };
 
 mod checks;
-mod chunks;
 mod isolation;
+mod parts;
 mod repaired_drift;
 mod switch;
 mod unsupported_fields;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dataplane::Mechanism;
+use dataplane::Mode;
 
 /// How long an unusable mode is not tried again: longer than a sync takes. If periodic checks
 /// are more frequent, most of them skip the mode.
@@ -12,9 +12,9 @@ const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
 /// The unusable modes, each with its error.
 #[derive(Debug, Default)]
 pub(super) struct UnusableModes {
-    all: BTreeMap<Mechanism, Cause>,
+    all: BTreeMap<Mode, Cause>,
     /// The last logged error of each mode, kept while the mode is tried again.
-    reported: BTreeMap<Mechanism, String>,
+    reported: BTreeMap<Mode, String>,
 }
 
 #[derive(Debug)]
@@ -37,44 +37,44 @@ impl UnusableModes {
         self.all.is_empty()
     }
 
-    pub(super) fn contains(&self, mechanism: Mechanism) -> bool {
-        self.all.contains_key(&mechanism)
+    pub(super) fn contains(&self, mode: Mode) -> bool {
+        self.all.contains_key(&mode)
     }
 
-    /// Gives `mechanism` up from now on. Returns whether the error is new.
-    pub(super) fn add(&mut self, mechanism: Mechanism, error: String, since: Instant) -> Novelty {
-        let reported = self.reported.insert(mechanism, error.clone());
+    /// Gives `mode` up from now on. Returns whether the error is new.
+    pub(super) fn add(&mut self, mode: Mode, error: String, since: Instant) -> Novelty {
+        let reported = self.reported.insert(mode, error.clone());
         let novelty = match reported.as_ref() == Some(&error) {
             true => Novelty::Known,
             false => Novelty::New,
         };
-        self.all.insert(mechanism, Cause { error, since });
+        self.all.insert(mode, Cause { error, since });
         novelty
     }
 
     /// Returns the modes that are due for another try.
-    pub(super) fn overdue(&self, now: Instant) -> Vec<Mechanism> {
+    pub(super) fn overdue(&self, now: Instant) -> Vec<Mode> {
         let all = self.all.iter();
         let overdue =
             all.filter(|(_, cause)| now.saturating_duration_since(cause.since) >= GIVEN_UP_FOR);
-        overdue.map(|(mechanism, _)| *mechanism).collect()
+        overdue.map(|(mode, _)| *mode).collect()
     }
 
-    /// Allows another try of `mechanism`. The same error again is not new.
-    pub(super) fn remove(&mut self, mechanism: Mechanism) {
-        self.all.remove(&mechanism);
+    /// Allows another try of `mode`. The same error again is not new.
+    pub(super) fn remove(&mut self, mode: Mode) {
+        self.all.remove(&mode);
     }
 
-    /// Forgets `mechanism`, which works, and its logged error: the next failure is new.
-    pub(super) fn forget(&mut self, mechanism: Mechanism) {
-        self.all.remove(&mechanism);
-        self.reported.remove(&mechanism);
+    /// Forgets `mode`, which works, and its logged error: the next failure is new.
+    pub(super) fn forget(&mut self, mode: Mode) {
+        self.all.remove(&mode);
+        self.reported.remove(&mode);
     }
 
     /// Returns the error of each mode, with its causes.
-    pub(super) fn errors(&self) -> BTreeMap<Mechanism, String> {
+    pub(super) fn errors(&self) -> BTreeMap<Mode, String> {
         let all = self.all.iter();
-        all.map(|(mechanism, cause)| (*mechanism, cause.error.clone()))
+        all.map(|(mode, cause)| (*mode, cause.error.clone()))
             .collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use backend::{Backend, Remains};
+use backend::{Backend, Leftover};
 
 use crate::{FamilyReconciler, FamilyStatus, FamilySync, Latency, Reason, RepairBackoff};
 
@@ -47,9 +47,9 @@ pub struct Report {
 impl Report {
     /// The number of connections that need what a withdrawal has left.
     pub fn remaining_connections(&self) -> u64 {
-        let counts = self.families.iter().map(|family| match family.remains {
-            Remains::Nothing => 0,
-            Remains::Connections(count) => count.get(),
+        let counts = self.families.iter().map(|family| match family.leftover {
+            Leftover::Nothing => 0,
+            Leftover::Connections(count) => count.get(),
         });
         counts.sum()
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use backend::{Actor, ExternalChange, Recovery, Remains};
+use backend::{Actor, ExternalChange, Leftover, Recovery};
 use dataplane::{Dataplane, Family, ServiceKey, compile};
 use testkit::{
     Call, CallOutcome, FakeBackend, FakeKernel, FakeRules, Faulty, mk_config, mk_endpoints,

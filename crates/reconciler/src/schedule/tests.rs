@@ -233,7 +233,7 @@ fn a_failed_sync_is_tried_again_ever_more_rarely() {
     play(&story);
 }
 
-/// A mechanism that announces no changes is checked sooner, unless a sync has failed.
+/// A mode that announces no changes is checked sooner, unless a sync has failed.
 #[test]
 fn what_is_not_announced_is_checked_for_sooner() {
     play(&[

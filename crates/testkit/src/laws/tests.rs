@@ -11,8 +11,8 @@ use backend::{
     UnsupportedField,
 };
 use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, Origin, Packet, Protocol, ServiceKey,
-    Target, Verdict, compile,
+    Config, Dataplane, Family, FrontendKey, Origin, Packet, PartSize, Protocol, ServiceKey, Target,
+    Verdict, compile,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -59,7 +59,7 @@ proptest! {
     }
 }
 
-/// Lists hold backends of different mechanisms in erased form.
+/// Lists hold backends of different modes in erased form.
 #[test]
 fn an_erased_backend_answers_as_the_one_behind_it() {
     let kernel = FakeKernel::new();
@@ -149,8 +149,8 @@ impl Backend for DefectiveBackend {
         self.inner.family()
     }
 
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.inner.chunk_size(config)
+    fn part_size(&self, config: &Config) -> PartSize {
+        self.inner.part_size(config)
     }
 
     fn longest_part(&self, config: &Config) -> Duration {

@@ -67,7 +67,7 @@ fn t184_a_connection_with_the_configuration_before_proves_nothing_about_this_one
     };
     assert_eq!(say(&view.hash), "True");
     let other = EffectiveConfig {
-        mode: Mode::Ipvs,
+        mode: ProfileMode::Ipvs,
         ..EffectiveConfig::default()
     };
     assert_eq!(say(&ConfigHash::of(&other)), "Unknown");

@@ -134,9 +134,9 @@ fn t25_a_service_that_the_kernel_refuses_is_named_and_the_node_is_ready() {
 #[test]
 fn all_failures_of_a_node_are_in_one_message() {
     let view = view();
-    let state = modes::MechanismState {
-        stalled: [(Mechanism::Iptables, "the lock is held".to_owned())].into(),
-        ..modes::MechanismState::default()
+    let state = modes::ModeState {
+        stalled: [(Mode::Iptables, "the lock is held".to_owned())].into(),
+        ..modes::ModeState::default()
     };
     let both = Family::ALL.map(|family| failing(programmed(family, &view), Recovery::Retry));
     let report = report(both);

@@ -25,9 +25,9 @@ fn withdrawn(view: &View) -> Report {
     }
 }
 
-fn seen(mechanism: Option<foreign_proxy::Mechanism>) -> ForeignProxyScan {
+fn seen(mode: Option<foreign_proxy::Mode>) -> ForeignProxyScan {
     let families = BTreeSet::from(Family::ALL);
-    let rules = mechanism.map(|mechanism| (mechanism, families));
+    let rules = mode.map(|mode| (mode, families));
     ForeignProxyScan::Seen(
         foreign_proxy::Found {
             rules: rules.into_iter().collect(),
@@ -90,7 +90,7 @@ fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done()
         };
         status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
     };
-    let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
+    let kube_proxy = seen(Some(foreign_proxy::Mode::Nftables));
     let before = say(&kube_proxy, None);
     assert_eq!(before.applied_hash, None);
     assert_eq!(
@@ -140,7 +140,7 @@ fn t277_connections_that_outlive_a_handback_are_counted_in_the_status() {
     let nothing = message(&report);
     assert!(!nothing.contains("connection"), "{nothing}");
     for family in &mut report.families {
-        family.remains = Remains::Connections(NonZeroU64::MIN.saturating_add(2));
+        family.leftover = Leftover::Connections(NonZeroU64::MIN.saturating_add(2));
     }
     let six = message(&report);
     assert!(six.starts_with(&nothing), "{six}");
@@ -155,7 +155,7 @@ fn t171_a_node_is_ready_once_it_is_handed_back_as_the_profile_asks() {
     let view = view_with(Handover::Handback);
     let withdrawn = withdrawn(&view);
     let serving = report(Family::ALL.map(|family| programmed(family, &view)));
-    let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
+    let kube_proxy = seen(Some(foreign_proxy::Mode::Nftables));
     let say = |report: &Report, serving_state, scan: &ForeignProxyScan| {
         let facts = Facts {
             scan,

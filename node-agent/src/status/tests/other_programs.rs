@@ -80,10 +80,10 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
 fn what_is_reported_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     let view = view();
     let by = |variant| {
-        let state = modes::MechanismState {
-            active_mode: Some(Mechanism::Iptables),
+        let state = modes::ModeState {
+            active_mode: Some(Mode::Iptables),
             variant,
-            ..modes::MechanismState::default()
+            ..modes::ModeState::default()
         };
         Family::ALL.map(|family| (family, state.clone())).into()
     };

@@ -71,12 +71,12 @@ fn t93_services_whose_affinity_is_exhausted_are_named() {
     assert!(message.contains("game/lobby-17 and 2 more:"), "{message}");
 
     let effective = Arc::make_mut(&mut view.effective);
-    (effective.mode, effective.ipvs.strict_arp) = (Mode::Ipvs, true);
+    (effective.mode, effective.ipvs.strict_arp) = (ProfileMode::Ipvs, true);
     let (_, reason, message) = say(&view, &full_affinity_maps);
     assert_eq!(reason, "FieldNotHonoured");
     assert!(message.contains("; session affinity is"), "{message}");
 
-    Arc::make_mut(&mut view.effective).mode = Mode::Nftables;
+    Arc::make_mut(&mut view.effective).mode = ProfileMode::Nftables;
     let (status, reason, _) = say(&view, &BTreeSet::new());
     assert_eq!((&*status, &*reason), ("True", "AllHonoured"));
 }
@@ -91,7 +91,7 @@ fn t68_a_scheduler_of_the_profile_that_the_mode_does_not_have_is_named_once() {
     let status = say(&view, None);
     let (status, reason, message) = reported(&status, condition::FEATURES_HONOURED);
     assert_eq!((&*status, &*reason), ("False", "FieldNotHonoured"));
-    let used = asked.nearest_in(dataplane::Mechanism::Nftables);
+    let used = asked.nearest_in(dataplane::Mode::Nftables);
     assert_eq!(
         message,
         format!(

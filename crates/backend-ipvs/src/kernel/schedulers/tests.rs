@@ -92,7 +92,7 @@ fn ask<'a>(
 
 /// A node in mode ipvs with one Service for each of these schedulers: `shop/s0`, `shop/s1` and so on.
 fn services(schedulers: &[Scheduler]) -> Dataplane {
-    let config = mk_config().mechanism(Mechanism::Ipvs).build();
+    let config = mk_config().mode(Mode::Ipvs).build();
     let node = mk_node(1).build();
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (number, scheduler) in schedulers.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dataplane::{Mechanism, Scheduler, compile};
+use dataplane::{Mode, Scheduler, compile};
 use netlink::ipvs::{Connections, Destinations, Operation, VirtualServerKey, Weight};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
@@ -32,7 +32,7 @@ impl Node {
     fn sync(&mut self, scheduler: Scheduler, endpoints: &[u8]) {
         self.now += Duration::from_secs(10);
         let node = mk_node(1).build();
-        let mut config = Config::clone(&mk_config().mechanism(Mechanism::Ipvs).build());
+        let mut config = Config::clone(&mk_config().mode(Mode::Ipvs).build());
         config.ipvs_timeouts.drain = Some(LIMIT);
         let config = Arc::new(config);
         let service = mk_service("shop/web").cluster_ip("10.96.0.10");

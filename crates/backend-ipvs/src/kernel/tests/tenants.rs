@@ -1,7 +1,7 @@
 //! What tenants do to virtual servers, and what of that others notice. The kernel in memory keeps what
 //! leaves, until its connections end.
 
-use dataplane::{Mechanism, Protocol, Scheduler, compile};
+use dataplane::{Mode, Protocol, Scheduler, compile};
 use netlink::ipvs::{Connections, Operation, VirtualServerKey};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -77,7 +77,7 @@ impl Node {
     }
 
     fn desired(&self) -> Dataplane {
-        let config = mk_config().mechanism(Mechanism::Ipvs).build();
+        let config = mk_config().mode(Mode::Ipvs).build();
         let node = mk_node(1).build();
         let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
         let mut set = |name: &str, address: &str, scheduler, endpoint: u8| {

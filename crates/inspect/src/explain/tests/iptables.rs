@@ -1,8 +1,8 @@
 //! Explanations in mode iptables, and one in mode ipvs.
 
 use backend::AnyRules;
-use dataplane::{Family, Mechanism};
-use modes::{RulesByMechanism, VariantRules};
+use dataplane::{Family, Mode};
+use modes::{RulesByMode, VariantRules};
 use xtables::{BuiltIn, Rule, TableChange, TableName};
 
 use super::{World, cart, compare_with_golden, observed, till};
@@ -13,9 +13,9 @@ impl World {
     /// Applies an external change to the IPv4 rules of iptables.
     fn repaired_drift_rules(&mut self, change: &TableChange) {
         let mut held = self.observed[&Family::Ipv4].clone();
-        let mut rules: VariantRules = held.of(Mechanism::Iptables).typed();
+        let mut rules: VariantRules = held.of(Mode::Iptables).typed();
         rules.used.replay(change).expect("the kernel takes it");
-        held.set(Mechanism::Iptables, AnyRules::of(rules));
+        held.set(Mode::Iptables, AnyRules::of(rules));
         self.find(held);
     }
 }
@@ -34,7 +34,7 @@ fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
 #[test]
 fn in_mode_iptables_a_service_is_explained_from_its_fields_to_its_rules() {
     let services = [cart(), till(&["10.0.1.5:53"])];
-    let mut world = World::in_mode(Mechanism::Iptables, &services);
+    let mut world = World::in_mode(Mode::Iptables, &services);
     compare_with_golden("whole-iptables", &world.answer("shop/cart"));
     let other = world.answer("shop/till");
     assert!(!other.contains("! missing"), "nothing is wrong:\n{other}");
@@ -50,7 +50,7 @@ fn in_mode_iptables_a_service_is_explained_from_its_fields_to_its_rules() {
 #[test]
 fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
-    let mut world = World::in_mode(Mechanism::Iptables, &services);
+    let mut world = World::in_mode(Mode::Iptables, &services);
     let observed = world.observed[&Family::Ipv4].to_string();
     let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
     let chain = observed
@@ -82,7 +82,7 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
         "{text}"
     );
 
-    world.find(RulesByMechanism::default());
+    world.find(RulesByMode::default());
     let text = world.answer("shop/till");
     assert!(
         text.contains("IPv4: ! Signpost's rules are missing in the kernel\n"),
@@ -96,11 +96,8 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
 
 #[test]
 fn in_mode_iptables_leftovers_are_marked() {
-    let mut world = World::in_mode(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
-    let other = World::in_mode(
-        Mechanism::Iptables,
-        &[till(&["10.0.1.5:53", "10.0.1.9:53"])],
-    );
+    let mut world = World::in_mode(Mode::Iptables, &[till(&["10.0.1.5:53"])]);
+    let other = World::in_mode(Mode::Iptables, &[till(&["10.0.1.5:53", "10.0.1.9:53"])]);
     world.kernel = observed(&other.observed);
     let text = world.answer("shop/till").replace("\n        ", " ");
     let line = "-j DNAT --to-destination 10.0.1.9:53\n";
@@ -112,7 +109,7 @@ fn in_mode_iptables_leftovers_are_marked() {
     );
     assert!(text.contains(line), "{text}");
 
-    let gone = World::in_mode(Mechanism::Iptables, &[cart()]);
+    let gone = World::in_mode(Mode::Iptables, &[cart()]);
     world.dataplane = gone.dataplane;
     let text = world.answer("10.96.0.11:53/udp");
     let line = "! leftover: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
@@ -121,9 +118,9 @@ fn in_mode_iptables_leftovers_are_marked() {
 
 #[test]
 fn virtual_servers_are_explained() {
-    let mut world = World::in_mode(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
+    let mut world = World::in_mode(Mode::Ipvs, &[till(&["10.0.1.5:53"])]);
     compare_with_golden("ipvs", &world.answer("shop/till"));
-    world.find(RulesByMechanism::default());
+    world.find(RulesByMode::default());
     let text = world.answer("shop/till");
     assert!(
         text.contains("! missing in the kernel: virtual server FWM 1396703233"),
@@ -138,7 +135,7 @@ fn t365_a_mark_that_ipvsadm_prints_is_explained() {
         let explanation = world.ask(question).expect("it is known");
         explanation.remarks.join("; ")
     };
-    let mut world = World::in_mode(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
+    let mut world = World::in_mode(Mode::Ipvs, &[till(&["10.0.1.5:53"])]);
     for question in ["FWM 1396703233", "fwm 1396703233", "0x53400001"] {
         let text = world.answer(question);
         assert!(text.contains("Service shop/till\n"), "{question}: {text}");
@@ -160,7 +157,7 @@ fn t365_a_mark_that_ipvsadm_prints_is_explained() {
     );
     // The Service is gone, and the kernel keeps its virtual server for connections.
     let kernel = world.kernel;
-    world = World::in_mode(Mechanism::Ipvs, &[]);
+    world = World::in_mode(Mode::Ipvs, &[]);
     world.kernel = kernel;
     let text = world.answer("FWM 1396703233");
     assert!(
@@ -172,7 +169,7 @@ fn t365_a_mark_that_ipvsadm_prints_is_explained() {
         remark.contains("that no address leads to any more"),
         "{remark}"
     );
-    let others = World::in_mode(Mechanism::Nftables, &[till(&["10.0.1.5:53"])]);
+    let others = World::in_mode(Mode::Nftables, &[till(&["10.0.1.5:53"])]);
     let of_others = remarks(&others, "FWM 1396703233");
     let nobody = "no Service has FWM 1396703233: ";
     assert!(of_others.starts_with(nobody), "{of_others}");

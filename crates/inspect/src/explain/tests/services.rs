@@ -1,7 +1,7 @@
 //! Explanations of a Service: from its fields to its elements, or why it is not served.
 
 use catalog::Unserved;
-use dataplane::{Mechanism, ObjectKind, ObjectName, Rejection, ServiceKey};
+use dataplane::{Mode, ObjectKind, ObjectName, Rejection, ServiceKey};
 use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, till};
@@ -69,7 +69,7 @@ fn t347_of_too_many_endpoints_those_of_other_nodes_say_why() {
         let address = std::net::Ipv4Addr::from(0x6440_0000 + number);
         endpoints = endpoints.ready(&format!("{address}:53"), "node-2");
     }
-    let world = World::in_mode(Mechanism::Iptables, &[(service, endpoints.build())]);
+    let world = World::in_mode(Mode::Iptables, &[(service, endpoints.build())]);
     let text = world.answer("shop/till");
     let reason = "not used, because in this";
     assert_eq!(text.matches(reason).count(), 1_000, "{text:.2000}");
@@ -90,8 +90,8 @@ fn t347_an_endpoint_is_used_if_any_frontend_of_the_port_has_it() {
         .ready("10.0.1.5:8080", "node-1")
         .ready("10.0.2.7:8080", "node-2")
         .build();
-    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
-        let world = World::in_mode(mechanism, &[(service.clone(), endpoints.clone())]);
+    for mode in [Mode::Nftables, Mode::Iptables] {
+        let world = World::in_mode(mode, &[(service.clone(), endpoints.clone())]);
         let text = world.answer("shop/cart");
         assert!(!text.contains("too many"), "{text}");
         assert!(

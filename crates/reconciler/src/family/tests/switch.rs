@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use dataplane::{ChunkSize, Config, FrontendKey, Mechanism};
+use dataplane::{Config, FrontendKey, Mode, PartSize};
 
 use super::*;
 use crate::FamilySync;
@@ -11,11 +11,11 @@ use crate::FamilySync;
 mod given_up;
 
 /// Two frontends with their endpoints.
-const SIZE: ChunkSize = ChunkSize::new(4);
-const MODES: [Mechanism; 3] = [NFTABLES, IPTABLES, IPVS];
-const NFTABLES: Mechanism = Mechanism::Nftables;
-const IPTABLES: Mechanism = Mechanism::Iptables;
-const IPVS: Mechanism = Mechanism::Ipvs;
+const SIZE: PartSize = PartSize::new(4);
+const MODES: [Mode; 3] = [NFTABLES, IPTABLES, IPVS];
+const NFTABLES: Mode = Mode::Nftables;
+const IPTABLES: Mode = Mode::Iptables;
+const IPVS: Mode = Mode::Ipvs;
 
 type AnyFaulty = Faulty<FakeBackend>;
 
@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     /// Kernels without rules, whose calls end as `script` says.
-    fn new(script: fn(Mechanism, &Call<'_>) -> CallOutcome) -> World {
+    fn new(script: fn(Mode, &Call<'_>) -> CallOutcome) -> World {
         let kernels = MODES.map(|_| FakeKernel::new());
         World {
             family: start(&kernels, script),
@@ -59,20 +59,20 @@ impl World {
         panic!("it never ends: {sync}");
     }
 
-    fn kernel(&self, mode: Mechanism) -> &FakeKernel {
+    fn kernel(&self, mode: Mode) -> &FakeKernel {
         let position = MODES.iter().position(|other| *other == mode);
         &self.kernels[position.expect("all modes have a kernel")]
     }
 
     /// The modes whose kernel holds any rules.
-    fn holding(&self) -> Vec<Mechanism> {
-        let is_held = |mode: &Mechanism| self.kernel(*mode).rules(IPV4) != FakeRules::default();
+    fn holding(&self) -> Vec<Mode> {
+        let is_held = |mode: &Mode| self.kernel(*mode).rules(IPV4) != FakeRules::default();
         MODES.into_iter().filter(is_held).collect()
     }
 
     /// Asserts that the kernel of `mode` holds what `desired` says.
     #[track_caller]
-    fn assert_serves(&self, mode: Mechanism, desired: &Dataplane) {
+    fn assert_serves(&self, mode: Mode, desired: &Dataplane) {
         assert_eq!(
             self.kernel(mode).rules(IPV4),
             FakeRules::render(desired, IPV4)
@@ -82,10 +82,10 @@ impl World {
 
 fn start(
     kernels: &[FakeKernel; 3],
-    script: fn(Mechanism, &Call<'_>) -> CallOutcome,
+    script: fn(Mode, &Call<'_>) -> CallOutcome,
 ) -> FamilyReconciler<AnyFaulty> {
     let mut modes = MODES.into_iter().zip(kernels).map(|(mode, kernel)| {
-        let backend = kernel.backend(IPV4).with_chunk_size(SIZE);
+        let backend = kernel.backend(IPV4).with_part_size(SIZE);
         (mode, Faulty::new(backend, move |call| script(mode, call)))
     });
     let first = modes.next().expect("there are three");
@@ -93,7 +93,7 @@ fn start(
 }
 
 /// The desired state in `mode`, with one endpoint port for each Service.
-fn in_mode(mode: Mechanism, ports: &[u16]) -> Dataplane {
+fn in_mode(mode: Mode, ports: &[u16]) -> Dataplane {
     let services = (1..)
         .zip(ports)
         .map(|(number, port)| service(&format!("shop/web-{number}"), number, &[*port]));
@@ -101,10 +101,10 @@ fn in_mode(mode: Mechanism, ports: &[u16]) -> Dataplane {
     with_mode(&dataplane(&services), mode)
 }
 
-fn with_mode(dataplane: &Dataplane, mechanism: Mechanism) -> Dataplane {
+fn with_mode(dataplane: &Dataplane, mode: Mode) -> Dataplane {
     let mut dataplane = dataplane.clone();
     let config = Config {
-        mechanism,
+        mode,
         ..Config::clone(dataplane.config())
     };
     let node = Arc::clone(dataplane.node());
@@ -155,7 +155,7 @@ fn what_counts_as_programmed_stays_until_the_switch_is_over() {
     let after = in_mode(IPVS, &[8081; 9]);
     let config = |world: &World| {
         let programmed = world.family.status().programmed.expect("it is known");
-        (programmed.services().len(), programmed.config().mechanism)
+        (programmed.services().len(), programmed.config().mode)
     };
     world.sync(&after, Reason::Changed);
     while world.family.is_unfinished() {
@@ -271,7 +271,7 @@ fn a_mode_that_fails_for_good_midway_goes_and_the_one_that_serves_stays() {
     // The first mode replaces it.
     assert_eq!(world.holding(), [NFTABLES]);
     world.assert_serves(NFTABLES, &desired);
-    let unusable: Vec<Mechanism> = world.family.unusable_modes().into_keys().collect();
+    let unusable: Vec<Mode> = world.family.unusable_modes().into_keys().collect();
     assert_eq!(unusable, [IPVS]);
     FAILS.store(false, Ordering::Relaxed);
     world.clock.advance(Duration::from_secs(60));
@@ -327,7 +327,7 @@ fn a_removal_reaches_rules_that_were_given_up_while_they_served() {
     world.sync(&in_mode(NFTABLES, &[8081; 9]), Reason::Changed);
     assert_eq!(world.holding(), [NFTABLES, IPTABLES]);
     // It serves, and changes do not reach it any more.
-    let stalled: Vec<Mechanism> = world.family.stalled_modes().into_keys().collect();
+    let stalled: Vec<Mode> = world.family.stalled_modes().into_keys().collect();
     assert_eq!(stalled, [IPTABLES]);
     let removed = world.family.commit_removal(&world.clock);
     let _ = removed.expect("every mode can be emptied");
@@ -357,7 +357,7 @@ fn t273_a_withdrawal_that_failed_in_a_mode_that_was_given_up_is_repeated_there()
     }
     FAILS.store(false, Ordering::Relaxed);
     let withdrawn = world.family.commit_withdrawal(&world.clock);
-    assert_eq!(withdrawn.expect("it works now"), Remains::Nothing);
+    assert_eq!(withdrawn.expect("it works now"), Leftover::Nothing);
     assert_eq!(world.holding(), []);
 }
 
@@ -412,7 +412,7 @@ proptest! {
         ];
         let start = |seed: u64| {
             let mut modes = (0..).zip(MODES).zip(&kernels).map(|((number, mode), kernel)| {
-                let backend = kernel.backend(IPV4).with_chunk_size(SIZE);
+                let backend = kernel.backend(IPV4).with_part_size(SIZE);
                 (mode, Faulty::seeded(backend, seed.wrapping_add(number), &faults))
             });
             let first = modes.next().expect("there are three");

@@ -92,9 +92,9 @@ fn what_connections_need_is_looked_at_until_nothing_is_left() {
     let reports = story.until(600_000);
     assert_eq!(kernel.withdrawals(), 3);
     let withdrawn = reports.iter().filter(|r| r.activity == Activity::Withdrawn);
-    let remains = withdrawn.clone().map(|r| r.families[0].remains);
-    let one = Remains::Connections(NonZeroU64::MIN);
-    assert_eq!(remains.collect::<Vec<_>>(), [one, one, Remains::Nothing]);
+    let leftover = withdrawn.clone().map(|r| r.families[0].leftover);
+    let one = Leftover::Connections(NonZeroU64::MIN);
+    assert_eq!(leftover.collect::<Vec<_>>(), [one, one, Leftover::Nothing]);
     assert!(
         withdrawn
             .flat_map(|r| &r.families)

@@ -1,6 +1,6 @@
 //! What holds whatever the kernel refuses, and whenever Services change.
 
-use dataplane::ChunkSize;
+use dataplane::PartSize;
 
 use super::search::{numbered, slow_in_turn};
 use super::*;
@@ -88,7 +88,7 @@ proptest! {
         if carries_out_a_part(&fate) {
             kernel.refuse(is_refused);
         }
-        let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
+        let backend = kernel.backend(IPV4).with_part_size(PartSize::new(size));
         let mut family = FamilyReconciler::new(slow_in_turn(backend, &clock, fate));
         let mut desired = dataplane(&[]);
         family.sync(&desired, Reason::Startup, &clock);
@@ -148,7 +148,7 @@ proptest! {
         ];
         let (mut fates, mut seeded) = (fate.into_iter().cycle(), Seeded::new(seed));
         let (script_clock, script_kernel) = (clock.clone(), kernel.clone());
-        let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(size));
+        let backend = kernel.backend(IPV4).with_part_size(PartSize::new(size));
         let backend = backend.with_longest_part(Duration::from_millis(30));
         let backend = Faulty::new(backend, move |call| {
             let Call::Commit { suspects, .. } = call else {

@@ -1,7 +1,7 @@
 //! A search that is interrupted: by an answer that leaves it open what the kernel holds, by a check, or
 //! by a change.
 
-use dataplane::ChunkSize;
+use dataplane::PartSize;
 
 use super::search::{numbered, slow, tenant_and_others};
 use super::*;
@@ -90,7 +90,7 @@ fn t384_rules_read_back_in_mid_search_take_nothing_from_others() {
 fn t384_a_kernel_that_is_emptied_in_mid_search_costs_nobody_its_old_rules() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let interruption = Interruption::default();
-    let backend = interruption.backend(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8)));
+    let backend = interruption.backend(kernel.backend(IPV4).with_part_size(PartSize::new(8)));
     let mut family = FamilyReconciler::new(backend);
     family.sync(&many(30, &[]), Reason::Startup, &clock);
     finish(&mut family, &many(30, &[]), &clock);
@@ -189,7 +189,7 @@ fn t384_what_is_deleted_in_mid_search_goes_with_the_next_change() {
 fn t386_a_refusal_after_an_unknown_effect_makes_only_its_part_suspect() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let interruption = Interruption::default();
-    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8));
+    let backend = kernel.backend(IPV4).with_part_size(PartSize::new(8));
     // One group of the search is tried in each sync.
     let backend = interruption.backend(backend.with_longest_part(Duration::ZERO));
     let mut family = FamilyReconciler::new(backend);

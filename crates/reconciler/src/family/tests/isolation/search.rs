@@ -1,6 +1,6 @@
 //! The search for Services that the kernel refuses, beside the changes of others.
 
-use dataplane::ChunkSize;
+use dataplane::PartSize;
 
 use super::*;
 
@@ -279,7 +279,7 @@ fn t384_old_rules_that_are_refused_too_are_tried_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let (is_strict, tries) = (Arc::new(AtomicBool::new(false)), Count::default());
     let (script_strict, count) = (Arc::clone(&is_strict), Arc::clone(&tries));
-    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8));
+    let backend = kernel.backend(IPV4).with_part_size(PartSize::new(8));
     let backend = Faulty::new(backend, move |call| match call {
         Call::Commit { suspects, .. } => {
             count.fetch_add(1, Ordering::Relaxed);
@@ -327,7 +327,7 @@ fn t384_old_rules_that_are_refused_too_are_tried_once() {
 fn t386_a_refusal_in_the_first_part_of_a_start_leaves_it_in_parts() {
     for fate in [NEVER, CallOutcome::RefusePart] {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-        let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8));
+        let backend = kernel.backend(IPV4).with_part_size(PartSize::new(8));
         let mut family = FamilyReconciler::new(slow(backend, &clock, fate));
         // By size and name, it is in the first part.
         let desired = many(100, &[1]);
@@ -384,7 +384,7 @@ fn t386_services_that_are_accepted_at_last_come_in_parts() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let willing = Arc::new(AtomicBool::new(false));
     let script_willing = Arc::clone(&willing);
-    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(8));
+    let backend = kernel.backend(IPV4).with_part_size(PartSize::new(8));
     let mut family = FamilyReconciler::new(Faulty::refusing(backend, move |rules| {
         is_unprogrammable(rules) && !script_willing.load(Ordering::Relaxed)
     }));

@@ -6,7 +6,7 @@ use super::*;
 /// checks between the parts. Asserts that every Service which does not change is served all the time,
 /// and that only its new rules are left in the end.
 #[track_caller]
-fn restart_and_replace_ipvs(desired: &Dataplane, script: fn(Mechanism, &Call<'_>) -> CallOutcome) {
+fn restart_and_replace_ipvs(desired: &Dataplane, script: fn(Mode, &Call<'_>) -> CallOutcome) {
     let mut world = World::without_faults();
     let before = in_mode(IPVS, &[8080; 20]);
     world.finish(&before);

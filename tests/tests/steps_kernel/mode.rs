@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The settings that mode ipvs makes where its agent runs. The test's agents run elsewhere.
 const SYSCTLS: [(&str, &str); 2] = [("conntrack", "1"), ("expire_nodest_conn", "1")];
 
-/// The mechanism that redirects packets.
+/// The mode that redirects packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mechanism {
+pub(crate) enum Mode {
     Nftables,
     Iptables(Variant),
     Ipvs,
@@ -125,28 +125,28 @@ fn of_family<B>([ipv4, ipv6]: [B; 2], family: Family) -> B {
     }
 }
 
-impl Mechanism {
+impl Mode {
     /// Whether it is one of the variants of iptables.
     pub(crate) fn is_iptables(self) -> bool {
-        matches!(self, Mechanism::Iptables(_))
+        matches!(self, Mode::Iptables(_))
     }
 
-    /// The mechanism in the profile's terms.
-    pub(crate) fn listed(self) -> dataplane::Mechanism {
+    /// The mode in the profile's terms.
+    pub(crate) fn listed(self) -> dataplane::Mode {
         match self {
-            Mechanism::Nftables => dataplane::Mechanism::Nftables,
-            Mechanism::Iptables(_) => dataplane::Mechanism::Iptables,
-            Mechanism::Ipvs => dataplane::Mechanism::Ipvs,
+            Mode::Nftables => dataplane::Mode::Nftables,
+            Mode::Iptables(_) => dataplane::Mode::Iptables,
+            Mode::Ipvs => dataplane::Mode::Ipvs,
         }
     }
 }
 
-impl fmt::Display for Mechanism {
+impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mechanism::Nftables => f.write_str("nftables"),
-            Mechanism::Iptables(variant) => write!(f, "iptables_{variant}"),
-            Mechanism::Ipvs => f.write_str("ipvs"),
+            Mode::Nftables => f.write_str("nftables"),
+            Mode::Iptables(variant) => write!(f, "iptables_{variant}"),
+            Mode::Ipvs => f.write_str("ipvs"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use dataplane::{FrontendKey, Protocol};
 use testkit::{mk_endpoints, mk_service, port};
 
-use crate::chunks::{dataplane, way};
+use crate::next_part::{dataplane, way};
 
 /// Failure story T176: an address is shared by load balancers of several namespaces. While they come
 /// or go in parts, the Services that have it as an external IP keep their ports, and no other gets

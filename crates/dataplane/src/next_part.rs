@@ -14,24 +14,24 @@ use crate::{
 };
 
 use changing_hands::Settled;
-pub use size::ChunkSize;
-use size::{FrontendDifference, Grain};
+pub use size::PartSize;
+use size::{FrontendDifference, Granularity};
 use step::Step;
 
 /// What to program next on the way from one dataplane to another.
 #[derive(Debug, Clone)]
-pub enum Chunk {
+pub enum NextPart {
     /// The desired dataplane itself: the rest of the change is small enough.
     Last,
-    /// This dataplane, which lies between the two. Another chunk follows.
+    /// This dataplane, which lies between the two. Another part follows.
     Part(Dataplane),
-    /// Like [`Chunk::Part`], consisting only of Services that change little.
+    /// Like [`NextPart::Part`], consisting only of Services that change little.
     Small(Dataplane),
 }
 
-/// Which changes a chunk may contain.
+/// Which changes a part may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Turn {
+pub enum PartContents {
     /// Only Services that change little, if there are any.
     #[default]
     Small,
@@ -39,8 +39,9 @@ pub enum Turn {
     Large,
 }
 
-/// A Service changes little if the size of its change is at most that of a chunk divided by this.
+/// A Service changes little if the size of its change is at most that of a part divided by this.
 const SMALL: usize = 16;
+
 /// One frontend that changes.
 struct Piece<'a> {
     port: &'a ServicePortName,
@@ -65,23 +66,23 @@ enum Rank {
     Ordinary,
 }
 
-// === impl Chunk ===
+// === impl NextPart ===
 
-impl Chunk {
+impl NextPart {
     /// Computes the first part of the change of one family from `programmed` to `desired`.
     ///
     /// Small changes that remove an endpoint from a frontend come first, then Services in the order
     /// of the size of their change. [`Precedence`] does not matter here, since its Services may have
     /// any size: a Service with 100,000 addresses delays the only endpoint of another one by at
-    /// most one chunk. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
-    /// fit into a chunk come before all others.
+    /// most one part. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
+    /// fit into a part come before all others.
     ///
     /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend
     /// that moves between two Services does so in one step. A cluster IP is added after its
     /// frontends and removed before them, so that no packet to it is rejected that is delivered
     /// before or after. A node port is added together with the frontends on its number at the
     /// node's addresses, since it would take their packets. Node and configuration are those of
-    /// `desired`. If every second turn is [`Turn::Large`], a large change is completed no matter
+    /// `desired`. If every second part is one with [`PartContents::Large`], a large change is completed no matter
     /// how many small ones arrive meanwhile.
     ///
     /// An address that one Service gets, or loses, may be taken from others, or given to them, on
@@ -99,18 +100,18 @@ impl Chunk {
         family: Family,
         programmed: &Dataplane,
         desired: &Dataplane,
-        size: ChunkSize,
-        turn: Turn,
-    ) -> Chunk {
-        let grain = size.grain();
-        let changes = by_service(differences(family, programmed, desired), grain);
+        size: PartSize,
+        contents: PartContents,
+    ) -> NextPart {
+        let granularity = size.granularity();
+        let changes = by_service(differences(family, programmed, desired), granularity);
         let left: usize = changes.values().map(|change| change.size).sum();
         if left <= size.count() {
-            return Chunk::Last;
+            return NextPart::Last;
         }
         let is_start = programmed.services().is_empty();
         let changes = by_rank(changes, size, is_start);
-        let mut divided = divide(changes, size, turn);
+        let mut divided = divide(changes, size, contents);
         divided.add_hidden_by_node_ports(desired);
         divided.add_in_place_of_node_ports(programmed, desired);
         divided.take_away_first(desired, size);
@@ -118,7 +119,7 @@ impl Chunk {
         let mut settled = Settled::default();
         loop {
             if divided.later.is_empty() {
-                return Chunk::Last;
+                return NextPart::Last;
             }
             let step = Step::new(programmed, desired, &divided, &settled);
             let next = step.next(&divided.chosen, &settled);
@@ -127,14 +128,14 @@ impl Chunk {
             if astray.is_empty() {
                 // Whether a Service may have an address depends on other Services. If the chosen
                 // changes make no progress without the others, all are made together.
-                return match (step.comes_nearer(grain, &changed), divided.is_small) {
-                    (true, true) => Chunk::Small(next),
-                    (true, false) => Chunk::Part(next),
-                    (false, _) => Chunk::Last,
+                return match (step.comes_nearer(granularity, &changed), divided.is_small) {
+                    (true, true) => NextPart::Small(next),
+                    (true, false) => NextPart::Part(next),
+                    (false, _) => NextPart::Last,
                 };
             }
             if !settled.add(astray) {
-                return Chunk::Last;
+                return NextPart::Last;
             }
             divided.add_settled(&settled);
         }
@@ -165,7 +166,7 @@ struct Divided<'a> {
 /// would make all other Services wait for it.
 fn by_rank<'a>(
     changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
-    limit: ChunkSize,
+    limit: PartSize,
     is_start: bool,
 ) -> Vec<(Rank, ServiceChange<'a>)> {
     let ranked = changes.into_iter().map(|(service, change)| {
@@ -182,15 +183,19 @@ fn by_rank<'a>(
     changes.map(|((rank, ..), change)| (rank, change)).collect()
 }
 
-/// Chooses as many changes as fit, in order and, in a turn for large ones, as many ports of the
-/// next change as fit. Only that change is sorted, since the rest is processed again for each part.
-fn divide(changes: Vec<(Rank, ServiceChange<'_>)>, limit: ChunkSize, turn: Turn) -> Divided<'_> {
+/// Chooses as many changes as fit, in order and, where a part may contain large ones, as many ports
+/// of the next change as fit. Only that change is sorted, since the rest is processed again for each part.
+fn divide(
+    changes: Vec<(Rank, ServiceChange<'_>)>,
+    limit: PartSize,
+    contents: PartContents,
+) -> Divided<'_> {
     let (mut chosen, mut later, mut begun) = (Vec::new(), Vec::new(), None);
     let mut room = limit.count();
     let has_first = changes
         .first()
         .is_some_and(|(rank, _)| *rank == Rank::First);
-    let mut is_small = turn == Turn::Small && !has_first;
+    let mut is_small = contents == PartContents::Small && !has_first;
     for (_, change) in changes {
         let mut pieces = change.pieces;
         let is_next_small = change.size <= limit.count() / SMALL;
@@ -210,9 +215,9 @@ fn divide(changes: Vec<(Rank, ServiceChange<'_>)>, limit: ChunkSize, turn: Turn)
                 if let (0, Some(first)) = (count, pieces.first())
                     && first.size > limit.count()
                 {
-                    begun = match limit.grain() {
-                        Grain::Endpoint => first.begin(room),
-                        Grain::Frontend => None,
+                    begun = match limit.granularity() {
+                        Granularity::Endpoint => first.begin(room),
+                        Granularity::Frontend => None,
                     };
                     count = usize::from(begun.is_none());
                 }
@@ -255,7 +260,7 @@ fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
 /// Groups the frontends that change by their Services.
 fn by_service<'a>(
     differences: Vec<FrontendDifference<'a>>,
-    grain: Grain,
+    granularity: Granularity,
 ) -> HashMap<&'a ServiceKey, ServiceChange<'a>> {
     let mut changes: HashMap<&ServiceKey, ServiceChange<'a>> = HashMap::new();
     for difference in differences {
@@ -264,7 +269,7 @@ fn by_service<'a>(
         };
         let (_, frontend) = claims.winner();
         let port = &frontend.service_port;
-        let size = grain.size_of(&difference);
+        let size = granularity.size_of(&difference);
         let change = changes.entry(&port.service).or_default();
         change.size += size;
         change.pieces.push(Piece {

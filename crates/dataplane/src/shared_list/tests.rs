@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{LONGEST, Parts};
+use super::{LONGEST, SharedList};
 
 /// A key and a value.
 type Entry = (u16, u8);
@@ -40,7 +40,7 @@ fn by_key(one: &Entry, other: &Entry) -> Ordering {
     one.0.cmp(&other.0)
 }
 
-fn take(steps: &[Step], list: &mut Parts<Entry>, model: &mut BTreeMap<u16, u8>) {
+fn take(steps: &[Step], list: &mut SharedList<Entry>, model: &mut BTreeMap<u16, u8>) {
     for step in steps {
         let (keys, value) = match step {
             Step::Put(key, value) => (*key..*key + 1, Some(*value)),
@@ -63,7 +63,7 @@ fn take(steps: &[Step], list: &mut Parts<Entry>, model: &mut BTreeMap<u16, u8>) 
     }
 }
 
-fn assert_same(list: &Parts<Entry>, model: &BTreeMap<u16, u8>) {
+fn assert_same(list: &SharedList<Entry>, model: &BTreeMap<u16, u8>) {
     let entries: Vec<Entry> = list.iter().copied().collect();
     let expected: Vec<Entry> = model.iter().map(|(key, value)| (*key, *value)).collect();
     assert_eq!(entries, expected);
@@ -80,8 +80,8 @@ fn assert_same(list: &Parts<Entry>, model: &BTreeMap<u16, u8>) {
     assert!(parts.len() <= 2 + 4 * model.len() / LONGEST, "{parts:?}");
 }
 
-fn two() -> (Parts<Entry>, BTreeMap<u16, u8>) {
-    let list = Parts::of(vec![(700, 0), (701, 1)]);
+fn two() -> (SharedList<Entry>, BTreeMap<u16, u8>) {
+    let list = SharedList::of(vec![(700, 0), (701, 1)]);
     (list, BTreeMap::from([(700, 0), (701, 1)]))
 }
 

@@ -1,14 +1,14 @@
 //! Changes that are larger than what one sync programs.
 
-use dataplane::{ChunkSize, Config, FrontendKey, Protocol, Scheduler};
+use dataplane::{Config, FrontendKey, PartSize, Protocol, Scheduler};
 
 use super::*;
 
 /// Two frontends with their endpoints.
-const SIZE: ChunkSize = ChunkSize::new(4);
+const SIZE: PartSize = PartSize::new(4);
 
-fn chunked(kernel: &FakeKernel) -> FakeBackend {
-    kernel.backend(IPV4).with_chunk_size(SIZE)
+fn in_parts(kernel: &FakeKernel) -> FakeBackend {
+    kernel.backend(IPV4).with_part_size(SIZE)
 }
 
 fn many(count: u8) -> Vec<Arc<ServiceRules>> {
@@ -22,7 +22,7 @@ fn many(count: u8) -> Vec<Arc<ServiceRules>> {
 #[test]
 fn t85_a_change_during_a_large_one_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut families = Reconciler::new(vec![chunked(&kernel)]);
+    let mut families = Reconciler::new(vec![in_parts(&kernel)]);
     let mut services = many(10);
     families.sync(&dataplane(&services[..1]), Reason::Startup, &clock);
 
@@ -51,7 +51,7 @@ fn t85_a_change_during_a_large_one_waits_for_one_part() {
 #[test]
 fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(32));
+    let backend = kernel.backend(IPV4).with_part_size(PartSize::new(32));
     let mut family = FamilyReconciler::new(backend);
     let ports = [8080, 8081, 8082, 8083];
     let large = (1..21).map(|number| service(&format!("shop/web-{number}"), number, &ports));
@@ -112,8 +112,7 @@ fn dns(kernel: &FakeKernel) -> Vec<u16> {
 #[test]
 fn t97_a_removal_during_a_start_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut family =
-        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4).with_part_size(PartSize::new(64)));
     let config = mk_config().build();
     let sync = family.sync(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
@@ -136,8 +135,8 @@ fn t97_a_removal_during_a_start_waits_for_one_part() {
 #[test]
 fn t97_a_start_has_parts_of_its_own_size() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64));
-    let mut family = FamilyReconciler::new(backend.with_rebuild_size(ChunkSize::new(100_000)));
+    let backend = kernel.backend(IPV4).with_part_size(PartSize::new(64));
+    let mut family = FamilyReconciler::new(backend.with_rebuild_size(PartSize::new(100_000)));
     let config = mk_config().build();
     let desired = crowd(&config, &[8080]);
     let sync = family.sync(&desired, Reason::Startup, &clock);
@@ -155,8 +154,7 @@ fn t97_a_start_has_parts_of_its_own_size() {
 #[test]
 fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut family =
-        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(48)));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4).with_part_size(PartSize::new(48)));
     let changed = mk_config().ignore_external_ips();
     let changed = changed.scheduler(Scheduler::RoundRobin).build();
     let (old, new) = (mk_config().build(), changed);
@@ -189,8 +187,7 @@ fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
 #[test]
 fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut family =
-        FamilyReconciler::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let mut family = FamilyReconciler::new(kernel.backend(IPV4).with_part_size(PartSize::new(64)));
     let desired = crowd(&mk_config().build(), &[8080]);
     family.sync(&desired, Reason::Startup, &clock);
     finish(&mut family, &desired, &clock);
@@ -216,14 +213,14 @@ fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once()
 fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let (one, desired) = (dataplane(&many(1)), dataplane(&many(7)));
-    let mut before = FamilyReconciler::new(chunked(&kernel));
+    let mut before = FamilyReconciler::new(in_parts(&kernel));
     before.sync(&one, Reason::Startup, &clock);
     before.sync(&desired, Reason::Changed, &clock);
     assert_eq!(kernel.rules(IPV4).frontends.len(), 3);
     assert!(!before.answers(Reason::Retry));
     assert!(before.answers(Reason::Continued));
 
-    let mut after = FamilyReconciler::new(chunked(&kernel));
+    let mut after = FamilyReconciler::new(in_parts(&kernel));
     let sync = after.sync(&desired, Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Committed);
     assert_held(&kernel, &desired);
@@ -234,7 +231,7 @@ fn a_restart_in_the_middle_of_a_large_change_completes_it() {
 fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let refused = "shop/web-3";
-    let backend = Faulty::new(chunked(&kernel), move |call| match call {
+    let backend = Faulty::new(in_parts(&kernel), move |call| match call {
         Call::Commit { suspects, .. } if has(suspects, refused) => {
             CallOutcome::Refuse(Recovery::Isolate)
         }
@@ -260,7 +257,7 @@ fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
 fn a_part_that_fails_is_tried_again_after_a_while_and_not_at_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let mut number = 0;
-    let backend = Faulty::new(chunked(&kernel), move |call| match call {
+    let backend = Faulty::new(in_parts(&kernel), move |call| match call {
         Call::Commit { .. } => {
             number += 1;
             match number {
@@ -290,7 +287,7 @@ fn a_part_that_fails_is_tried_again_after_a_while_and_not_at_once() {
 fn t384_what_a_check_after_a_halt_leaves_is_gone_on_with() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Halt), &[0]);
-    let mut families = Reconciler::new(vec![backend.with_chunk_size(SIZE)]);
+    let mut families = Reconciler::new(vec![backend.with_part_size(SIZE)]);
     let desired = dataplane(&many(10));
     families.sync(&desired, Reason::Startup, &clock);
     assert_eq!(families.follow_up(), FollowUp::Settled);
@@ -307,7 +304,7 @@ fn t384_what_a_check_after_a_halt_leaves_is_gone_on_with() {
 #[test]
 fn nothing_is_unfinished_after_a_removal_that_fails() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let backend = Faulty::new(chunked(&kernel), |call| match call {
+    let backend = Faulty::new(in_parts(&kernel), |call| match call {
         Call::Removal => CallOutcome::Refuse(Recovery::Halt),
         Call::Observe | Call::Commit { .. } => CallOutcome::Pass,
     });
@@ -325,7 +322,7 @@ fn nothing_is_unfinished_after_a_removal_that_fails() {
 fn t384_a_family_that_fails_beside_an_unfinished_one_is_tried_again() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backends = Family::ALL.map(|family| {
-        let backend = kernel.backend(family).with_chunk_size(SIZE);
+        let backend = kernel.backend(family).with_part_size(SIZE);
         Faulty::new(backend, move |_| match family {
             Family::Ipv4 => CallOutcome::Pass,
             Family::Ipv6 => CallOutcome::Refuse(Recovery::Retry),
@@ -347,7 +344,7 @@ fn has(suspects: &[&ServiceRules], name: &str) -> bool {
 fn t175_a_start_whose_first_commit_changes_nothing_goes_in_parts_all_the_same() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
     let backend = failing(&kernel, CallOutcome::Refuse(Recovery::Observe), &[0]);
-    let mut family = FamilyReconciler::new(backend.with_chunk_size(SIZE));
+    let mut family = FamilyReconciler::new(backend.with_part_size(SIZE));
     let sync = family.sync(&dataplane(&many(10)), Reason::Startup, &clock);
     assert_eq!(sync.outcome, Outcome::Partial);
     assert!(kernel.rules(IPV4).frontends.len() < 10);

@@ -7,14 +7,14 @@ use crate::{Claims, Difference, Frontend, FrontendKey, Target};
 /// How much of a change is programmed at once: the number of changed frontends plus that of their
 /// changed endpoints and source ranges. Removed ones count in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChunkSize {
+pub struct PartSize {
     count: usize,
-    grain: Grain,
+    granularity: Granularity,
 }
 
 /// The smallest unit that a backend can program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Grain {
+pub(super) enum Granularity {
     /// A frontend with all of its endpoints, which are all rewritten if one of them changes.
     Frontend,
     /// A single endpoint of a frontend; the others stay as they are.
@@ -31,52 +31,52 @@ const KEPT_FOR_ONE: usize = 16;
 
 pub(super) type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>;
 
-// === impl ChunkSize ===
+// === impl PartSize ===
 
-impl ChunkSize {
+impl PartSize {
     /// Fits every change.
-    pub const UNLIMITED: ChunkSize = ChunkSize::new(usize::MAX);
+    pub const UNLIMITED: PartSize = PartSize::new(usize::MAX);
 
     /// This many frontends, endpoints and source ranges, and at least one frontend.
-    pub const fn new(count: usize) -> ChunkSize {
-        ChunkSize {
+    pub const fn new(count: usize) -> PartSize {
+        PartSize {
             count,
-            grain: Grain::Frontend,
+            granularity: Granularity::Frontend,
         }
     }
 
     /// The same for a backend that writes endpoints of a frontend individually: a frontend with
     /// more endpoints than fit gets and loses them in several parts.
     #[must_use]
-    pub const fn by_endpoint(self) -> ChunkSize {
-        ChunkSize {
-            grain: Grain::Endpoint,
+    pub const fn by_endpoint(self) -> PartSize {
+        PartSize {
+            granularity: Granularity::Endpoint,
             ..self
         }
     }
 
     /// This percentage of the size.
     #[must_use]
-    pub const fn percent(self, percent: usize) -> ChunkSize {
+    pub const fn percent(self, percent: usize) -> PartSize {
         let count = match percent {
             100 => self.count,
             _ => self.count / 100 * percent + self.count % 100 * percent / 100,
         };
-        ChunkSize { count, ..self }
+        PartSize { count, ..self }
     }
 
     pub(super) fn count(self) -> usize {
         self.count
     }
 
-    pub(super) fn grain(self) -> Grain {
-        self.grain
+    pub(super) fn granularity(self) -> Granularity {
+        self.granularity
     }
 }
 
-// === impl Grain ===
+// === impl Granularity ===
 
-impl Grain {
+impl Granularity {
     pub(super) fn size_of(self, difference: &FrontendDifference<'_>) -> usize {
         self.size_between(difference.before, difference.after)
     }
@@ -89,10 +89,10 @@ impl Grain {
         let [before, after] =
             [before, after].map(|claims| claims.map(|claims| &**claims.winner().1));
         1 + match (before, after, self) {
-            (Some(before), Some(after), Grain::Endpoint) => changed(before, after),
+            (Some(before), Some(after), Granularity::Endpoint) => changed(before, after),
             (_, Some(after), _) => written(after),
-            (Some(before), None, Grain::Endpoint) => written(before) / REMOVED_FOR_ONE,
-            (Some(before), None, Grain::Frontend) => written(before) / REMOVED_IN_CHAINS,
+            (Some(before), None, Granularity::Endpoint) => written(before) / REMOVED_FOR_ONE,
+            (Some(before), None, Granularity::Frontend) => written(before) / REMOVED_IN_CHAINS,
             (None, None, _) => 0,
         }
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Origin, Packet, Protocol, Service,
-    ServiceKey, Turn, Verdict,
+    Dataplane, Endpoints, Family, FrontendKey, NextPart, Origin, Packet, PartContents, PartSize,
+    Protocol, Service, ServiceKey, Verdict,
 };
 use proptest::prelude::*;
 use testkit::{
@@ -17,37 +17,37 @@ use crate::dataplane_of;
 
 /// Every dataplane on the way from `before` to `after`, including the last.
 pub(crate) fn way(before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
-    way_of(Family::Ipv4, before, after, size, Turn::Large)
+    way_of(Family::Ipv4, before, after, size, PartContents::Large)
 }
 
-/// The same for one family and this kind of turn.
+/// The same for one family and these contents.
 fn way_of(
     family: Family,
     before: &Dataplane,
     after: &Dataplane,
     size: usize,
-    turn: Turn,
+    contents: PartContents,
 ) -> Vec<Dataplane> {
-    way_in(family, before, after, ChunkSize::new(size), turn)
+    way_in(family, before, after, PartSize::new(size), contents)
 }
 
-/// The same for this chunk size.
+/// The same for this part size.
 fn way_in(
     family: Family,
     before: &Dataplane,
     after: &Dataplane,
-    size: ChunkSize,
-    turn: Turn,
+    size: PartSize,
+    contents: PartContents,
 ) -> Vec<Dataplane> {
     let mut way: Vec<Dataplane> = Vec::new();
     loop {
         let at = way.last().unwrap_or(before);
-        match Chunk::next(family, at, after, size, turn) {
-            Chunk::Part(next) | Chunk::Small(next) => {
+        match NextPart::next(family, at, after, size, contents) {
+            NextPart::Part(next) | NextPart::Small(next) => {
                 assert!(way.len() < 10_000, "every part is progress");
                 way.push(next);
             }
-            Chunk::Last => {
+            NextPart::Last => {
                 way.push(after.clone());
                 return way;
             }
@@ -147,20 +147,23 @@ fn t94_what_is_small_goes_alone_in_its_turn() {
     ];
     let before = dataplane(&[]);
     let after = dataplane(&[large.clone(), small[0].clone(), small[1].clone()]);
-    let next =
-        |at: &Dataplane, turn| Chunk::next(Family::Ipv4, at, &after, ChunkSize::new(60), turn);
-    let Chunk::Small(at) = next(&before, Turn::Small) else {
+    let next = |at: &Dataplane, contents| {
+        NextPart::next(Family::Ipv4, at, &after, PartSize::new(60), contents)
+    };
+    let NextPart::Small(at) = next(&before, PartContents::Small) else {
         panic!("two frontends with an endpoint each are small");
     };
     assert_eq!(
         served(&at),
         ["y/small", "z/small"].map(str::to_owned).into()
     );
-    // Without small changes left, the rest follows in either turn.
-    for turn in [Turn::Small, Turn::Large] {
-        assert!(matches!(next(&at, turn), Chunk::Part(at) if at.frontends().len() == 22));
+    // Without small changes left, the rest follows with either contents.
+    for contents in [PartContents::Small, PartContents::Large] {
+        assert!(matches!(next(&at, contents), NextPart::Part(at) if at.frontends().len() == 22));
     }
-    assert!(matches!(next(&before, Turn::Large), Chunk::Part(at) if served(&at).len() == 3));
+    assert!(
+        matches!(next(&before, PartContents::Large), NextPart::Part(at) if served(&at).len() == 3)
+    );
 }
 
 /// T97: a start has parts, and the first contains what everything else on the node needs.
@@ -185,7 +188,7 @@ fn t97_a_start_begins_with_what_is_first_and_fits_into_a_part() {
         &Dataplane::default(),
         &dataplane(&all),
         60,
-        Turn::Small,
+        PartContents::Small,
     );
     let served = served(&way[0]);
     assert!(served.contains("z/first") && !served.contains("a/large"));
@@ -208,7 +211,7 @@ fn t97_a_small_loss_comes_before_what_changes_as_little() {
     let mut all: Vec<_> = (0..100).map(small).collect();
     all.push(front("10.0.2.2"));
     let after = dataplane(&all);
-    let at = way_of(Family::Ipv4, &before, &after, 40, Turn::Small).remove(0);
+    let at = way_of(Family::Ipv4, &before, &after, 40, PartContents::Small).remove(0);
     let packet = dataplane::Packet {
         origin: dataplane::Origin::Node,
         source: "192.168.0.1".parse().expect("an address"),
@@ -279,8 +282,8 @@ fn t97_one_frontend_with_many_endpoints_is_divided() {
         dataplane(&[service("shop/web", "10.96.0.10", 1, &addresses)])
     };
     let all = |before: &Dataplane, after: &Dataplane| {
-        let size = ChunkSize::new(20).by_endpoint();
-        let way = way_in(Family::Ipv4, before, after, size, Turn::Large);
+        let size = PartSize::new(20).by_endpoint();
+        let way = way_in(Family::Ipv4, before, after, size, PartContents::Large);
         way.iter().map(counts).collect::<Vec<_>>()
     };
     let of = |counts: &[usize]| counts.iter().map(|n| Some((*n, 0))).collect::<Vec<_>>();
@@ -320,8 +323,8 @@ fn t97_a_divided_frontend_keeps_an_endpoint_on_this_node() {
         [&before, &moved],
         [&dataplane(&[]), &after],
     ] {
-        let size = ChunkSize::new(8).by_endpoint();
-        let way = way_in(Family::Ipv4, ends[0], ends[1], size, Turn::Large);
+        let size = PartSize::new(8).by_endpoint();
+        let way = way_in(Family::Ipv4, ends[0], ends[1], size, PartContents::Large);
         assert!(way.len() > 8, "{}", way.len());
         for (_, claims) in way.iter().flat_map(|at| at.frontends().iter()) {
             let (_, frontend) = claims.winner();
@@ -388,14 +391,14 @@ fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
     })
 }
 
-fn turns() -> impl Strategy<Value = Turn> {
-    proptest::sample::select(vec![Turn::Small, Turn::Large])
+fn any_contents() -> impl Strategy<Value = PartContents> {
+    proptest::sample::select(vec![PartContents::Small, PartContents::Large])
 }
 
-fn sizes() -> impl Strategy<Value = ChunkSize> {
+fn sizes() -> impl Strategy<Value = PartSize> {
     (1_usize..100, any::<bool>()).prop_map(|(count, is_fine)| match is_fine {
-        true => ChunkSize::new(count).by_endpoint(),
-        false => ChunkSize::new(count),
+        true => PartSize::new(count).by_endpoint(),
+        false => PartSize::new(count),
     })
 }
 
@@ -432,9 +435,9 @@ proptest! {
         (before, after) in changes(),
         size in 1_usize..24,
         family in families(),
-        turn in turns(),
+        contents in any_contents(),
     ) {
-        for at in way_of(family, &before, &after, size, turn) {
+        for at in way_of(family, &before, &after, size, contents) {
             let keys = [&before, &after, &at].map(|dataplane| dataplane.frontends());
             for (key, _) in keys.iter().flat_map(|frontends| frontends.iter()) {
                 if key.family() != family {
@@ -454,12 +457,12 @@ proptest! {
         (before, after) in changes(),
         size in 1_usize..24,
         family in families(),
-        turn in turns(),
+        contents in any_contents(),
         packets in clusters().prop_flat_map(|cluster| {
             proptest::collection::vec(packets(&cluster), 1..20)
         }),
     ) {
-        for at in way_of(family, &before, &after, size, turn) {
+        for at in way_of(family, &before, &after, size, contents) {
             for packet in &packets {
                 let address = packet.destination;
                 // An external IP that is also the node's hides a node port only while it exists.
@@ -496,7 +499,7 @@ proptest! {
         }),
         history in histories(3),
         size in sizes(),
-        turn in turns(),
+        contents in any_contents(),
     ) {
         let mut states = vec![Dataplane::default()];
         states.extend(history);
@@ -506,7 +509,7 @@ proptest! {
         for ends in states.windows(2) {
             let [before, after] = ends else { continue };
             for family in Family::ALL {
-                for at in way_in(family, before, after, size, turn) {
+                for at in way_in(family, before, after, size, contents) {
                     for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
                         if !is_disputed(packet.destination, [before, after]) {
                             laws::never_misleads([before, after], packet, &at.verdict(packet));

@@ -14,14 +14,14 @@ const LONGEST: usize = 64;
 /// Sorted entries. A copy costs one reference for each part; a change copies one part of at most
 /// [`LONGEST`] entries if another copy shares it, and nothing otherwise.
 #[derive(Debug, Clone)]
-pub(crate) struct Parts<T>(Vec<Part<T>>);
+pub(crate) struct SharedList<T>(Vec<Part<T>>);
 
 /// Never empty.
 type Part<T> = Arc<Vec<T>>;
 
 /// The place of an entry, or where it would be inserted.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Position {
     /// The index of the part; after the last part for an entry that would be the last one.
     part: usize,
     /// The index in that part.
@@ -43,18 +43,18 @@ pub(crate) struct Unshared<'a, T, F> {
     order: F,
 }
 
-// === impl Parts ===
+// === impl SharedList ===
 
-impl<T> Parts<T> {
+impl<T> SharedList<T> {
     /// These entries, which are sorted.
-    pub(crate) fn of(sorted: Vec<T>) -> Parts<T> {
+    pub(crate) fn of(sorted: Vec<T>) -> SharedList<T> {
         let mut sorted = sorted.into_iter().peekable();
         let mut parts = Vec::new();
         while sorted.peek().is_some() {
             let part: Vec<T> = sorted.by_ref().take(LONGEST).collect();
             parts.push(Arc::new(part));
         }
-        Parts(parts)
+        SharedList(parts)
     }
 
     /// The entries in order.
@@ -85,7 +85,7 @@ impl<T> Parts<T> {
 
     /// The place of the entry that is equal in `order`, which compares an entry with what is searched
     /// for, or where it would be.
-    fn find(&self, order: impl Fn(&T) -> Ordering) -> Result<Place, Place> {
+    fn find(&self, order: impl Fn(&T) -> Ordering) -> Result<Position, Position> {
         let place = self.search(|entry| order(entry).is_lt());
         match self.at(place).is_some_and(|entry| order(entry).is_eq()) {
             true => Ok(place),
@@ -93,23 +93,23 @@ impl<T> Parts<T> {
         }
     }
 
-    fn search(&self, is_before: impl Fn(&T) -> bool) -> Place {
+    fn search(&self, is_before: impl Fn(&T) -> bool) -> Position {
         let ends_before = |part: &Part<T>| part.last().is_some_and(&is_before);
         let part = self.0.partition_point(ends_before);
         let within = self.0.get(part);
         let at = within.map_or(0, |part| part.partition_point(is_before));
-        Place { part, at }
+        Position { part, at }
     }
 
-    fn at(&self, Place { part, at }: Place) -> Option<&T> {
+    fn at(&self, Position { part, at }: Position) -> Option<&T> {
         self.0.get(part)?.get(at)
     }
 }
 
-impl<T: Clone> Parts<T> {
+impl<T: Clone> SharedList<T> {
     /// The same, for a change that does not affect the order.
     pub(crate) fn get_mut(&mut self, order: impl Fn(&T) -> Ordering) -> Option<&mut T> {
-        let Place { part, at } = self.find(order).ok()?;
+        let Position { part, at } = self.find(order).ok()?;
         Arc::make_mut(self.0.get_mut(part)?).get_mut(at)
     }
 
@@ -117,7 +117,7 @@ impl<T: Clone> Parts<T> {
     /// `entry`. Returns the replaced one.
     pub(crate) fn put(&mut self, entry: T, order: impl Fn(&T) -> Ordering) -> Option<T> {
         match self.find(order) {
-            Ok(Place { part, at }) => {
+            Ok(Position { part, at }) => {
                 let part = Arc::make_mut(&mut self.0[part]);
                 Some(std::mem::replace(&mut part[at], entry))
             }
@@ -128,7 +128,7 @@ impl<T: Clone> Parts<T> {
         }
     }
 
-    fn insert(&mut self, place: Place, entry: T) {
+    fn insert(&mut self, place: Position, entry: T) {
         let parts = &mut self.0;
         let is_last = place.part == parts.len();
         let (index, at) = match is_last.then(|| parts.len().checked_sub(1)).flatten() {

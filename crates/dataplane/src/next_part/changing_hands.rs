@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{ChunkSize, Divided, Piece, address_of};
+use super::{Divided, PartSize, Piece, address_of};
 use crate::{Claims, Dataplane, Difference, Frontend, FrontendKey, FrontendKind, ServiceKey};
 
 /// The addresses of which claims are programmed as desired, although no chosen change needs it.
@@ -95,7 +95,7 @@ impl Divided<'_> {
 
     /// If an address changes hands, chooses the frontends that it is taken away from, as many as fit,
     /// and puts off its new owner until these are gone.
-    pub(super) fn take_away_first(&mut self, desired: &Dataplane, limit: ChunkSize) {
+    pub(super) fn take_away_first(&mut self, desired: &Dataplane, limit: PartSize) {
         let begun = self.begun.iter().filter(|(_, frontend)| decides(frontend));
         let begun = begun.filter_map(|(key, _)| address_of(key));
         let deciding = self.chosen.iter().filter(|piece| piece.changes_hands());
@@ -121,7 +121,7 @@ impl Divided<'_> {
 
     /// If an address changes hands, chooses what its old owner loses there, as much as fits, and puts
     /// off the frontends that others get there until all of that is gone.
-    pub(super) fn give_back_last(&mut self, programmed: &Dataplane, limit: ChunkSize) {
+    pub(super) fn give_back_last(&mut self, programmed: &Dataplane, limit: PartSize) {
         let given_back = |piece: &Piece<'_>| piece.is_given_back(programmed);
         let given = self.chosen.iter().filter(|piece| given_back(piece));
         let given: HashSet<IpAddr> = given.filter_map(Piece::address).collect();
@@ -143,7 +143,7 @@ impl Divided<'_> {
 
     /// Chooses later changes that are `meant`, as many as fit into a part of their own, and at least
     /// one.
-    fn choose(&mut self, limit: ChunkSize, meant: impl Fn(&Piece<'_>) -> bool) {
+    fn choose(&mut self, limit: PartSize, meant: impl Fn(&Piece<'_>) -> bool) {
         let mut room = limit.count();
         let fits = |piece: &mut Piece<'_>| {
             let fits = room > 0 && meant(piece);

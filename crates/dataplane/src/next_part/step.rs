@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::changing_hands::{Settled, decides};
-use super::size::{FrontendDifference, Grain};
+use super::size::{FrontendDifference, Granularity};
 use super::{Divided, Piece, claimants};
 use crate::{
     Claims, Dataplane, Difference, Frontend, FrontendKey, Hairpin, Protocol, ServiceKey,
@@ -16,15 +16,15 @@ use crate::{
 pub(super) struct Step<'a> {
     programmed: &'a Dataplane,
     desired: &'a Dataplane,
-    /// The addresses of frontends that later chunks change and that a Service of this chunk has as
+    /// The addresses of frontends that later parts change and that a Service of this part has as
     /// cluster IPs.
     unfinished: HashSet<IpAddr>,
     /// The addresses that are taken from some Services or given back to them, so that a part may have
     /// only some of their frontends there.
     changing_hands: HashSet<IpAddr>,
-    /// The Services that get frontends at such an address in later chunks.
+    /// The Services that get frontends at such an address in later parts.
     waiting: BTreeSet<&'a ServiceKey>,
-    /// A frontend that later chunks change, of which this chunk contains a part.
+    /// A frontend that later parts change, of which this part has some endpoints.
     begun: Option<(FrontendKey, Arc<Frontend>)>,
 }
 
@@ -127,13 +127,17 @@ impl<'a> Step<'a> {
     }
 
     /// Whether what is `changed` brings the programmed dataplane closer to the desired one.
-    pub(super) fn comes_nearer(&self, grain: Grain, changed: &[FrontendDifference<'_>]) -> bool {
+    pub(super) fn comes_nearer(
+        &self,
+        granularity: Granularity,
+        changed: &[FrontendDifference<'_>],
+    ) -> bool {
         let (mut before, mut after) = (0, 0);
         for difference in changed {
             let desired_claims = self.desired.frontends().get(difference.key);
             let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == desired_claims {
                 true => 0,
-                false => grain.size_between(claims, desired_claims),
+                false => granularity.size_between(claims, desired_claims),
             };
             before += left(difference.before);
             after += left(difference.after);

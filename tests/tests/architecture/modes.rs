@@ -3,10 +3,10 @@
 use crate::expect_none;
 use crate::sources::{is_test, packages};
 
-/// The only file outside its crate that must name a mechanism.
+/// The only file outside its crate that must name a mode.
 const LIST: &str = "list.rs";
 
-/// The other files that may name a mechanism's crate, each with the reason.
+/// The other files that may name a mode's crate, each with the reason.
 const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_iptables",
@@ -30,7 +30,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The mechanisms not listed yet, each with the reason.
+/// The modes not listed yet, each with the reason.
 const UNLISTED: &[(&str, &str)] = &[];
 
 /// Whether `text` names the crate outside comments.
@@ -41,7 +41,7 @@ fn names(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn a_mechanism_is_named_in_its_crate_and_in_the_list() {
+fn a_mode_is_named_in_its_crate_and_in_the_list() {
     let packages = packages();
     let is_backend = |name: &str| name.starts_with("backend-");
     let backends: Vec<String> = packages
@@ -72,7 +72,7 @@ fn a_mechanism_is_named_in_its_crate_and_in_the_list() {
     };
     let strangers = found.iter().filter(|(b, p)| !is_known(b, p));
     let strangers: Vec<String> = strangers.map(|(b, p)| format!("{p} names {b}")).collect();
-    expect_none("mechanisms are named outside of their crate", &strangers);
+    expect_none("modes are named outside of their crate", &strangers);
     for backend in &backends {
         let is_listed = found.contains(&(backend.clone(), LIST.to_owned()));
         let is_to_come = UNLISTED.iter().any(|(unlisted, _)| unlisted == backend);
@@ -92,7 +92,7 @@ fn a_mechanism_is_named_in_its_crate_and_in_the_list() {
 }
 
 #[test]
-fn naming_a_mechanism_is_found_in_code_alone() {
+fn naming_a_mode_is_found_in_code_alone() {
     assert!(names("use backend_nftables::TABLE;", "backend_nftables"));
     assert!(!names(
         "    /// As backend_nftables does.",
