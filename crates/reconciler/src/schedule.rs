@@ -70,7 +70,8 @@ pub struct Due {
 
 /// Decides when syncs run. The first change after a quiet period is answered at once. Later
 /// changes are gathered until `minSyncPeriod` has passed since the end of the last sync. A sync
-/// answers every request made before it started, and no request is lost.
+/// answers every request made before it started, and no request is lost. A change that waits while
+/// the kernel is checked for external changes is answered by the next sync.
 ///
 /// Nothing is due before the first change: there is no desired state to compare the kernel with.
 #[derive(Debug, Clone)]
@@ -211,8 +212,9 @@ impl Schedule {
         candidates.into_iter().max_by_key(|due| due.reason)
     }
 
-    /// Starts a sync if one is due. It covers everything that is due; of several reasons it
-    /// returns the one that does the most.
+    /// Starts a sync if one is due. It covers everything that is due, but a change that waits while
+    /// the kernel is checked for external changes; of several reasons it returns the one that does
+    /// the most.
     pub fn start(&mut self, now: Instant) -> Option<Reason> {
         let due: Vec<Due> = self
             .candidates()
@@ -225,9 +227,11 @@ impl Schedule {
             last.jumped = !self.follow_up.is_unfinished() && now < last.earliest_next(self.periods);
         }
         // Every sync compares with the current desired state, so it answers a change whatever its
-        // reason. Only some reasons check the kernel, and only `Requested` and `Startup` answer a
-        // request.
-        let changed = self.changed.take();
+        // reason, except `Drift`: only families whose rules may have changed have such a sync. Only
+        // some reasons check the kernel, and only `Requested` and `Startup` answer a request.
+        if reason != Reason::Drift {
+            self.changed = None;
+        }
         let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
             true => Prompt::ExternalChange,
             false => Prompt::Other,
@@ -239,7 +243,9 @@ impl Schedule {
             reason,
             began: now,
             prompt,
-            is_routine: reason == Reason::Drift && prompt == Prompt::Other && changed.is_none(),
+            is_routine: reason == Reason::Drift
+                && prompt == Prompt::Other
+                && self.changed.is_none(),
         });
         Some(reason)
     }

@@ -1,3 +1,4 @@
+mod change_beside_drift;
 mod withdrawal;
 
 use std::collections::VecDeque;
@@ -115,13 +116,17 @@ impl Story {
     }
 
     fn until_with(self, end: u64, backend: Faulty<FakeBackend>) -> Vec<Report> {
+        self.until_with_families(end, vec![backend])
+    }
+
+    fn until_with_families(self, end: u64, families: Vec<Faulty<FakeBackend>>) -> Vec<Report> {
         let story = self.at(end, Command::Stop);
         let mut reports = Vec::new();
         let mut command_source = Script {
             clock: story.clock.clone(),
             commands: story.commands,
         };
-        let mut families = Reconciler::new(vec![backend]);
+        let mut families = Reconciler::new(families);
         run(
             &mut families,
             story.settings,

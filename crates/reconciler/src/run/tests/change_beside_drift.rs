@@ -1,0 +1,44 @@
+//! A change that waits while one family is checked for external changes.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// Failure story T444: another program had touched the IPv6 rules. The check that followed repaired
+/// IPv6 only, but counted as the answer to a change of IPv4 that waited at that moment: clients were
+/// sent to an endpoint that was gone until the periodic check, up to `syncPeriod` later.
+#[test]
+fn t444_a_change_is_programmed_although_another_program_touched_the_other_family() {
+    let foreign = ExternalChange {
+        families: BTreeSet::from([Family::Ipv6]),
+        ..ExternalChange::possible()
+    };
+    // In whatever order the two arrive.
+    for (change_at, drift_at) in [(7000, 7000), (7000, 6999), (6999, 7000), (7000, 7001)] {
+        let story = Story::new().wants(0, web([8080]));
+        let drifted = Command::Drifted(foreign.clone());
+        let story = match change_at <= drift_at {
+            true => story.wants(change_at, web([9090])).at(drift_at, drifted),
+            false => story.at(drift_at, drifted).wants(change_at, web([9090])),
+        };
+        let kernel = story.kernel.clone();
+        let families = Family::ALL.map(|family| {
+            let backend = kernel.backend(family);
+            Faulty::new(backend, |_| CallOutcome::Pass)
+        });
+
+        let reports = story.until_with_families(8000, families.into());
+
+        let expected = FakeRules::render(&web([9090]), Family::Ipv4);
+        assert_eq!(
+            kernel.rules(Family::Ipv4),
+            expected,
+            "{:?}",
+            syncs(&reports)
+        );
+        let reasons = syncs(&reports).into_iter().map(|(_, reason)| reason);
+        assert!(reasons.clone().any(|reason| reason == Reason::Drift));
+        let changed = reasons.filter(|reason| *reason == Reason::Changed);
+        assert_eq!(changed.count(), 2, "one sync in each family");
+    }
+}
