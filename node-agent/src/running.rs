@@ -1,6 +1,7 @@
 //! `signpost-agent run`: the tasks of the agent and how they are connected.
 
 mod follower;
+mod kept_files;
 mod syncs;
 
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ use crate::{
     variant_scan,
 };
 use follower::Follower;
+use kept_files::KeptFiles;
 use source::last_good::LastGood;
 use source::last_node::LastNode;
 use syncs::{SyncSubscribers, reconcile};
@@ -99,6 +101,7 @@ pub(crate) async fn start(
     let variants_seen = watch::Sender::new(VariantScan::default());
     let handover_refusal = watch::Sender::new(None);
     let api_service_state = watch::Sender::new(ApiServiceState::default());
+    let own_node = watch::Sender::new(None);
 
     let (events, announcements) = Events::register(&metrics);
     let proxy = ProxyHealth::default();
@@ -249,11 +252,21 @@ pub(crate) async fn start(
         metrics: agent_metrics.clone(),
         proxy: proxy.clone(),
         changes: changes.clone(),
+        own_node: own_node.clone(),
+        settings: None,
+    };
+    let files = KeptFiles {
         node: node.clone(),
         last_good,
         last_node,
-        settings: None,
+        written: None,
     };
+    let writes = files.follow(
+        applied_config.clone(),
+        own_node.subscribe(),
+        supervisor.stop(),
+    );
+    supervisor.spawn("kept files", writes);
     supervisor.spawn(
         "engine",
         follower.follow(inbox, arguments.configuration_deadline, supervisor.stop()),

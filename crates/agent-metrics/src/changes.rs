@@ -106,6 +106,15 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
+    /// Drops the changes sent to the reconciler, which programs none while another proxy serves the
+    /// node.
+    pub fn withdrawn(&self) {
+        let mut pending = self.pending();
+        pending.ordered = Tally::default();
+        pending.running_sync = Tally::default();
+        self.show(&pending);
+    }
+
     /// Records the start of a sync, which covers every change sent so far.
     pub fn began(&self) {
         let mut pending = self.pending();
@@ -217,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_pending_until_the_kernel_holds_it() {
+    fn t447_a_change_is_pending_until_the_kernel_holds_it_or_another_proxy_serves() {
         let counts = ChangeCounts::register(&Metrics::new(&BuildInfo {
             program: "test",
             version: "0",
@@ -255,5 +264,11 @@ mod tests {
         counts.dismissed(0);
         assert_eq!(pending(), (1, 0));
         assert_eq!((counts.services.get(), counts.endpoints.get()), (3, 3));
+
+        // Failure story T447: on a node that was handed back they grew without end.
+        counts.withdrawn();
+        assert_eq!(pending(), (0, 0));
+        counts.reported(&ended(vec![Outcome::Committed]));
+        assert_eq!(pending(), (0, 0), "a sync that ends later takes none away");
     }
 }

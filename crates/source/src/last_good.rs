@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
-use crds::NodeProxySpec;
+use crds::readable::readable;
 use runtime::{KeptFile, KeptFileError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::Assignment;
 
@@ -20,11 +21,11 @@ pub struct LastGood(KeptFile);
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+struct Kept<S> {
     node: String,
     generation: Option<i64>,
     reason: String,
-    spec: NodeProxySpec,
+    spec: S,
 }
 
 // === impl LastGood ===
@@ -36,15 +37,19 @@ impl LastGood {
     }
 
     /// Reads the assignment of `node`, if the file has one. Ignores a file for another node,
-    /// because state directories are copied with disk images.
+    /// because state directories are copied with disk images. A newer version may have written values
+    /// that this one cannot read.
     pub fn observe(&self, node: &str) -> Result<Option<Assignment>, KeptFileError> {
-        let kept: Option<Kept> = self.0.observe()?;
+        let kept: Option<Kept<Value>> = self.0.observe()?;
         let kept = kept.filter(|kept| kept.node == node);
-        Ok(kept.map(|kept| Assignment {
-            generation: kept.generation,
-            spec: kept.spec,
-            reason: kept.reason,
-            unreadable: Vec::new(),
+        Ok(kept.and_then(|kept| {
+            let (spec, unreadable) = readable(&kept.spec)?;
+            Some(Assignment {
+                generation: kept.generation,
+                spec,
+                reason: kept.reason,
+                unreadable,
+            })
         }))
     }
 
@@ -54,13 +59,17 @@ impl LastGood {
             node: node.to_owned(),
             generation: assignment.generation,
             reason: assignment.reason.clone(),
-            spec: assignment.spec.clone(),
+            spec: &assignment.spec,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crds::NodeProxySpec;
+    use crds::profile::mechanism::Mode;
+    use serde_json::json;
+
     use super::*;
 
     fn assignment() -> Assignment {
@@ -92,5 +101,26 @@ mod tests {
             .expect("it is there");
         assert_eq!((read.generation, read.spec), (Some(7), assignment().spec));
         assert!(again.observe("node-2").expect("it is read").is_none());
+    }
+
+    /// Failure story T445: after a rollback of the agents one such value lost all others, and a restart
+    /// without the operator began from the defaults.
+    #[test]
+    fn t445_what_a_newer_agent_kept_is_read_except_for_what_only_that_one_knows() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let kept = LastGood::within(directory.path());
+        kept.commit("node-1", &assignment()).expect("it is written");
+        let file = directory.path().join(FILE);
+        let written = std::fs::read(&file).expect("it is there");
+        let mut written: Value = serde_json::from_slice(&written).expect("JSON");
+        written["spec"]["config"]["mode"] = json!("iptables");
+        written["spec"]["config"]["masquerade"] = json!({"all": "sometimes"});
+        std::fs::write(&file, written.to_string()).expect("it is written");
+
+        let read = kept.observe("node-1").expect("it is read");
+        let read = read.expect("it is there");
+        assert_eq!(read.spec.config.mode, Mode::Iptables);
+        let fields: Vec<String> = read.unreadable.iter().map(|it| it.field()).collect();
+        assert_eq!(fields, ["config.masquerade.all"]);
     }
 }

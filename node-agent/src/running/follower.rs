@@ -3,20 +3,17 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use agent_metrics::{AgentMetrics, ChangeCounts};
-use catalog::Change;
+use catalog::{Change, OwnNode};
 use handover::ServingState;
 use health_checks::ProxyHealth;
 use reconciler::{Command, CommandSender, Periods, Permission, Settings};
-use runtime::{CancellationToken, chain};
+use runtime::CancellationToken;
 use source::Delivery;
-use source::last_good::LastGood;
-use source::last_node::LastNode;
 use tokio::sync::{mpsc, watch};
-use tracing::warn;
 
 use crate::engine::{Engine, ViewSender};
 use crate::engine_query::EngineQuery;
-use crate::latest::changed;
+use crate::latest::{changed, post};
 
 /// How many deliveries the engine takes in before it compiles, if they keep arriving.
 const TAKEN_AT_ONCE: usize = 4096;
@@ -34,9 +31,7 @@ pub(super) struct Follower {
     pub(super) metrics: AgentMetrics,
     pub(super) proxy: ProxyHealth,
     pub(super) changes: ChangeCounts,
-    pub(super) node: String,
-    pub(super) last_good: LastGood,
-    pub(super) last_node: LastNode,
+    pub(super) own_node: watch::Sender<Option<OwnNode>>,
     pub(super) settings: Option<Settings>,
 }
 
@@ -92,22 +87,13 @@ impl Follower {
     }
 
     fn take(&mut self, delivery: Delivery) {
-        if let Delivery::Configuration(Some(assignment)) = &delivery {
-            // A node without a writable disk is served all the same.
-            if let Err(error) = self.last_good.commit(&self.node, assignment) {
-                warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
-            }
-        }
         if let Delivery::Objects(change) = &delivery {
             self.changes.took(change);
         }
         let is_node = matches!(delivery, Delivery::Objects(Change::Node(_)));
         self.engine.apply(delivery, Instant::now());
-        if is_node
-            && let Some(node) = self.engine.node()
-            && let Err(error) = self.last_node.commit(node)
-        {
-            warn!(error = %chain(&error), "unable to save the addresses of the Node for a restart while the Node has none");
+        if is_node {
+            post(&self.own_node, self.engine.node().cloned());
         }
     }
 
@@ -117,14 +103,20 @@ impl Follower {
             self.settings = Some(settings);
             self.commands.send(Command::Settings(settings));
         }
+        let is_withdrawn = settings.permission == Permission::Withdrawn;
         if let Some(desired) = self.engine.compile(Instant::now) {
             self.metrics.compiled(desired.stamps.compile);
-            self.metrics.queued(SystemTime::now());
+            if !is_withdrawn {
+                self.metrics.queued(SystemTime::now());
+            }
             self.changes.ordered(self.engine.left());
             self.proxy.queued(Instant::now());
             self.commands.send(Command::Desired(desired));
         } else if self.engine.is_complete() {
             self.changes.dismissed(self.engine.left());
+        }
+        if is_withdrawn {
+            self.changes.withdrawn();
         }
         self.views.post(self.engine.view());
     }
