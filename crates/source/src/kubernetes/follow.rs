@@ -56,8 +56,8 @@ pub(super) struct Follower<T, R> {
     recipient: R,
     next: Next,
     backoff: Backoff,
-    /// When the current watch was opened.
-    opened: Option<Instant>,
+    /// The current watch, once the API server has opened it.
+    opened: Option<OpenWatch>,
     /// When the API server last sent anything about this collection.
     last_received: SystemTime,
     objects: PhantomData<fn() -> T>,
@@ -77,6 +77,20 @@ enum Next {
 enum Ended {
     Failed(WatchError),
     EngineGone,
+}
+
+/// A watch that the API server has opened.
+#[derive(Debug, Clone, Copy)]
+struct OpenWatch {
+    since: Instant,
+    sent: Sent,
+}
+
+/// What the API server has sent in a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Lines,
 }
 
 /// Whether received objects belong to the initial list or are changes.
@@ -117,7 +131,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 RequestKind::StreamedList | RequestKind::Events => self.watch().await,
             };
             let opened = self.opened.take();
-            let settled = opened.is_some_and(|opened| opened.elapsed() >= SETTLED);
+            let settled = opened.is_some_and(|opened| opened.since.elapsed() >= SETTLED);
             if settled {
                 self.backoff.reset();
             }
@@ -125,7 +139,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 // The watch follows its list at once.
                 Ok(()) if settled || asked == RequestKind::List => Duration::ZERO,
                 Ok(()) => self.backoff.next(),
-                Err(Ended::Failed(error)) => self.recover(&error, asked).await?,
+                Err(Ended::Failed(error)) => self.recover(&error, asked, opened).await?,
                 Err(Ended::EngineGone) => return Err(EngineGone),
             };
             sleep(wait).await;
@@ -137,6 +151,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         &mut self,
         error: &WatchError,
         asked: RequestKind,
+        opened: Option<OpenWatch>,
     ) -> Result<Duration, EngineGone> {
         let kind = self.collection.kind;
         let message = chain(error).to_string();
@@ -163,6 +178,14 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             (Remedy::Resume, _) if matches!(self.next, Next::ListPaged) => {
                 self.next = Next::ListStreamed;
             }
+            // After a restoration of etcd the version may be yet to come: the API server opens such
+            // a watch, and sends nothing, not even a bookmark, until the cluster gets there.
+            (Remedy::Resume, _)
+                if matches!(error, WatchError::Silent(_))
+                    && opened.is_some_and(|opened| opened.sent == Sent::Nothing) =>
+            {
+                self.next = Next::first_of::<T>();
+            }
             (Remedy::Resume, _) => {}
         }
         self.watch_health.stale(self.last_received, &message);
@@ -178,7 +201,11 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         };
         let request = self.collection.watch(start).map_err(WatchError::from)?;
         let answer = within_silence(ask::<T>(&self.client, request)).await??;
-        self.opened = Some(Instant::now());
+        let mut opened = OpenWatch {
+            since: Instant::now(),
+            sent: Sent::Nothing,
+        };
+        self.opened = Some(opened);
         self.last_received = SystemTime::now();
         match phase {
             Phase::Listing => {
@@ -191,6 +218,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         }
         let mut lines = answer.lines();
         while let Some(line) = within_silence(lines.next()).await?? {
+            opened.sent = Sent::Lines;
+            self.opened = Some(opened);
             self.last_received = SystemTime::now();
             phase = self.take(line, phase).await?;
         }

@@ -317,9 +317,10 @@ async fn a_cut_connection_makes_it_stale_until_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn t24_a_silent_api_server_is_noticed() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
-    let _watch = server.listed(SERVICES, "7", &[]).await;
+    let watch = server.listed(SERVICES, "6", &[]).await;
     assert_eq!(server.condition().await, SourceCondition::Fresh);
-    // The connections stay open, but nothing arrives on any watch, not even bookmarks.
+    watch.bookmark("7");
+    // The connections stay open, but nothing more arrives on any watch, not even bookmarks.
     let begun = tokio::time::Instant::now();
     match server.condition().await {
         SourceCondition::Stale { message, .. } => {
@@ -335,6 +336,28 @@ async fn t24_a_silent_api_server_is_noticed() {
         "{}",
         asked.query
     );
+}
+
+/// Failure story T446: etcd was restored from a backup. The API server opened each watch that went on
+/// after a version of the time before, and sent nothing until the cluster had as many changes
+/// again. The agent asked for the same every 100 seconds, took the answer for a sign of life, and
+/// missed every change.
+#[tokio::test(start_paused = true)]
+async fn t446_a_watch_on_which_nothing_arrives_is_followed_by_a_list() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.listed(SERVICES, "9000", &[]).await;
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    watch.bookmark("10000");
+    watch.cut();
+    let asked = server.asked(SERVICES).await;
+    assert!(asked.query.ends_with("resourceVersion=10000"));
+    let _mute = asked.watch();
+
+    let asked = server.asked(SERVICES).await;
+    assert!(!asked.is_watch(), "{}", asked.query);
+    asked.list("9100", &[service_json("cart", "9050")]);
+    let applied = reported(Event::InitApply(service("cart", "9050")));
+    while server.delivery().await != applied {}
 }
 
 #[tokio::test(start_paused = true)]
