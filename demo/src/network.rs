@@ -26,6 +26,7 @@ mod namespace;
 mod outcome;
 mod process;
 mod sctp;
+mod standstill;
 mod tally;
 mod topology;
 mod traffic;
@@ -45,6 +46,7 @@ pub use namespace::Namespace;
 pub use outcome::Outcome;
 pub use process::Process;
 pub use sctp::sctp_socket;
+use standstill::StandstillWatch;
 pub use tally::Tally;
 pub use topology::{Outsider, Plan, PlannedNode, Topology};
 pub use traffic::{

@@ -9,7 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dataplane::Protocol;
 
-use super::{Namespace, Outcome, Probe, Tally, Traffic, keep_connection, probe, start_traffic};
+use super::{
+    Namespace, Outcome, Probe, StandstillWatch, Tally, Traffic, keep_connection, probe,
+    start_traffic,
+};
 use crate::deadline::{patience, wait_for};
 
 /// The timeout of an answer: far more than needed on a busy machine.
@@ -38,7 +41,10 @@ pub struct Way {
 
 /// Clients that make requests until they are stopped.
 #[derive(Debug)]
-pub struct Connections(Vec<Client>);
+pub struct Connections {
+    clients: Vec<Client>,
+    standstill: StandstillWatch,
+}
 
 #[derive(Debug)]
 struct Client {
@@ -113,7 +119,7 @@ impl Connections {
     /// Starts one client of each of `kinds` on each way, with a request every `interval`. Returns
     /// once each has received an answer.
     pub fn start(ways: &[Way], kinds: &[Kind], interval: Duration) -> Result<Connections> {
-        let mut clients = Vec::new();
+        let (mut clients, standstill) = (Vec::new(), StandstillWatch::start());
         for way in ways {
             for kind in kinds {
                 let start = match kind {
@@ -128,7 +134,10 @@ impl Connections {
                 });
             }
         }
-        Ok(Connections(clients))
+        Ok(Connections {
+            clients,
+            standstill,
+        })
     }
 
     /// Stops the clients and prints their number of requests. Fails unless every request was
@@ -142,7 +151,7 @@ impl Connections {
     /// for the machine.
     pub fn finish_unharmed_within(self, silence: Duration, beside: Connections) -> Result<()> {
         let mut stalled = Duration::ZERO;
-        for Client { way, traffic, .. } in beside.0 {
+        for Client { way, traffic, .. } in beside.clients {
             let tally = traffic.stop().with_context(|| way.clone())?;
             ensure!(tally.failures() == 0, "beside the rules: {way}: {tally}");
             stalled = stalled.max(tally.longest_gap);
@@ -155,11 +164,12 @@ impl Connections {
     fn finish(self, silence: Duration) -> Result<()> {
         let (mut asked, mut longest) = (BTreeMap::<Kind, u64>::new(), Duration::ZERO);
         let mut harm = Vec::new();
-        for Client { way, kind, traffic } in self.0 {
+        let stood_still = self.standstill.finish()?;
+        for Client { way, kind, traffic } in self.clients {
             let tally = traffic.stop().with_context(|| way.clone())?;
             *asked.entry(kind).or_default() += tally.answers() + tally.failures();
             longest = longest.max(tally.longest_gap);
-            if is_harmed(kind, &tally, silence) {
+            if is_harmed(kind, &tally, silence, stood_still) {
                 harm.push(format!("{kind}: {way}: {tally}"));
             }
         }
@@ -171,7 +181,9 @@ impl Connections {
             0 => "0 lost".to_owned(),
             harmed => format!("{harmed} clients harmed"),
         };
-        println!("    asked {asked}; longest gap {longest:.1?}; {lost}");
+        println!(
+            "    asked {asked}; longest gap {longest:.1?}; the machine stood still for up to {stood_still:.1?}; {lost}"
+        );
         ensure!(
             harm.is_empty(),
             "connections were lost, moved or waited:\n{}",
@@ -182,13 +194,13 @@ impl Connections {
 }
 
 /// Whether a client was harmed, whose connection may be without an answer for up to `silence` if it
-/// is a kept one.
-fn is_harmed(kind: Kind, tally: &Tally, silence: Duration) -> bool {
+/// is a kept one, and for as long as the machine `stood_still`.
+fn is_harmed(kind: Kind, tally: &Tally, silence: Duration, stood_still: Duration) -> bool {
     let (moved, longest) = match kind {
         Kind::Kept => (tally.answered.len() > 1, silence),
         Kind::New => (false, patience(LONGEST_GAP)),
     };
-    tally.failures() > 0 || tally.longest_gap > longest || moved
+    tally.failures() > 0 || tally.longest_gap > longest + stood_still || moved
 }
 
 impl fmt::Display for Kind {
@@ -242,7 +254,10 @@ mod tests {
             (Kind::New, &late, true),
             (Kind::Kept, &refused, true),
         ] {
-            assert_eq!(is_harmed(kind, tally, silence), harmed, "{kind}: {tally}");
+            let is_harmed = |stood_still| is_harmed(kind, tally, silence, stood_still);
+            assert_eq!(is_harmed(Duration::ZERO), harmed, "{kind}: {tally}");
+            let is_late = std::ptr::eq(tally, &silent) || std::ptr::eq(tally, &late);
+            assert_eq!(is_harmed(silence), harmed && !is_late, "{kind}: {tally}");
         }
     }
 }
