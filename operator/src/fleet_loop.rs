@@ -16,9 +16,9 @@ use crate::{
     clock_offset::ClockOffset,
     fleet::{Action, Change, Event, Fleet, Plan},
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
-    pace::{Novelty, Pace},
     records::Record,
     watches::{Events, watch},
+    write_rate_limiter::{Recurrence, WriteRateLimiter},
     writes::{WriteError, Writer, Written},
 };
 
@@ -62,7 +62,7 @@ impl FleetLoop {
         let offset = *self.offset.borrow();
         warn_of_unusual(offset);
         let mut fleet = Fleet::new(offset);
-        let mut pace = Pace::default();
+        let mut rate_limiter = WriteRateLimiter::default();
         let mut wake = None;
         let mut planning = Duration::ZERO;
         loop {
@@ -87,7 +87,7 @@ impl FleetLoop {
             planning = began.elapsed();
             wake = plan.wake;
             let counts = plan.counts.clone();
-            let rewake = self.commit(plan, &mut fleet, &mut pace).await;
+            let rewake = self.commit(plan, &mut fleet, &mut rate_limiter).await;
             wake = [wake, rewake].into_iter().flatten().min();
             self.metrics
                 .sync(&counts, seconds(Timestamp::now()), began.elapsed());
@@ -107,8 +107,13 @@ impl FleetLoop {
 
     /// Makes the writes of `plan` and applies their results to `fleet`. Returns when to plan again
     /// for the remaining writes.
-    async fn commit(&self, plan: Plan, fleet: &mut Fleet, pace: &mut Pace) -> Option<Timestamp> {
-        let (due, next) = pace.take_due(plan.actions, Instant::now());
+    async fn commit(
+        &self,
+        plan: Plan,
+        fleet: &mut Fleet,
+        rate_limiter: &mut WriteRateLimiter,
+    ) -> Option<Timestamp> {
+        let (due, next) = rate_limiter.take_due(plan.actions, Instant::now());
         let due_count = due.len();
         let writes = due
             .into_iter()
@@ -124,26 +129,26 @@ impl FleetLoop {
             match written {
                 Ok(Written::Applied(event)) => {
                     warn_of_fields_left_out(&event, fleet);
-                    let failures = pace.succeeded(&action, Instant::now());
+                    let failures = rate_limiter.succeeded(&action, Instant::now());
                     log(&action, &event, failures);
                     self.apply(fleet, event);
                 }
-                Ok(Written::Outdated) => {
+                Ok(Written::Conflict) => {
                     let (kind, name) = action.object();
                     let version = action.version();
                     debug!(
                         kind,
                         name, version, "did not write the object: it has changed since the plan"
                     );
-                    pace.outdated(&action, Instant::now());
+                    rate_limiter.conflicted(&action, Instant::now());
                 }
                 Err(error) => {
                     let error = chain(&error).to_string();
-                    match pace.failed(&action, &error, Instant::now(), fraction()) {
-                        Novelty::New => {
+                    match rate_limiter.failed(&action, &error, Instant::now(), fraction()) {
+                        Recurrence::New => {
                             warn!(error, "unable to write the object; retrying with backoff")
                         }
-                        Novelty::Known => debug!(error, "still unable to write the object"),
+                        Recurrence::Repeated => debug!(error, "still unable to write the object"),
                     }
                 }
             }
@@ -166,7 +171,7 @@ fn result(written: &Result<Written, WriteError>) -> WriteResult {
             WriteResult::partial
         }
         Ok(Written::Applied(_)) => WriteResult::success,
-        Ok(Written::Outdated) => WriteResult::conflict,
+        Ok(Written::Conflict) => WriteResult::conflict,
         Err(_) => WriteResult::failure,
     }
 }

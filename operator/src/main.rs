@@ -26,11 +26,11 @@ mod fleet_loop;
 mod initial_profile;
 mod lease;
 mod operator_metrics;
-mod pace;
 mod placement;
 mod records;
 mod starter;
 mod watches;
+mod write_rate_limiter;
 mod writes;
 
 use std::{env, fs, process, process::ExitCode, time::Duration};

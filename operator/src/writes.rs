@@ -43,7 +43,7 @@ pub(crate) enum Written {
     Applied(Event),
     /// Nothing was written: the object is gone, or has changed since the plan. Its watch will report
     /// it.
-    Outdated,
+    Conflict,
 }
 
 /// A write that failed, or whose result is unknown.
@@ -104,13 +104,13 @@ impl Writer {
                 timeout(LIMIT, self.announce(action, &event)).await.ok();
                 Ok(Written::Applied(event))
             }
-            Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => {
+            Ok(Err(kube::Error::Api(status))) if is_conflict(action, status.code) => {
                 Ok(match (action, status.code) {
                     // Its watch may fail for long.
                     (Action::Remove { node, .. } | Action::Stamp { node, .. }, 404) => {
                         Written::Applied(Event::Proxy(Change::Deleted(node.clone())))
                     }
-                    _ => Written::Outdated,
+                    _ => Written::Conflict,
                 })
             }
             Ok(Err(source)) => Err(WriteError::Request {
@@ -222,7 +222,7 @@ impl Writer {
 /// Whether the answer means that the object of the plan no longer exists, was created meanwhile or
 /// was replaced: not found, or a conflict with the version or UID in the plan. Its watch reports
 /// the present object.
-fn is_outdated(action: &Action, code: u16) -> bool {
+fn is_conflict(action: &Action, code: u16) -> bool {
     match action {
         // Without its definition, the kind itself is not found.
         Action::Stamp { version: None, .. } => code == 409,

@@ -105,8 +105,8 @@ async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
         counts: BTreeMap::new(),
     };
     let start = tokio::time::Instant::now();
-    let (mut fleet, mut pace) = (Fleet::default(), Pace::default());
-    fleet_loop.commit(plan, &mut fleet, &mut pace).await;
+    let (mut fleet, mut rate_limiter) = (Fleet::default(), WriteRateLimiter::default());
+    fleet_loop.commit(plan, &mut fleet, &mut rate_limiter).await;
     assert_eq!(most.load(Ordering::Relaxed), WRITES_AT_ONCE);
     assert_eq!((tokio::time::Instant::now() - start).as_secs(), 3);
 }

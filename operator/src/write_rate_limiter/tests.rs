@@ -34,32 +34,35 @@ fn seconds(number: u64) -> Duration {
 
 #[test]
 fn a_write_that_keeps_failing_is_tried_less_and_less_often_and_holds_up_no_other() {
-    let (mut pace, mut now) = (Pace::default(), Instant::now());
+    let (mut rate_limiter, mut now) = (WriteRateLimiter::default(), Instant::now());
     let mut pauses = Vec::new();
     for _ in 0..9 {
-        let (due, _) = pace.take_due(vec![removal("n1"), removal("n2")], now);
+        let (due, _) = rate_limiter.take_due(vec![removal("n1"), removal("n2")], now);
         assert_eq!(due, [removal("n1"), removal("n2")]);
-        pace.failed(&removal("n1"), "refused", now, LONGEST);
-        let (due, next) = pace.take_due(vec![removal("n1"), removal("n2")], now);
+        rate_limiter.failed(&removal("n1"), "refused", now, LONGEST);
+        let (due, next) = rate_limiter.take_due(vec![removal("n1"), removal("n2")], now);
         assert_eq!(due, [removal("n2")]);
         let next = next.expect("it is tried again");
         pauses.push(next.duration_since(now).as_secs());
         now = next;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    pace.succeeded(&removal("n1"), now);
-    assert_eq!(pace.take_due(vec![removal("n1")], now).0, [removal("n1")]);
+    rate_limiter.succeeded(&removal("n1"), now);
+    assert_eq!(
+        rate_limiter.take_due(vec![removal("n1")], now).0,
+        [removal("n1")]
+    );
 }
 
 /// Failure story T322.
 #[test]
 fn t322_writes_that_are_refused_together_do_not_return_together() {
-    let (mut pace, now) = (Pace::default(), Instant::now());
+    let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
     let refused = [("n1", 0.0), ("n2", 0.5), ("n3", LONGEST)];
     let mut pauses = || {
         refused.map(|(node, fraction)| {
-            pace.failed(&removal(node), "refused", now, fraction);
-            let (_, next) = pace.take_due(vec![removal(node)], now);
+            rate_limiter.failed(&removal(node), "refused", now, fraction);
+            let (_, next) = rate_limiter.take_due(vec![removal(node)], now);
             next.map(|next| next.duration_since(now).as_millis())
         })
     };
@@ -69,25 +72,25 @@ fn t322_writes_that_are_refused_together_do_not_return_together() {
 
 #[test]
 fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
-    let (mut pace, now) = (Pace::default(), Instant::now());
-    pace.failed(&removal("n1"), "refused", now, LONGEST);
-    assert_eq!(pace.take_due(vec![removal("n2")], now).1, None);
-    pace.take_due(Vec::new(), now + seconds(1));
-    pace.failed(&removal("n1"), "refused", now + seconds(2), LONGEST);
-    let (_, next) = pace.take_due(vec![removal("n1")], now + seconds(2));
+    let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
+    rate_limiter.failed(&removal("n1"), "refused", now, LONGEST);
+    assert_eq!(rate_limiter.take_due(vec![removal("n2")], now).1, None);
+    rate_limiter.take_due(Vec::new(), now + seconds(1));
+    rate_limiter.failed(&removal("n1"), "refused", now + seconds(2), LONGEST);
+    let (_, next) = rate_limiter.take_due(vec![removal("n1")], now + seconds(2));
     assert_eq!(next, Some(now + seconds(3)), "as after a first failure");
 }
 
 #[test]
 fn the_same_failure_is_reported_once_and_another_one_again() {
-    let (mut pace, now) = (Pace::default(), Instant::now());
-    let mut fail = |error: &str| pace.failed(&report(), error, now, LONGEST);
+    let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
+    let mut fail = |error: &str| rate_limiter.failed(&report(), error, now, LONGEST);
     let received = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
-    use Novelty::{Known, New};
-    assert_eq!(received, [New, Known, New, New]);
-    assert_eq!(pace.succeeded(&report(), now), 4);
+    use Recurrence::{New, Repeated};
+    assert_eq!(received, [New, Repeated, New, New]);
+    assert_eq!(rate_limiter.succeeded(&report(), now), 4);
     assert_eq!(
-        pace.failed(&report(), "forbidden", now, LONGEST),
+        rate_limiter.failed(&report(), "forbidden", now, LONGEST),
         New,
         "it had been mended"
     );
@@ -95,14 +98,14 @@ fn the_same_failure_is_reported_once_and_another_one_again() {
 
 #[test]
 fn a_status_is_written_at_most_once_a_second_and_the_last_word_is_written() {
-    let (mut pace, now) = (Pace::default(), Instant::now());
-    assert_eq!(pace.take_due(vec![report()], now).0.len(), 1);
-    pace.succeeded(&report(), now);
+    let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
+    assert_eq!(rate_limiter.take_due(vec![report()], now).0.len(), 1);
+    rate_limiter.succeeded(&report(), now);
     // No report is pending for a moment.
-    assert_eq!(pace.take_due(Vec::new(), now), (Vec::new(), None));
-    let (due, next) = pace.take_due(vec![report()], now);
+    assert_eq!(rate_limiter.take_due(Vec::new(), now), (Vec::new(), None));
+    let (due, next) = rate_limiter.take_due(vec![report()], now);
     assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
-    let (due, _) = pace.take_due(vec![report()], now + seconds(1));
+    let (due, _) = rate_limiter.take_due(vec![report()], now + seconds(1));
     assert_eq!(due, [report()]);
 }
 
@@ -120,17 +123,17 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
     fleet.apply(Event::Placement(Change::Listed(Vec::new())));
     fleet.apply(Event::Starter(KubeProxyStarter::Absent));
-    let (mut pace, start) = (Pace::default(), Instant::now());
+    let (mut rate_limiter, start) = (WriteRateLimiter::default(), Instant::now());
     let mut tries = Vec::new();
     for half_second in 0..400 {
         let passed = Duration::from_millis(500 * half_second);
         let now = Timestamp::UNIX_EPOCH + passed;
-        for action in pace
+        for action in rate_limiter
             .take_due(fleet.plan(now, start + passed).actions, start + passed)
             .0
         {
             tries.push(passed.as_secs());
-            pace.failed(&action, "forbidden", start + passed, LONGEST);
+            rate_limiter.failed(&action, "forbidden", start + passed, LONGEST);
         }
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
@@ -139,22 +142,22 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
 /// Failure story T188. The same plan was made again at once, as long as the watch lagged.
 #[test]
 fn t188_a_write_that_comes_too_late_waits_for_the_watch() {
-    let (mut pace, now) = (Pace::default(), Instant::now());
-    pace.outdated(&removal("n1"), now);
-    let (due, next) = pace.take_due(vec![removal("n1")], now);
+    let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
+    rate_limiter.conflicted(&removal("n1"), now);
+    let (due, next) = rate_limiter.take_due(vec![removal("n1")], now);
     assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
 }
 
 /// Failure story T408. A watch that fails reports the change no sooner.
 #[test]
 fn t408_writes_that_come_too_late_again_and_again_wait_longer() {
-    let (mut pace, start) = (Pace::default(), Instant::now());
+    let (mut rate_limiter, start) = (WriteRateLimiter::default(), Instant::now());
     let mut tries = Vec::new();
     for second in 0..200 {
         let now = start + seconds(second);
-        for action in pace.take_due(vec![removal("n1")], now).0 {
+        for action in rate_limiter.take_due(vec![removal("n1")], now).0 {
             tries.push(second);
-            pace.outdated(&action, now);
+            rate_limiter.conflicted(&action, now);
         }
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
