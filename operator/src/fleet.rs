@@ -2,10 +2,10 @@
 //! out.
 //!
 //! ```text
-//!   ProxyProfiles --.                                        .--> Stamp    NodeProxy.spec of a node
-//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy that no profile is for
-//!   NodeProxies -----+                                       +--> Report   ProxyProfile.status
-//!   DaemonSets ------+                                       '--> Silence  NodeProxy.status of a silent agent
+//!   ProxyProfiles --.                                        .--> Assign        NodeProxy.spec of a node
+//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Delete        a NodeProxy that no profile is for
+//!   NodeProxies -----+                                       +--> UpdateStatus  ProxyProfile.status
+//!   DaemonSets ------+                                       '--> MarkUnknown   NodeProxy.status of a silent agent
 //!   Leases ----------'
 //!   answers to writes ---^
 //! ```
@@ -385,7 +385,7 @@ impl Fleet {
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
         plan.wake_at(watches.blind_until(instant).map(at));
-        let mut silences = Vec::new();
+        let mut unknown = Vec::new();
         let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {
             let members = members.remove(name).unwrap_or_default();
@@ -406,7 +406,7 @@ impl Fleet {
                 &mut plan,
             );
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
-            silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
+            unknown.extend(outcome.members.iter().filter_map(|m| m.mark_unknown(now)));
             let nodes_left_out = left_out_of.remove(name).unwrap_or_default();
             rollup.leave_out(nodes_left_out, &outcome.target.rollout);
             rollup.doubts = preflight.describe_doubts(&outcome.members);
@@ -442,7 +442,7 @@ impl Fleet {
             if !is_whole || is_tried_again || record.profile.status.as_ref() != Some(&*known) {
                 let before = record.profile.status.clone().map(Box::new);
                 let status = Box::new(status);
-                plan.actions.push(Action::Report {
+                plan.actions.push(Action::UpdateStatus {
                     profile: name.clone(),
                     before,
                     status,
@@ -452,19 +452,19 @@ impl Fleet {
         }
 
         observations.close(proxies);
-        plan.actions.extend(silences);
+        plan.actions.extend(unknown);
         let gone = proxies
             .values()
             .filter(|proxy| proxy.ends_after.is_empty() && !desired.contains_key(&proxy.name));
-        let removals = gone.map(|proxy| Action::Remove {
+        let deletions = gone.map(|proxy| Action::Delete {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),
             version: proxy.resource_version(),
         });
-        let removals: Vec<Action> = removals.collect();
+        let deletions: Vec<Action> = deletions.collect();
         desired.retain(|node, _| !waiting.contains(node));
-        plan.actions.extend(stamps(nodes, proxies, desired));
-        plan.actions.extend(removals);
+        plan.actions.extend(assignments(nodes, proxies, desired));
+        plan.actions.extend(deletions);
         plan
     }
 }
@@ -518,7 +518,7 @@ fn has_failed(profile: &ProxyProfile, hash: &ConfigHash) -> bool {
 }
 
 /// Returns the assignments for the nodes whose `NodeProxy` differs from the desired one.
-fn stamps(
+fn assignments(
     nodes: &BTreeMap<String, NodeRecord>,
     proxies: &BTreeMap<String, NodeProxyRecord>,
     desired: BTreeMap<String, DesiredNodeProxy>,
@@ -536,7 +536,7 @@ fn stamps(
                 });
             is_kept && (is_complete || !proxy.is_spec_whole)
         });
-        (!fits).then(|| Action::Stamp {
+        (!fits).then(|| Action::Assign {
             owner: owner.clone(),
             node: name,
             spec: desired.spec,

@@ -209,10 +209,10 @@ fn log(action: &Action, event: &Event, failures: u32) {
         );
     }
     match action {
-        Action::Stamp { node, spec, .. } => {
+        Action::Assign { node, spec, .. } => {
             info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "assigned the node its configuration");
         }
-        Action::Remove { node, .. } => match event {
+        Action::Delete { node, .. } => match event {
             Event::Proxy(Change::Applied(rest)) => warn!(
                 node,
                 finalizers = ?rest.ends_after,
@@ -223,11 +223,11 @@ fn log(action: &Action, event: &Event, failures: u32) {
                 "deleted the NodeProxy: its Node is gone, no profile applies to it, or no agent runs there"
             ),
         },
-        Action::Silence { node, .. } => warn!(
+        Action::MarkUnknown { node, .. } => warn!(
             node,
             "the agent of this node has stopped renewing its Lease"
         ),
-        Action::Report { profile, .. } => debug!(profile, "updated the profile's status"),
+        Action::UpdateStatus { profile, .. } => debug!(profile, "updated the profile's status"),
     }
 }
 

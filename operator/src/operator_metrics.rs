@@ -313,10 +313,10 @@ impl OperatorMetrics {
     /// Counts a write.
     pub(crate) fn wrote(&self, action: &Action, result: WriteResult) {
         let action = match action {
-            Action::Report { .. } => "update_status",
-            Action::Stamp { .. } => "assign",
-            Action::Silence { .. } => "mark_unknown",
-            Action::Remove { .. } => "delete",
+            Action::UpdateStatus { .. } => "update_status",
+            Action::Assign { .. } => "assign",
+            Action::MarkUnknown { .. } => "mark_unknown",
+            Action::Delete { .. } => "delete",
         };
         self.writes
             .get_or_create(&WriteLabels { action, result })
@@ -377,13 +377,13 @@ mod tests {
             7.5,
             Duration::from_millis(20),
         );
-        let remove = Action::Remove {
+        let delete = Action::Delete {
             node: "n1".into(),
             uid: "1".into(),
             version: None,
         };
-        numbers.wrote(&remove, WriteResult::failure);
-        numbers.wrote(&remove, WriteResult::conflict);
+        numbers.wrote(&delete, WriteResult::failure);
+        numbers.wrote(&delete, WriteResult::conflict);
         numbers.statuses([profile("default", "RollingOut"), profile("gone", "Settled")].iter());
         numbers.statuses([profile("default", "Halted")].iter());
         let scrape = metrics.scrape().expect("numbers can be written");

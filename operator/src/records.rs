@@ -30,12 +30,12 @@ use crate::{
 };
 
 /// The field manager of `NodeProxy.spec`.
-pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
+pub(crate) const SPEC_FIELD_MANAGER: &str = "signpost-operator";
 /// The field manager of the agents' statuses.
-const AGENT_MANAGER: &str = "signpost-agent";
+const AGENT_FIELD_MANAGER: &str = "signpost-agent";
 /// The field manager of `ProxyProfile.status`, and of the silence of an agent in
 /// `NodeProxy.status`.
-pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
+pub(crate) const STATUS_FIELD_MANAGER: &str = "signpost-operator-status";
 /// The label of a `NodeProxy` that names the profile.
 pub(crate) const PROFILE_LABEL: &str = "signpost.dev/profile";
 /// The label of a `NodeProxy` that names the node.
@@ -102,7 +102,7 @@ pub(crate) struct NodeProxyRecord {
     /// The state of the node when it was assigned this spec.
     pub(crate) baseline: Option<Baseline>,
     /// When the operator last changed the spec, in whole seconds.
-    pub(crate) stamped_at: Option<ServerTime>,
+    pub(crate) assigned_at: Option<ServerTime>,
     /// When the agent last wrote its status, likewise.
     pub(crate) reported_at: Option<ServerTime>,
     /// The agent's status; absent before the first report, or if it cannot be read.
@@ -292,8 +292,8 @@ impl NodeProxyRecord {
                 .filter(|previous| previous.is_whole)
                 .and_then(|previous| previous.read),
             baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
-            stamped_at: written(STAMP_MANAGER, "").or(created).map(server_time),
-            reported_at: written(AGENT_MANAGER, "status").map(server_time),
+            assigned_at: written(SPEC_FIELD_MANAGER, "").or(created).map(server_time),
+            reported_at: written(AGENT_FIELD_MANAGER, "status").map(server_time),
             has_status: data.get("status").is_some_and(|status| !status.is_null()),
             status: data
                 .get("status")
@@ -322,9 +322,9 @@ impl NodeProxyRecord {
     /// Reads the times of the API server's clock by that of the operator's; those of `known`, this
     /// object as it was read before, remain.
     pub(crate) fn correct_times(&mut self, offset: ClockOffset, known: Option<&Self>) {
-        let (stamped, reported) =
-            known.map_or((None, None), |known| (known.stamped_at, known.reported_at));
-        self.stamped_at = self.stamped_at.map(|time| time.correct(offset, stamped));
+        let (assigned, reported) =
+            known.map_or((None, None), |known| (known.assigned_at, known.reported_at));
+        self.assigned_at = self.assigned_at.map(|time| time.correct(offset, assigned));
         self.reported_at = self.reported_at.map(|time| time.correct(offset, reported));
     }
 

@@ -73,7 +73,7 @@ impl WriteRateLimiter {
     /// Records that `action` succeeded at `now`; returns the number of consecutive failures before.
     pub(crate) fn succeeded(&mut self, action: &Action, now: Instant) -> u32 {
         let before = self.0.remove(&key(action));
-        if let Action::Report { .. } = action {
+        if let Action::UpdateStatus { .. } = action {
             let next_write = NextWrite {
                 due: now + BETWEEN_STATUS_WRITES,
                 failures: 0,

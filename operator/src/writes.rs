@@ -22,8 +22,8 @@ use crate::{
     fleet::{self, Action, Change, Event},
     lease::Term,
     records::{
-        BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER,
-        STATUS_MANAGER, SharedSpecs,
+        BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord,
+        SPEC_FIELD_MANAGER, STATUS_FIELD_MANAGER, SharedSpecs,
     },
 };
 
@@ -107,7 +107,7 @@ impl Writer {
             Ok(Err(kube::Error::Api(status))) if is_conflict(action, status.code) => {
                 Ok(match (action, status.code) {
                     // Its watch may fail for long.
-                    (Action::Remove { node, .. } | Action::Stamp { node, .. }, 404) => {
+                    (Action::Delete { node, .. } | Action::Assign { node, .. }, 404) => {
                         Written::Applied(Event::Proxy(Change::Deleted(node.clone())))
                     }
                     _ => Written::Conflict,
@@ -127,7 +127,7 @@ impl Writer {
     }
 
     async fn announce(&self, action: &Action, written: &Event) {
-        if let (Action::Report { before, status, .. }, Event::Reported { record, .. }) =
+        if let (Action::UpdateStatus { before, status, .. }, Event::Reported { record, .. }) =
             (action, written)
         {
             let before = before.as_deref();
@@ -139,23 +139,23 @@ impl Writer {
 
     async fn request(&self, action: &Action) -> Result<Event, kube::Error> {
         match action {
-            Action::Report {
+            Action::UpdateStatus {
                 profile,
                 status,
                 version,
                 ..
             } => {
                 let resource = ApiResource::erase::<ProxyProfile>(&());
-                let report = render_report(profile, status, version.as_deref());
+                let body = render_status(profile, status, version.as_deref());
                 let client = &self.profiles.clone().into_client();
                 let written =
-                    apply_status(client, &resource, profile, STATUS_MANAGER, report).await?;
+                    apply_status(client, &resource, profile, STATUS_FIELD_MANAGER, body).await?;
                 Ok(Event::Reported {
                     record: Box::new(ProfileRecord::parse(written.object)),
                     left_out: written.left_out,
                 })
             }
-            Action::Stamp {
+            Action::Assign {
                 node,
                 owner,
                 spec,
@@ -163,40 +163,40 @@ impl Writer {
                 baseline,
                 version,
             } => {
-                let parameters = PatchParams::apply(STAMP_MANAGER).force();
+                let parameters = PatchParams::apply(SPEC_FIELD_MANAGER).force();
                 let annotations = render_annotations(previous.as_deref(), baseline.as_ref());
-                let mut stamp = render_stamp(node, owner, spec, annotations);
+                let mut assignment = render_assignment(node, owner, spec, annotations);
                 let version = version.as_deref().unwrap_or(NO_OBJECT);
-                stamp["metadata"]["resourceVersion"] = version.into();
+                assignment["metadata"]["resourceVersion"] = version.into();
                 let written = self
                     .proxies
-                    .patch(node, &parameters, &Patch::Apply(stamp))
+                    .patch(node, &parameters, &Patch::Apply(assignment))
                     .await?;
                 Ok(Event::Proxy(Change::Applied(Box::new(
                     NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
-            Action::Silence {
+            Action::MarkUnknown {
                 node,
                 ready,
                 version,
             } => {
-                let silence = json!({
+                let unknown = json!({
                     "apiVersion": "signpost.dev/v1alpha1",
                     "kind": "NodeProxy",
                     "metadata": {"name": node, "resourceVersion": version},
                     "status": {"conditions": [ready]},
                 });
-                let parameters = PatchParams::apply(STATUS_MANAGER).force();
+                let parameters = PatchParams::apply(STATUS_FIELD_MANAGER).force();
                 let written = self
                     .proxies
-                    .patch_status(node, &parameters, &Patch::Apply(silence))
+                    .patch_status(node, &parameters, &Patch::Apply(unknown))
                     .await?;
                 Ok(Event::Proxy(Change::Applied(Box::new(
                     NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
-            Action::Remove { node, uid, version } => {
+            Action::Delete { node, uid, version } => {
                 let preconditions = Preconditions {
                     uid: Some(uid.clone()),
                     resource_version: version.clone(),
@@ -225,15 +225,15 @@ impl Writer {
 fn is_conflict(action: &Action, code: u16) -> bool {
     match action {
         // Without its definition, the kind itself is not found.
-        Action::Stamp { version: None, .. } => code == 409,
-        Action::Report { .. }
-        | Action::Remove { .. }
-        | Action::Stamp { .. }
-        | Action::Silence { .. } => matches!(code, 404 | 409),
+        Action::Assign { version: None, .. } => code == 409,
+        Action::UpdateStatus { .. }
+        | Action::Delete { .. }
+        | Action::Assign { .. }
+        | Action::MarkUnknown { .. } => matches!(code, 404 | 409),
     }
 }
 
-fn render_report(profile: &str, status: &ProxyProfileStatus, version: Option<&str>) -> Value {
+fn render_status(profile: &str, status: &ProxyProfileStatus, version: Option<&str>) -> Value {
     json!({
         "apiVersion": "signpost.dev/v1alpha1",
         "kind": "ProxyProfile",
@@ -242,7 +242,7 @@ fn render_report(profile: &str, status: &ProxyProfileStatus, version: Option<&st
     })
 }
 
-fn render_stamp(node: &str, owner: &str, spec: &NodeProxySpec, annotations: Value) -> Value {
+fn render_assignment(node: &str, owner: &str, spec: &NodeProxySpec, annotations: Value) -> Value {
     let labels: serde_json::Map<String, Value> = fleet::labels(node, spec)
         .map(|(label, value)| (label.to_owned(), value.into()))
         .collect();
@@ -308,8 +308,8 @@ mod tests {
         Client::new(service, "default")
     }
 
-    fn stamp(version: Option<&str>) -> Action {
-        Action::Stamp {
+    fn assignment(version: Option<&str>) -> Action {
+        Action::Assign {
             node: "n1".to_owned(),
             owner: "uid".to_owned(),
             spec: std::sync::Arc::default(),
@@ -325,7 +325,7 @@ mod tests {
         let write = async |existing, version| {
             let writer = Writer::new(&api_server(existing), "a", Term::endless());
             writer
-                .commit(&stamp(version))
+                .commit(&assignment(version))
                 .await
                 .map(|written| matches!(written, Written::Applied(_)))
         };
@@ -354,12 +354,12 @@ mod tests {
                 async move { Ok::<_, tower::BoxError>(Response::new(body)) }
             });
             let writer = Writer::new(&Client::new(service, "default"), "a", Term::endless());
-            let remove = Action::Remove {
+            let delete = Action::Delete {
                 node: "n1".to_owned(),
                 uid: "u".to_owned(),
                 version: Some("8".to_owned()),
             };
-            let written = writer.commit(&remove).await;
+            let written = writer.commit(&delete).await;
             let Ok(Written::Applied(Event::Proxy(change))) = written else {
                 panic!("{written:?}");
             };

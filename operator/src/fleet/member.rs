@@ -113,7 +113,7 @@ impl Member<'_> {
 
     /// Whether an earlier rollout than the one that began at this generation of the profile assigned
     /// the spec of the node. A failure of the node then says nothing about the present rollout.
-    pub(crate) fn was_given_before(&self, began: i64) -> bool {
+    pub(crate) fn was_assigned_before(&self, began: i64) -> bool {
         self.current().is_some_and(|spec| {
             spec.profile_generation < began
                 || spec.profile_name != self.effective.profile_name
@@ -204,7 +204,7 @@ impl Member<'_> {
 
     /// Returns the write that marks the agent as silent, if it has stopped renewing its Lease and
     /// its own report still stands.
-    pub(crate) fn silence(&self, now: Timestamp) -> Option<Action> {
+    pub(crate) fn mark_unknown(&self, now: Timestamp) -> Option<Action> {
         let proxy = self.proxy.filter(|proxy| proxy.has_promised_lease())?;
         if !self.is_silent(now) || proxy.is_called_silent() {
             return None;
@@ -218,7 +218,7 @@ impl Member<'_> {
             generation: self.status().and_then(|status| status.observed_generation),
         };
         condition::set_condition(&mut ready, silent, now);
-        Some(Action::Silence {
+        Some(Action::MarkUnknown {
             node: self.name().to_owned(),
             ready: Box::new(ready.pop()?),
             version: proxy.resource_version(),
@@ -377,8 +377,8 @@ impl Member<'_> {
 
     /// Whether the node's configuration was last written less than `span` ago.
     fn is_within(&self, span: Duration, now: Timestamp) -> bool {
-        let stamped = self.proxy.and_then(|proxy| Some(proxy.stamped_at?.own()));
-        stamped.is_some_and(|stamped| now < after(stamped, span))
+        let assigned = self.proxy.and_then(|proxy| Some(proxy.assigned_at?.own()));
+        assigned.is_some_and(|assigned| now < after(assigned, span))
     }
 
     /// Returns the baseline for the next change: the present state of the node. Before the deadline

@@ -164,7 +164,7 @@ impl Member<'_> {
         let observation = observations.note(proxy, shape, now);
         if spec.config_hash != *target {
             let is_first = baseline.is_none() && !proxy.has_status;
-            let until = after(observation.given.time(), grace(rollout));
+            let until = after(observation.assigned.time(), grace(rollout));
             return if is_first && now < until {
                 NodeProgress::Unheard(until)
             } else {
@@ -400,7 +400,7 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
 /// started since, the time of the change counts, too, which the API server wrote down, so that
 /// operators that follow one another do not put the deadline off.
 fn deadline(proxy: &NodeProxyRecord, seen: Observation, rollout: &Rollout) -> Timestamp {
-    let start = seen.start(seen.given, proxy.stamped_at);
+    let start = seen.start(seen.assigned, proxy.assigned_at);
     after(start, rollout.progress_deadline.duration())
 }
 

@@ -18,7 +18,7 @@ use crate::{
 /// The last observation of each node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observations {
-    nodes: BTreeMap<String, (Stamp, Observation)>,
+    nodes: BTreeMap<String, (SpecId, Observation)>,
     /// The Leases that nodes have to renew to count as available.
     leases: BTreeMap<String, AwaitedLease>,
     /// Since when nodes have been lost.
@@ -51,7 +51,7 @@ pub(crate) enum Since {
 pub(crate) struct Observation {
     shape: Shape,
     /// Since when the node has had this spec.
-    pub(crate) given: Since,
+    pub(crate) assigned: Since,
     /// Since when the node has been in this state.
     pub(crate) since: Since,
     /// Whether the node has ever been [`Shape::Well`] with this spec.
@@ -69,8 +69,8 @@ enum AwaitedLease {
     Renewed,
 }
 
-/// The UID of a node's `NodeProxy`, and its generation.
-type Stamp = (String, i64);
+/// The UID of a node's `NodeProxy` and its generation: which spec it has.
+type SpecId = (String, i64);
 
 /// Whether this operator has evaluated the whole fleet at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,14 +104,15 @@ impl Observations {
         };
         let observation = Observation {
             shape,
-            given: known.map_or(since, |known| known.given),
+            assigned: known.map_or(since, |known| known.assigned),
             since,
             was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
             unseen: known.map_or(Duration::ZERO, |known| known.unseen),
         };
-        let stamp = (proxy.uid.clone(), proxy.generation);
+        let spec_id = (proxy.uid.clone(), proxy.generation);
         self.leases.remove(&proxy.name);
-        self.nodes.insert(proxy.name.clone(), (stamp, observation));
+        self.nodes
+            .insert(proxy.name.clone(), (spec_id, observation));
         observation
     }
 
@@ -175,10 +176,10 @@ impl Observations {
     }
 
     /// Returns since when the node of `proxy` has had its spec, if the operator knows.
-    pub(crate) fn given(&self, proxy: &NodeProxyRecord) -> Option<Timestamp> {
+    pub(crate) fn assigned_since(&self, proxy: &NodeProxyRecord) -> Option<Timestamp> {
         let ((uid, generation), known) = self.nodes.get(&proxy.name)?;
         let is_same = *uid == proxy.uid && *generation == proxy.generation;
-        is_same.then(|| known.given.time())
+        is_same.then(|| known.assigned.time())
     }
 
     /// Counts the time anew for which the node has been worse than before.
@@ -199,7 +200,7 @@ impl Observations {
             return;
         }
         for (_, known) in self.nodes.values_mut() {
-            known.given = known.given.later(span);
+            known.assigned = known.assigned.later(span);
             known.since = known.since.later(span);
             known.unseen += span;
         }

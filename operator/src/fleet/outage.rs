@@ -67,14 +67,16 @@ impl Losses {
         now: Timestamp,
     ) -> Self {
         let is_changed = |member: &Member<'_>| part(member) == Part::Given;
-        let given = |member: &Member<'_>| {
-            let given = member.proxy.and_then(|proxy| observations.given(proxy));
-            given.unwrap_or(now)
+        let assigned_since = |member: &Member<'_>| {
+            let assigned_since = member
+                .proxy
+                .and_then(|proxy| observations.assigned_since(proxy));
+            assigned_since.unwrap_or(now)
         };
         let changed = members.iter().filter(|member| is_changed(member));
-        let start = changed.clone().map(given).min();
-        let stamped = changed.filter_map(|member| Some(member.proxy?.stamped_at?.own()));
-        let stamped = stamped.min();
+        let start = changed.clone().map(assigned_since).min();
+        let assigned = changed.filter_map(|member| Some(member.proxy?.assigned_at?.own()));
+        let assigned = assigned.min();
         let mut witnesses = Vec::with_capacity(members.len());
         for member in members {
             let lost = observations.lost_since(member.name());
@@ -82,9 +84,9 @@ impl Losses {
             let was_lost_before = if is_changed {
                 !member.was_well_before()
             } else {
-                let written = member.loss_written_at().zip(stamped);
+                let written = member.loss_written_at().zip(assigned);
                 lost.is_some_and(|lost| start.is_none_or(|start| lost < start))
-                    || written.is_some_and(|(lost, stamped)| after(lost, GRACE) <= stamped)
+                    || written.is_some_and(|(lost, assigned)| after(lost, GRACE) <= assigned)
             };
             if member.current().is_some() && !was_lost_before && part(member) != Part::None {
                 witnesses.push(Witness {
@@ -194,7 +196,7 @@ impl RolloutProgress {
             Phase::Failed {
                 outcome: OnFailure::Rollback,
                 ..
-            } => members.iter().any(|member| self.was_given_by_it(member)),
+            } => members.iter().any(|member| self.was_assigned_by_it(member)),
             Phase::Failed { .. } => false,
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
                 !self.moves.is_empty() || members.iter().any(|it| !self.has(it))
@@ -204,10 +206,10 @@ impl RolloutProgress {
 
     fn part(&self, member: &Member<'_>) -> Part {
         let is_given = match &self.phase {
-            Phase::Failed { .. } if self.was_given_by_it(member) => return Part::None,
+            Phase::Failed { .. } if self.was_assigned_by_it(member) => return Part::None,
             Phase::Failed { .. } => member.went_back(self.hash()),
             phase if moves::has_ended(phase) => self.moves.have(member.name()) && self.has(member),
-            _ => self.was_given_by_it(member),
+            _ => self.was_assigned_by_it(member),
         };
         if is_given { Part::Given } else { Part::Other }
     }
@@ -218,8 +220,8 @@ impl RolloutProgress {
     }
 
     /// Whether this rollout gave the node its configuration.
-    fn was_given_by_it(&self, member: &Member<'_>) -> bool {
-        self.has(member) && !member.was_given_before(self.began())
+    fn was_assigned_by_it(&self, member: &Member<'_>) -> bool {
+        self.has(member) && !member.was_assigned_before(self.began())
     }
 }
 

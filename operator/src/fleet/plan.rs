@@ -23,7 +23,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// Write the status of a profile.
-    Report {
+    UpdateStatus {
         /// The profile's name.
         profile: String,
         /// The status to replace.
@@ -35,7 +35,7 @@ pub(crate) enum Action {
         version: Option<String>,
     },
     /// Assign a configuration to a node.
-    Stamp {
+    Assign {
         /// The node.
         node: String,
         /// The UID of the Node object, which becomes the owner of the `NodeProxy`.
@@ -51,8 +51,8 @@ pub(crate) enum Action {
         /// overwritten either.
         version: Option<String>,
     },
-    /// Report that the agent of a node is silent.
-    Silence {
+    /// Set the condition Ready of a node whose agent is silent to Unknown.
+    MarkUnknown {
         /// The node.
         node: String,
         /// The condition Ready to write.
@@ -62,7 +62,7 @@ pub(crate) enum Action {
         version: Option<String>,
     },
     /// Delete a `NodeProxy` that no profile selects, or whose node is gone or runs no agent.
-    Remove {
+    Delete {
         /// Its name.
         node: String,
         /// Its UID, so that an object created since with the same name is not deleted.
@@ -88,20 +88,20 @@ impl Action {
     /// Returns the kind and name of the object to write.
     pub(crate) fn object(&self) -> (&'static str, &str) {
         match self {
-            Self::Report { profile, .. } => ("ProxyProfile", profile),
-            Self::Stamp { node, .. } | Self::Silence { node, .. } | Self::Remove { node, .. } => {
-                ("NodeProxy", node)
-            }
+            Self::UpdateStatus { profile, .. } => ("ProxyProfile", profile),
+            Self::Assign { node, .. }
+            | Self::MarkUnknown { node, .. }
+            | Self::Delete { node, .. } => ("NodeProxy", node),
         }
     }
 
     /// Returns the resource version that the write is based on; `None` if it creates the object.
     pub(crate) fn version(&self) -> Option<&str> {
         match self {
-            Self::Report { version, .. }
-            | Self::Stamp { version, .. }
-            | Self::Silence { version, .. }
-            | Self::Remove { version, .. } => version.as_deref(),
+            Self::UpdateStatus { version, .. }
+            | Self::Assign { version, .. }
+            | Self::MarkUnknown { version, .. }
+            | Self::Delete { version, .. } => version.as_deref(),
         }
     }
 }

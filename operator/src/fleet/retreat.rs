@@ -85,7 +85,7 @@ impl RolloutProgress {
         member
             .current()
             .is_some_and(|current| current.config_hash == *self.hash())
-            && !member.was_given_before(target.before + 1)
+            && !member.was_assigned_before(target.before + 1)
     }
 
     /// Returns what takes the node back, if the rollout changed it and something is known that it can

@@ -307,7 +307,9 @@ impl RolloutProgress {
         let progress_of = |member: &Member<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
             match progress {
-                NodeProgress::Failing(_) if member.was_given_before(began) => NodeProgress::Excused,
+                NodeProgress::Failing(_) if member.was_assigned_before(began) => {
+                    NodeProgress::Excused
+                }
                 progress => progress,
             }
         };
@@ -444,7 +446,7 @@ impl RolloutProgress {
         let is_judged = if moves::has_ended(&self.phase) {
             self.moves.have(member.name())
         } else {
-            !member.was_given_before(self.began)
+            !member.was_assigned_before(self.began)
         };
         if is_ill && !is_judged {
             Trial::Over

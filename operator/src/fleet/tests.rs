@@ -35,7 +35,7 @@ use runtime::without_fields;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::records::{Record, STAMP_MANAGER, SharedSpecs, SlimNode};
+use crate::records::{Record, SPEC_FIELD_MANAGER, SharedSpecs, SlimNode};
 
 /// A profile with mode iptables, which no node has at first.
 fn iptables(rollout: Value) -> Value {
@@ -70,11 +70,11 @@ struct Cluster {
     /// The mode with which agents report that they are degraded.
     broken_mode: Option<&'static str>,
     /// The names of the NodeProxies that were written, in order.
-    stamped: Vec<String>,
+    assigned: Vec<String>,
     /// The names of the profiles whose status was written.
     reported: Vec<String>,
     /// The nodes whose agents were marked as silent.
-    silenced: Vec<String>,
+    marked_unknown: Vec<String>,
     /// The fields of a profile's status that the API server does not know.
     unknown_fields: BTreeSet<String>,
     /// When the last plan asked to be woken.
@@ -98,9 +98,9 @@ impl Cluster {
             mute: BTreeSet::new(),
             heartbeat: Value::Null,
             broken_mode: None,
-            stamped: Vec::new(),
+            assigned: Vec::new(),
             reported: Vec::new(),
-            silenced: Vec::new(),
+            marked_unknown: Vec::new(),
             unknown_fields: BTreeSet::new(),
             wake: None,
         };
@@ -317,7 +317,7 @@ impl Cluster {
 
     fn write(&mut self, action: Action) {
         match action {
-            Action::Report {
+            Action::UpdateStatus {
                 profile,
                 status,
                 version: decided_by,
@@ -341,7 +341,7 @@ impl Cluster {
                 });
                 self.reported.push(profile);
             }
-            Action::Stamp {
+            Action::Assign {
                 node,
                 owner,
                 spec,
@@ -369,7 +369,7 @@ impl Cluster {
                     "resourceVersion": version,
                     "labels": {"signpost.dev/node": node, "signpost.dev/profile": spec["profileName"]},
                     "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner}],
-                    "managedFields": [{"manager": STAMP_MANAGER, "operation": "Apply", "time": self.now + self.api_server_ahead}],
+                    "managedFields": [{"manager": SPEC_FIELD_MANAGER, "operation": "Apply", "time": self.now + self.api_server_ahead}],
                 }, "spec": spec, "status": known["status"]});
                 let annotations = &mut proxy["metadata"]["annotations"];
                 if let Some(previous) = previous {
@@ -381,9 +381,9 @@ impl Cluster {
                     annotations["signpost.dev/baseline"] = baseline.into();
                 }
                 self.put_proxy(&node, proxy);
-                self.stamped.push(node);
+                self.assigned.push(node);
             }
-            Action::Silence {
+            Action::MarkUnknown {
                 node,
                 ready,
                 version: decided_by,
@@ -397,9 +397,9 @@ impl Cluster {
                 conditions.retain(|condition| condition["type"] != "Ready");
                 conditions.push(serde_json::to_value(&ready).expect("JSON"));
                 self.change_status(&node, status);
-                self.silenced.push(node);
+                self.marked_unknown.push(node);
             }
-            Action::Remove {
+            Action::Delete {
                 node,
                 uid,
                 version: decided_by,
@@ -496,12 +496,12 @@ impl Cluster {
     }
 
     fn forget_writes(&mut self) {
-        self.stamped.clear();
+        self.assigned.clear();
         self.reported.clear();
     }
 
     /// Returns the profile and mode assigned to each node.
-    fn given(&self) -> Vec<String> {
+    fn assignments(&self) -> Vec<String> {
         let given = |(name, proxy): (&String, &Value)| {
             let text = |pointer: &str| {
                 proxy

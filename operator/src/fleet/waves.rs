@@ -296,7 +296,7 @@ impl Place {
             given: member
                 .proxy
                 .filter(|_| !matches!(turn, Turn::Next | Turn::Held | Turn::Unready))
-                .and_then(|proxy| Some(proxy.stamped_at?.own())),
+                .and_then(|proxy| Some(proxy.assigned_at?.own())),
             role: member.node.role(),
             seat,
         }

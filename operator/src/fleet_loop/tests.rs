@@ -91,7 +91,7 @@ async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
     let client = Client::new(api_server, "default");
     let offset = Sender::new(ClockOffset::default()).subscribe();
     let fleet_loop = fleet_loop(&client, offset);
-    let stamps = (0..3 * WRITES_AT_ONCE).map(|number| Action::Stamp {
+    let assignments = (0..3 * WRITES_AT_ONCE).map(|number| Action::Assign {
         node: format!("n{number}"),
         owner: "uid".to_owned(),
         spec: Arc::default(),
@@ -100,7 +100,7 @@ async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
         version: None,
     });
     let plan = Plan {
-        actions: stamps.collect(),
+        actions: assignments.collect(),
         wake: None,
         counts: BTreeMap::new(),
     };

@@ -12,7 +12,7 @@ use crate::{
 const LONGEST: f64 = 1.0;
 
 fn removal(node: &str) -> Action {
-    Action::Remove {
+    Action::Delete {
         node: node.into(),
         uid: "1".into(),
         version: None,
@@ -20,7 +20,7 @@ fn removal(node: &str) -> Action {
 }
 
 fn report() -> Action {
-    Action::Report {
+    Action::UpdateStatus {
         profile: "default".into(),
         before: None,
         status: Box::default(),

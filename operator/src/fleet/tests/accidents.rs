@@ -42,7 +42,7 @@ fn t112_a_profile_deleted_and_made_again_otherwise_goes_in_waves() {
     let mut cluster = silent_fleet();
     cluster.remove_profile("default");
     cluster.run();
-    assert_eq!(cluster.given().len(), 0);
+    assert_eq!(cluster.assignments().len(), 0);
     cluster.now += jiff::SignedDuration::from_secs(5);
     cluster.put_profile("default", iptables());
     assert_only_the_canary_changes(cluster);
@@ -149,7 +149,7 @@ fn t211_after_a_failure_no_node_comes_back_with_what_failed() {
         // The user returns to what all of them have.
         delete_without_operator(&mut cluster, json!({}));
         cluster.run();
-        assert_eq!(cluster.stamped.len(), 20, "once each");
+        assert_eq!(cluster.assigned.len(), 20, "once each");
         assert_eq!(cluster.nodes_with_mode("nftables").len(), 20);
     }
 }
@@ -199,10 +199,10 @@ fn a_default_written_out_reaches_nodes_a_few_at_a_time() {
     cluster.mute = cluster.nodes.keys().cloned().collect();
     cluster.put_profile("default", json!({"ipvs": {"strictARP": false}}));
     cluster.run();
-    assert_eq!(cluster.stamped.len(), 5, "{:?}", cluster.stamped);
+    assert_eq!(cluster.assigned.len(), 5, "{:?}", cluster.assigned);
     cluster.mute.clear();
     cluster.run();
-    assert_eq!(cluster.stamped.len(), 50, "each once");
+    assert_eq!(cluster.assigned.len(), 50, "each once");
     let written = &cluster.proxies["n50"]["spec"]["writtenFields"];
     assert_eq!(*written, json!(["ipvs.strictARP"]));
 }
@@ -216,7 +216,11 @@ fn a_node_that_joins_in_a_rollout_gets_what_is_proven_and_is_no_canary() {
     cluster.add_node("n0", json!({}));
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
-    assert!(cluster.given().contains(&"n0 default nftables".to_owned()));
+    assert!(
+        cluster
+            .assignments()
+            .contains(&"n0 default nftables".to_owned())
+    );
     cluster.say("n1", json!({"Ready": "True"}));
     cluster.run();
     assert_eq!(
@@ -264,7 +268,7 @@ fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
         cluster.write(report);
     }
     let late = cluster.fleet.plan(cluster.now, cluster.instant());
-    let has_stamp = |action: &Action| matches!(action, Action::Stamp { .. });
+    let has_stamp = |action: &Action| matches!(action, Action::Assign { .. });
     assert!(late.actions.iter().any(has_stamp));
     // The machine of the operator is paused; another operator rolls out the profile's next version
     // to every node.
@@ -346,7 +350,7 @@ fn t195_after_a_restore_of_etcd_the_operator_works_with_what_was_restored() {
     cluster.forget_writes();
     cluster.advance(600);
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 5);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
 }
 
@@ -361,5 +365,5 @@ fn an_answer_to_a_write_is_newer_than_a_list_that_was_requested_before() {
     cluster.forget_writes();
     cluster.fleet.apply(Event::Proxy(Change::Listed(listed)));
     cluster.run();
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
 }

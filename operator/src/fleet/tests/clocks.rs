@@ -49,7 +49,7 @@ fn t339_operators_that_follow_one_another_fail_no_node_early_and_hold_none_for_e
         cluster.advance(15);
         let progressing = cluster.condition("default", "Progressing");
         assert_eq!(progressing, "False/RolledBack", "{ahead}");
-        assert_eq!(cluster.given()[0], "n1 default nftables", "{ahead}");
+        assert_eq!(cluster.assignments()[0], "n1 default nftables", "{ahead}");
     }
 }
 

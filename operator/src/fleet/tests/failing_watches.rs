@@ -60,7 +60,7 @@ fn t408_a_node_that_is_ready_fails_no_rollout_while_reports_cannot_be_watched() 
         cluster.rollout_waits_for(),
         "Nodes and NodeProxies to be listed and watched again; no node changes or fails meanwhile"
     );
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert!(cluster.reported.len() <= 1, "{:?}", cluster.reported);
 
     cluster.mute.clear();
@@ -77,12 +77,12 @@ fn t408_a_node_that_is_new_gets_a_configuration_meanwhile() {
     cluster.fail_to_watch(120);
     cluster.add_node("n4", json!({}));
     cluster.run();
-    assert_eq!(cluster.given()[3], "n4 default nftables");
+    assert_eq!(cluster.assignments()[3], "n4 default nftables");
     cluster.put_profile("default", json!({"mode": "ipvs"}));
     cluster.add_node("n5", json!({}));
     cluster.fail_to_watch(60);
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         [
             "n1 default iptables",
             "n2 default nftables",
@@ -289,11 +289,11 @@ fn t408_no_node_is_written_anew_while_reports_cannot_be_watched() {
     other["priority"] = 10.into();
     cluster.put_profile("other", other);
     cluster.fail_to_watch(120);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     cluster.hear_again();
     cluster.advance(130);
     let taken = ["n1", "n2", "n3"].map(|node| format!("{node} other iptables"));
-    assert_eq!(cluster.given(), taken);
+    assert_eq!(cluster.assignments(), taken);
 }
 
 /// Failure story T408. Failures that follow one another stop no time for longer than they last.

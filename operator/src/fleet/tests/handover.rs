@@ -35,7 +35,7 @@ fn t171_a_takeover_that_the_first_node_refuses_reaches_no_second_one() {
     cluster.mute.clear();
     cluster.run();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, ["n1", "n1"], "it was tried and went back");
+    assert_eq!(cluster.assigned, ["n1", "n1"], "it was tried and went back");
     assert_eq!(
         cluster.condition("default", "Progressing"),
         "False/RolledBack"
@@ -111,7 +111,7 @@ pub(super) fn install(cluster: &mut Cluster, count: usize, profile: Value) -> Ve
 fn t223_a_new_installation_that_takes_over_asks_no_second_node_after_the_first_refuses() {
     let mut cluster = Cluster::new();
     let nodes = install(&mut cluster, 12, json!({"handover": "Takeover"}));
-    assert_eq!(cluster.stamped, nodes, "each has a configuration at once");
+    assert_eq!(cluster.assigned, nodes, "each has a configuration at once");
     assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
     for node in &nodes {
         cluster.say(node, json!({"Ready": "True"}));
@@ -127,7 +127,7 @@ fn t223_a_new_installation_that_takes_over_asks_no_second_node_after_the_first_r
     cluster.run();
     cluster.advance(3600);
     assert_eq!(
-        cluster.stamped[12..],
+        cluster.assigned[12..],
         ["n01", "n01"],
         "it was tried and went back"
     );
@@ -203,7 +203,7 @@ fn t223_a_new_profile_that_is_paused_moves_no_node() {
     );
     cluster.mute.clear();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, nodes);
+    assert_eq!(cluster.assigned, nodes);
     assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
 }
 

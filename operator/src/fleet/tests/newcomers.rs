@@ -36,7 +36,7 @@ fn where_one_that_had_another_configuration_fails_the_others_keep_theirs() {
     cluster.broken_mode = Some("iptables");
     move_five_to_edge(&mut cluster);
     cluster.advance(121);
-    assert_eq!(cluster.stamped, ["n1"]);
+    assert_eq!(cluster.assigned, ["n1"]);
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
     let said = "4 keep their configuration: 1 of 6 nodes failed: n1 (Said: by the test)";
     for (kind, status) in [("Progressing", "False"), ("Degraded", "True")] {
@@ -52,12 +52,12 @@ fn where_one_that_had_another_configuration_fails_the_others_keep_theirs() {
         cluster.restart_operator();
         cluster.run();
         cluster.advance(3600);
-        assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+        assert_eq!((cluster.assigned.len(), cluster.reported.len()), (0, 0));
     }
 
     cluster.add_node("n7", json!({"role": "edge"}));
     cluster.run();
-    assert_eq!(cluster.stamped, ["n7"], "it has nothing to lose");
+    assert_eq!(cluster.assigned, ["n7"], "it has nothing to lose");
 
     cluster.broken_mode = None;
     cluster.say("n1", json!({"Ready": "True"}));
@@ -93,18 +93,18 @@ fn those_that_fail_count_among_those_that_may_be_unavailable() {
     let mut cluster = settled_with(json!({"maxUnavailable": 2, "canary": 0}));
     cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
     move_five_to_edge(&mut cluster);
-    assert_eq!(cluster.stamped, ["n1", "n2"]);
+    assert_eq!(cluster.assigned, ["n1", "n2"]);
     cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
     cluster.say("n2", json!({"Ready": "True"}));
     cluster.run();
     assert_eq!(
-        cluster.stamped,
+        cluster.assigned,
         ["n1", "n2", "n3"],
         "one fails, one changes"
     );
     cluster.say("n3", json!({"Ready": "False", "Degraded": "True"}));
     cluster.advance(121);
-    assert_eq!(cluster.stamped, ["n1", "n2", "n3"]);
+    assert_eq!(cluster.assigned, ["n1", "n2", "n3"]);
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
 }
 
@@ -136,13 +136,13 @@ fn move_to_edge(cluster: &mut Cluster, numbers: std::ops::RangeInclusive<usize>)
 fn t219_nodes_that_move_together_begin_with_a_canary_and_go_in_waves() {
     let mut cluster = large_fleet(json!([5, 25]));
     move_to_edge(&mut cluster, 1..=100);
-    assert_eq!(cluster.stamped, ["n1"], "the canary");
+    assert_eq!(cluster.assigned, ["n1"], "the canary");
     cluster.advance(50);
-    assert_eq!(cluster.stamped.len(), 1, "rollout.minReady");
+    assert_eq!(cluster.assigned.len(), 1, "rollout.minReady");
     cluster.advance(15);
-    assert_eq!(cluster.stamped.len(), 5);
+    assert_eq!(cluster.assigned.len(), 5);
     cluster.advance(60);
-    assert_eq!(cluster.stamped.len(), 25);
+    assert_eq!(cluster.assigned.len(), 25);
     cluster.advance(600);
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 101);
     assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
@@ -154,7 +154,7 @@ fn t219_nodes_that_move_together_begin_with_a_canary_and_go_in_waves() {
     }
     cluster.run();
     move_to_edge(&mut cluster, 102..=103);
-    assert_eq!(cluster.stamped, ["n102", "n103", "n102"]);
+    assert_eq!(cluster.assigned, ["n102", "n103", "n102"]);
 }
 
 /// Failure story T219. A tenth of all nodes could fail.
@@ -170,21 +170,21 @@ fn t219_of_nodes_that_move_together_no_more_may_fail_than_of_their_waves() {
     cluster.broken_mode = Some("iptables");
     move_to_edge(&mut cluster, 2..=100);
     cluster.advance(3600);
-    assert_eq!(cluster.stamped.len(), 1, "the canary");
+    assert_eq!(cluster.assigned.len(), 1, "the canary");
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
     cluster.restart_operator();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped.len(), 1);
+    assert_eq!(cluster.assigned.len(), 1);
 
     cluster.broken_mode = None;
-    let canary = cluster.stamped[0].clone();
+    let canary = cluster.assigned[0].clone();
     cluster.say(&canary, json!({"Ready": "True"}));
     cluster.run();
     cluster.mute.extend(cluster.nodes.keys().cloned());
     cluster.advance(60);
-    assert!(cluster.stamped.len() <= 5, "{:?}", cluster.stamped);
+    assert!(cluster.assigned.len() <= 5, "{:?}", cluster.assigned);
     cluster.advance(3600);
-    assert!(cluster.stamped.len() <= 5, "{:?}", cluster.stamped);
+    assert!(cluster.assigned.len() <= 5, "{:?}", cluster.assigned);
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
 }
 
@@ -200,10 +200,10 @@ fn t219_nodes_whose_profile_is_deleted_begin_with_a_canary() {
     cluster.mute = cluster.nodes.keys().cloned().collect();
     cluster.remove_profile("edge");
     cluster.run();
-    assert_eq!(cluster.stamped.len(), 1, "{:?}", cluster.stamped);
+    assert_eq!(cluster.assigned.len(), 1, "{:?}", cluster.assigned);
     cluster.restart_operator();
     cluster.run();
-    assert_eq!(cluster.stamped.len(), 1, "{:?}", cluster.stamped);
+    assert_eq!(cluster.assigned.len(), 1, "{:?}", cluster.assigned);
 }
 
 /// Failure story T219. The one that failed was the canary of all that moved later.
@@ -232,7 +232,7 @@ fn while_they_are_held_back_no_node_goes_in_place_of_one_that_was_ready() {
     assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
     cluster.say("n6", json!({"Ready": "False"}));
     cluster.run();
-    assert_eq!(cluster.stamped, ["n1", "n2", "n3"]);
+    assert_eq!(cluster.assigned, ["n1", "n2", "n3"]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn those_that_join_the_cluster_and_fail_are_named_and_keep_no_other_from_joining
         cluster.add_node(node, json!({}));
     }
     cluster.run();
-    assert_eq!(cluster.stamped, ["n3", "n4", "n5"]);
+    assert_eq!(cluster.assigned, ["n3", "n4", "n5"]);
     assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
     assert_eq!(
         cluster.message("default", "Degraded"),
@@ -265,7 +265,7 @@ fn those_that_join_the_cluster_and_fail_are_named_and_keep_no_other_from_joining
     cluster.mute.insert("n6".into());
     cluster.add_node("n6", json!({}));
     cluster.advance(3600);
-    assert_eq!(cluster.given().len(), 6);
+    assert_eq!(cluster.assignments().len(), 6);
     let ready = cluster.message("default", "Ready");
     assert!(ready.ends_with("n6 (NotReported)"), "{ready}");
 }
@@ -279,15 +279,15 @@ fn t272_a_node_joins_with_the_proven_configuration_whatever_holds_the_first_one(
     cluster.relabel_node("n1", json!({"pool": "one"}));
     cluster.put_profile("own", json!({"priority": 10, "nodeSelector": selector}));
     cluster.run();
-    assert_eq!(cluster.given()[0], "n1 own nftables");
+    assert_eq!(cluster.assignments()[0], "n1 own nftables");
     cluster.put_profile("default", json!({"mode": "iptables", "paused": true}));
     cluster.remove_profile("own");
     cluster.run();
-    assert_eq!(cluster.given()[0], "n1 own nftables", "it is held");
+    assert_eq!(cluster.assignments()[0], "n1 own nftables", "it is held");
     cluster.add_node("n99", json!({}));
     cluster.run();
     assert_eq!(
-        cluster.given().last().map(String::as_str),
+        cluster.assignments().last().map(String::as_str),
         Some("n99 default nftables")
     );
 }

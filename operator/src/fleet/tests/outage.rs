@@ -14,7 +14,7 @@ impl Watched {
             }
             self.pass(15, &[]);
         }
-        panic!("{:?}", self.cluster.given());
+        panic!("{:?}", self.cluster.assignments());
     }
 
     /// These nodes do not reach the API server for this time.
@@ -65,7 +65,7 @@ fn t216_an_outage_of_the_way_to_the_api_server_in_a_wave_fails_no_node() {
         watched.pass_until_given(given);
         watched.cluster.forget_writes();
         watched.cut_off(&all, 240);
-        assert_eq!(watched.cluster.stamped, [""; 0]);
+        assert_eq!(watched.cluster.assigned, [""; 0]);
         assert_eq!(watched.progressing(), "True/RollingOut");
         let rollout = watched.cluster.status("default").rollout;
         assert_eq!(
@@ -97,7 +97,7 @@ fn t216_an_outage_of_the_way_to_the_api_server_in_the_last_wave_fails_no_node() 
         watched.reconnect(&all[1..], &all[..1]);
         watched.reconnect(&all[..1], &[]);
         watched.assert_settles();
-        assert_eq!(watched.cluster.stamped, [""; 0], "{count}");
+        assert_eq!(watched.cluster.assigned, [""; 0], "{count}");
     }
 }
 
@@ -118,7 +118,7 @@ fn t216_an_operator_that_starts_in_an_outage_fails_no_node() {
         watched.cluster.restart_operator();
         watched.cluster.forget_writes();
         watched.pass(300, &all);
-        assert_eq!(watched.cluster.stamped, [""; 0], "{ahead}");
+        assert_eq!(watched.cluster.assigned, [""; 0], "{ahead}");
         watched.reconnect(&all, &[]);
         watched.assert_settles();
     }
@@ -237,7 +237,7 @@ fn t265_a_rollback_gives_nothing_in_an_outage_and_goes_on_after_it() {
     let given = watched.cluster.nodes_with_mode("iptables").len();
     watched.cluster.forget_writes();
     watched.pass(3600, &all);
-    assert_eq!(watched.cluster.stamped, [""; 0], "of {given}");
+    assert_eq!(watched.cluster.assigned, [""; 0], "of {given}");
     let rollout = watched.cluster.status("default").rollout;
     assert_eq!(
         rollout.expect("it is there").waiting_for,
@@ -280,7 +280,7 @@ fn t265_an_outage_fails_no_node_that_moves_to_another_profile() {
     );
     watched.cluster.forget_writes();
     watched.pass(1800, &all);
-    assert_eq!(watched.cluster.stamped, [""; 0]);
+    assert_eq!(watched.cluster.assigned, [""; 0]);
     watched.reconnect(&all, &[]);
     watched.pass(3600, &[]);
     assert_eq!(watched.cluster.nodes_with_mode("iptables").len(), 50);

@@ -82,7 +82,7 @@ fn t293_no_node_is_taken_over_while_the_daemon_set_of_kube_proxy_selects_it() {
     cluster.forget_writes();
     cluster.put_profile("default", json!({"handover": "Takeover"}));
     cluster.advance(24 * 3600);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(cluster.rollout_phase(), "True/RollingOut");
     let text = cluster.waits_for();
     assert_eq!(
@@ -94,7 +94,7 @@ fn t293_no_node_is_taken_over_while_the_daemon_set_of_kube_proxy_selects_it() {
 
     cluster.put_kube_proxy(stopped());
     cluster.run();
-    assert_eq!(cluster.stamped, NODES, "it goes on by itself");
+    assert_eq!(cluster.assigned, NODES, "it goes on by itself");
     assert_eq!(cluster.rollout_phase(), "False/Settled");
     assert_eq!(cluster.waits_for(), "");
 }
@@ -141,7 +141,7 @@ fn t293_a_daemon_set_that_comes_back_changes_nothing_on_nodes_that_were_taken_ov
     cluster.put_kube_proxy(json!({}));
     cluster.forget_writes();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     cluster.put_profile(
         "default",
         json!({"handover": "Takeover", "mode": "iptables"}),
@@ -183,7 +183,7 @@ fn t293_a_new_installation_waits_for_kube_proxy_and_serves_beside_it() {
     let nodes = install(&mut cluster, 3, json!({"handover": "Takeover"}));
     cluster.mute.clear();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, nodes, "each has a configuration");
+    assert_eq!(cluster.assigned, nodes, "each has a configuration");
     assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
     cluster.put_kube_proxy(stopped());
     cluster.run();
@@ -229,7 +229,7 @@ fn t293_a_node_that_waits_does_not_keep_others_from_being_changed_or_proven() {
     cluster.add_node("n5", json!({}));
     cluster.forget_writes();
     cluster.run();
-    assert_eq!(cluster.stamped, ["n5"], "once, with what is proven");
+    assert_eq!(cluster.assigned, ["n5"], "once, with what is proven");
     assert_eq!(
         cluster.nodes_with_mode("iptables"),
         ["n2", "n3", "n4", "n5"]

@@ -96,7 +96,7 @@ proptest! {
         cluster.restart_operator();
         cluster.run();
         cluster.advance(7200);
-        prop_assert_eq!((&cluster.stamped, &cluster.reported), (&Vec::new(), &Vec::new()));
+        prop_assert_eq!((&cluster.assigned, &cluster.reported), (&Vec::new(), &Vec::new()));
     }
 
     #[test]
@@ -134,7 +134,7 @@ proptest! {
         cluster.restart_operator();
         cluster.run();
         cluster.advance(7200);
-        prop_assert_eq!((&cluster.stamped, &cluster.reported), (&Vec::new(), &Vec::new()));
+        prop_assert_eq!((&cluster.assigned, &cluster.reported), (&Vec::new(), &Vec::new()));
     }
 
     #[test]
@@ -152,7 +152,7 @@ proptest! {
                 }
             }
             cluster.run();
-            (cluster.given(), statuses(&cluster))
+            (cluster.assignments(), statuses(&cluster))
         };
         prop_assert_eq!(play(&order), play(&(0..7).collect::<Vec<_>>()));
     }

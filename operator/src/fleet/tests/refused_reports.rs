@@ -8,7 +8,7 @@ use crate::fleet::Action;
 /// Writes what the operator plans, except for statuses of profiles, which the API server refuses.
 fn write_without_reports(cluster: &mut Cluster) {
     for action in cluster.plan().actions {
-        if !matches!(action, Action::Report { .. }) {
+        if !matches!(action, Action::UpdateStatus { .. }) {
             cluster.write(action);
         }
     }
@@ -25,7 +25,7 @@ fn t194_an_operator_that_ends_before_it_has_said_why_changes_no_node_back() {
     write_without_reports(&mut cluster);
     cluster.restart_operator();
     cluster.advance(600);
-    assert_eq!(cluster.stamped, ["n1", "n1"], "there and back");
+    assert_eq!(cluster.assigned, ["n1", "n1"], "there and back");
 }
 
 /// Failure story T194.
@@ -47,7 +47,7 @@ fn t194_nodes_that_failed_do_not_wait_for_a_status_that_cannot_be_written() {
 /// that.
 fn write_again_without_reports(cluster: &mut Cluster) {
     for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {
-        if !matches!(action, Action::Report { .. }) {
+        if !matches!(action, Action::UpdateStatus { .. }) {
             cluster.write(action);
         }
     }
@@ -68,11 +68,11 @@ fn t220_a_profile_whose_status_cannot_be_written_changes_no_node() {
         }
         cluster.restart_operator();
     }
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     // A node that is new has no service without it.
     cluster.add_node("n99", json!({}));
     write_again_without_reports(&mut cluster);
-    assert_eq!(cluster.stamped, ["n99"]);
+    assert_eq!(cluster.assigned, ["n99"]);
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
 }

@@ -25,10 +25,10 @@ fn t215_nodes_that_lost_only_their_kubelets_go_back_as_few_at_a_time_as_others()
         let progressing = cluster.condition("default", "Progressing");
         assert_eq!(progressing, "False/RolledBack");
         assert_eq!(
-            cluster.stamped.len(),
+            cluster.assigned.len(),
             3,
             "{ready}: two that serve, and the one that never reported: {:?}",
-            cluster.stamped
+            cluster.assigned
         );
         cluster.mute.clear();
         cluster.run();

@@ -42,7 +42,7 @@ fn t158_an_aborted_rollout_reaches_no_further_node_and_is_taken_back() {
         cluster.forget_writes();
         cluster.restart_operator();
         cluster.run();
-        assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+        assert_eq!((cluster.assigned.len(), cluster.reported.len()), (0, 0));
     }
 }
 
@@ -143,7 +143,7 @@ fn an_edit_of_how_a_change_spreads_begins_no_other_rollout_also_when_that_fails(
     cluster.advance(3600);
     let rollout = cluster.status("default").rollout.expect("a rollout");
     assert_eq!((rollout.generation, rollout.wave), (2, 1));
-    assert_eq!(cluster.stamped, ["n1", "n1"], "given once, and taken back");
+    assert_eq!(cluster.assigned, ["n1", "n1"], "given once, and taken back");
 }
 
 #[test]
@@ -199,13 +199,13 @@ fn t399_a_pause_of_a_failed_rollout_is_no_new_attempt() {
             }
             cluster.advance(600);
         }
-        assert_eq!(cluster.stamped, [""; 0], "{restarts:?}");
+        assert_eq!(cluster.assigned, [""; 0], "{restarts:?}");
         assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
         // Another attempt, of which only the next operator hears.
         cluster.put_profile("default", iptables(json!({"attempt": 1})));
         cluster.restart_operator();
         cluster.run();
-        assert_eq!(cluster.stamped, ["n1"], "{restarts:?}");
+        assert_eq!(cluster.assigned, ["n1"], "{restarts:?}");
     }
 }
 
@@ -231,11 +231,11 @@ fn t399_an_upgrade_of_the_operator_makes_no_pause_a_new_attempt() {
         cluster.put_profile("default", spec);
         cluster.advance(600);
     }
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(cluster.condition("default", "Progressing"), rolled_back);
     cluster.put_profile("default", iptables(json!({"attempt": 1})));
     cluster.run();
-    assert_eq!(cluster.stamped[0], "n1");
+    assert_eq!(cluster.assigned[0], "n1");
 }
 
 /// Failure story T211. Of many edits in a row none may be rolled out.
@@ -273,7 +273,7 @@ fn t211_what_no_node_ever_had_is_given_to_none_that_joins() {
     cluster.add_node("n1", json!({}));
     cluster.add_node("n2", json!({}));
     cluster.run();
-    assert_eq!(cluster.stamped, ["n1", "n2"]);
+    assert_eq!(cluster.assigned, ["n1", "n2"]);
     assert_eq!(cluster.nodes_with_mode("ipvs").len(), 2);
 }
 

@@ -63,7 +63,7 @@ fn a_canary_that_is_degraded_takes_the_change_back() {
     cluster.put_profile("default", iptables(json!({})));
     cluster.advance(121);
     assert_eq!(
-        cluster.stamped,
+        cluster.assigned,
         ["n1", "n1"],
         "one node was tried and went back"
     );
@@ -90,7 +90,7 @@ fn a_rollout_that_failed_is_not_tried_again_by_an_operator_that_starts() {
     cluster.restart_operator();
     cluster.run();
     cluster.advance(3600);
-    assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+    assert_eq!((cluster.assigned.len(), cluster.reported.len()), (0, 0));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn halting_leaves_everything_as_it_is() {
     cluster.forget_writes();
     cluster.restart_operator();
     cluster.run();
-    assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+    assert_eq!((cluster.assigned.len(), cluster.reported.len()), (0, 0));
     cluster.put_profile("default", json!({}));
     cluster.run();
     assert_eq!(
@@ -255,7 +255,7 @@ fn a_node_that_reports_nothing_changes_last_and_fails_nothing() {
     cluster.put_profile("default", iptables(json!({"progressDeadline": "60s"})));
     cluster.run();
     cluster.advance(120);
-    assert_eq!(cluster.stamped, ["n2", "n3", "n1"]);
+    assert_eq!(cluster.assigned, ["n2", "n3", "n1"]);
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
     assert_eq!(
         cluster.condition("default", "Progressing"),
@@ -270,7 +270,7 @@ fn a_paused_profile_changes_no_node_but_serves_those_that_join() {
     cluster.add_node("n3", json!({}));
     cluster.run();
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         [
             "n1 default nftables",
             "n2 default nftables",
@@ -346,7 +346,7 @@ fn an_operator_that_starts_in_the_middle_goes_on_where_the_last_one_stopped() {
     cluster.restart_operator();
     cluster.run();
     assert_eq!(
-        (cluster.stamped.len(), cluster.reported.len()),
+        (cluster.assigned.len(), cluster.reported.len()),
         (0, 0),
         "nothing happened meanwhile"
     );
@@ -403,10 +403,10 @@ fn nodes_that_are_well_go_back_as_few_at_a_time_as_they_came() {
         "False/RolledBack"
     );
     assert_eq!(
-        cluster.stamped.len(),
+        cluster.assigned.len(),
         4,
         "two that fail and two that are well: {:?}",
-        cluster.stamped
+        cluster.assigned
     );
     cluster.mute.clear();
     cluster.run();
@@ -462,7 +462,7 @@ fn t191_a_status_of_a_newer_operator_still_says_that_the_rollout_failed() {
     cluster.forget_writes();
     cluster.restart_operator();
     cluster.run();
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(cluster.status("default").history.len(), 2);
 }
 

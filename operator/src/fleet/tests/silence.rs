@@ -91,7 +91,7 @@ fn t160_a_list_of_renewed_leases_costs_no_plan_of_all_nodes() {
 fn t136_a_node_whose_agent_does_not_renew_its_lease_is_unknown_until_it_is_heard_again() {
     let mut watched = Watched::with_nodes(3);
     watched.pass(75, &["n1"]);
-    assert!(watched.cluster.silenced.is_empty());
+    assert!(watched.cluster.marked_unknown.is_empty());
     watched.pass(15, &["n1"]);
     assert_eq!(watched.ready("n1"), "Unknown/AgentSilent");
     let cluster = &watched.cluster;
@@ -99,14 +99,14 @@ fn t136_a_node_whose_agent_does_not_renew_its_lease_is_unknown_until_it_is_heard
     assert_eq!(cluster.condition("default", "Degraded"), "True/AgentSilent");
     assert_eq!(cluster.status("default").ready_nodes, 2);
     watched.pass(600, &["n1"]);
-    assert_eq!(watched.cluster.silenced, ["n1"], "it is said once");
+    assert_eq!(watched.cluster.marked_unknown, ["n1"], "it is said once");
 
     // The agent reports before the operator has listed its Lease.
     watched.cluster.say("n1", json!({"Ready": "True"}));
     watched.cluster.run();
     watched.pass(600, &[]);
     assert_eq!(watched.ready("n1"), "True/Said");
-    assert_eq!(watched.cluster.silenced, ["n1"]);
+    assert_eq!(watched.cluster.marked_unknown, ["n1"]);
     assert_eq!(
         watched.cluster.condition("default", "Ready"),
         "True/AllNodesProgrammed"
@@ -123,7 +123,7 @@ fn the_word_of_an_agent_that_is_back_stands() {
         .cluster
         .fleet
         .plan(watched.cluster.now, watched.cluster.instant());
-    let is_silence = |action: &Action| matches!(action, Action::Silence { .. });
+    let is_silence = |action: &Action| matches!(action, Action::MarkUnknown { .. });
     assert!(plan.actions.iter().any(is_silence), "{plan:?}");
     // The agent has written another status meanwhile.
     watched
@@ -133,7 +133,7 @@ fn the_word_of_an_agent_that_is_back_stands() {
         watched.cluster.write(action);
     }
     watched.cluster.run();
-    assert!(watched.cluster.silenced.is_empty());
+    assert!(watched.cluster.marked_unknown.is_empty());
     assert_eq!(watched.ready("n1"), "True/Said");
 }
 
@@ -144,13 +144,13 @@ fn t137_neither_a_start_of_the_operator_nor_an_outage_of_the_api_server_makes_an
     watched.pass(60, &all);
     watched.cluster.restart_operator();
     watched.pass(75, &all);
-    assert!(watched.cluster.silenced.is_empty());
+    assert!(watched.cluster.marked_unknown.is_empty());
     watched.pass(60, &[]);
     // Neither the agents nor the operator reach the API server.
     watched.clock += Duration::from_secs(300);
     watched.pass(60, &all);
     watched.pass(60, &[]);
-    assert!(watched.cluster.silenced.is_empty());
+    assert!(watched.cluster.marked_unknown.is_empty());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn t138_an_agent_that_promises_no_lease_has_fifteen_minutes() {
     watched.pass(120, &["n1"]);
     assert_eq!(degraded(&watched), "True/AgentSilent");
     assert!(
-        watched.cluster.silenced.is_empty(),
+        watched.cluster.marked_unknown.is_empty(),
         "it writes again within five minutes, if it lives"
     );
 }
@@ -227,7 +227,7 @@ fn t186_a_node_that_loses_its_agent_to_the_daemon_set_is_left_out_once_it_is_sil
         cluster.relabel_node(node, json!({"pool": "web"}));
     }
     watched.pass(75, &["n1"]);
-    assert_eq!(watched.cluster.given().len(), 3);
+    assert_eq!(watched.cluster.assignments().len(), 3);
     watched.pass(30, &["n1"]);
     assert_eq!(watched.cluster.nodes_with_mode("nftables"), ["n2", "n3"]);
     let ready = watched.cluster.condition("default", "Ready");
@@ -241,7 +241,7 @@ fn t186_a_node_that_loses_its_agent_to_the_daemon_set_is_left_out_once_it_is_sil
     let cluster = &mut watched.cluster;
     cluster.relabel_node("n1", json!({"pool": "web"}));
     cluster.run();
-    assert_eq!(cluster.given().len(), 3, "it is back");
+    assert_eq!(cluster.assignments().len(), 3, "it is back");
 }
 
 /// Failure story T404. The selector of the DaemonSet is wrong. Nodes that cannot have an agent anyway do not count.
@@ -284,7 +284,7 @@ fn t186_a_node_with_a_new_taint_is_silent_and_not_left_out() {
     watched.pass(105, &["n1"]);
     assert_eq!(watched.ready("n1"), "Unknown/AgentSilent");
     watched.pass(15, &[]);
-    assert_eq!(watched.cluster.given().len(), 2);
+    assert_eq!(watched.cluster.assignments().len(), 2);
 }
 
 /// Failure story T402.

@@ -36,7 +36,7 @@ fn newer_fleet() -> Cluster {
 fn t193_an_older_operator_leaves_nodes_alone_whose_configuration_it_cannot_read() {
     let mut cluster = newer_fleet();
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(cluster.nodes_with_mode("ebpf").len(), 10);
     assert_eq!(cluster.condition("default", "Accepted"), "False/Unreadable");
 }
@@ -61,7 +61,7 @@ fn t193_a_configuration_that_was_read_in_part_is_given_to_no_node() {
     cluster.broken_mode = Some("iptables");
     cluster.put_profile("default", json!({"mode": "iptables"}));
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, ["n1"], "it has nothing to return to");
+    assert_eq!(cluster.assigned, ["n1"], "it has nothing to return to");
     assert_eq!(
         cluster.proxies["n1"]["metadata"]["annotations"]["signpost.dev/previous"],
         Value::Null
@@ -144,7 +144,7 @@ fn t222_a_configuration_that_failed_is_not_tried_again_after_an_operator_could_n
             cluster.advance(600);
         }
         assert_eq!(cluster.condition("default", "Accepted"), "True/Valid");
-        assert_eq!(cluster.stamped, [""; 0], "{on_failure}");
+        assert_eq!(cluster.assigned, [""; 0], "{on_failure}");
         assert_eq!(cluster.condition("default", "Progressing"), failed);
         let after = cluster.status("default").rollout.and_then(|it| it.verdict);
         assert_eq!(after, verdict);
@@ -171,7 +171,7 @@ fn t220_with_older_definitions_a_rollout_ends_and_its_failure_is_known_to_the_ne
         cluster.forget_writes();
         cluster.restart_operator();
         cluster.advance(600);
-        assert_eq!(cluster.stamped, [""; 0], "{unknown:?}");
+        assert_eq!(cluster.assigned, [""; 0], "{unknown:?}");
         let progressing = cluster.condition("default", "Progressing");
         assert_eq!(progressing, "False/RolledBack");
     }

@@ -14,7 +14,7 @@ fn t217_an_agent_that_falls_silent_right_after_its_report_lets_no_other_node_fol
     let rollout = json!({"minReady": "1m", "waves": [1, 5, 25], "maxFailures": "10%"});
     watched.cluster.put_profile("default", iptables(rollout));
     watched.pass(300, &["n1"]);
-    let tried: BTreeSet<&String> = watched.cluster.stamped.iter().collect();
+    let tried: BTreeSet<&String> = watched.cluster.assigned.iter().collect();
     assert_eq!(tried.len(), 1, "{tried:?}");
     assert_eq!(
         watched.cluster.condition("default", "Progressing"),

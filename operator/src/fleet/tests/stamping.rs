@@ -8,7 +8,7 @@ use super::{super::*, Cluster};
 fn every_node_is_given_the_profile_at_once() {
     let cluster = Cluster::with_nodes(3);
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         [
             "n1 default nftables",
             "n2 default nftables",
@@ -69,7 +69,7 @@ fn a_node_that_joins_is_given_its_profile_and_does_not_make_it_progress() {
     cluster.add_node("n3", json!({}));
     cluster.mute.insert("n3".into());
     cluster.run();
-    assert_eq!(cluster.stamped, ["n3"]);
+    assert_eq!(cluster.assigned, ["n3"]);
     assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
     assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
     assert_eq!(
@@ -84,7 +84,7 @@ fn a_node_that_leaves_takes_its_configuration_along() {
     cluster.remove_node("n2");
     cluster.run();
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         ["n1 default nftables", "n3 default nftables"]
     );
     assert_eq!(cluster.status("default").matched_nodes, 2);
@@ -99,7 +99,7 @@ fn a_node_that_comes_back_as_another_one_owns_its_configuration() {
         cluster.proxies["n1"]["metadata"]["ownerReferences"][0]["uid"],
         cluster.nodes["n1"]["metadata"]["uid"]
     );
-    assert_eq!(cluster.stamped, ["n1"]);
+    assert_eq!(cluster.assigned, ["n1"]);
 }
 
 #[test]
@@ -107,18 +107,21 @@ fn a_relabelled_node_changes_its_profile() {
     let mut cluster = Cluster::with_nodes(2);
     cluster.put_profile("edge", json!({"priority": 10, "mode": "iptables", "nodeSelector": {"matchLabels": {"role": "edge"}}}));
     cluster.run();
-    assert_eq!(cluster.stamped, [""; 0], "it selects no node yet");
+    assert_eq!(cluster.assigned, [""; 0], "it selects no node yet");
     assert_eq!(
         cluster.condition("edge", "Ready"),
         "Unknown/NoMatchingNodes"
     );
     cluster.relabel_node("n2", json!({"role": "edge"}));
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default nftables", "n2 edge iptables"]);
+    assert_eq!(
+        cluster.assignments(),
+        ["n1 default nftables", "n2 edge iptables"]
+    );
     cluster.relabel_node("n2", json!({}));
     cluster.run();
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         ["n1 default nftables", "n2 default nftables"]
     );
 }
@@ -131,13 +134,13 @@ fn a_node_no_profile_selects_any_more_loses_its_object() {
         json!({"nodeSelector": {"matchLabels": {"role": "edge"}}}),
     );
     cluster.run();
-    assert_eq!(cluster.given(), [""; 0]);
+    assert_eq!(cluster.assignments(), [""; 0]);
     cluster.relabel_node("n1", json!({"role": "edge"}));
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default nftables"]);
+    assert_eq!(cluster.assignments(), ["n1 default nftables"]);
     cluster.remove_profile("default");
     cluster.run();
-    assert_eq!(cluster.given(), [""; 0]);
+    assert_eq!(cluster.assignments(), [""; 0]);
 }
 
 /// Failure story T401. Another program has put a finalizer on the object.
@@ -151,10 +154,13 @@ fn t401_an_object_whose_deletion_waits_is_not_deleted_again_and_is_still_written
     cluster.remove_profile("default");
     cluster.put_proxy("n1", ending);
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default nftables"]);
+    assert_eq!(cluster.assignments(), ["n1 default nftables"]);
     cluster.put_profile("own", json!({"mode": "iptables"}));
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 own iptables", "n2 own iptables"]);
+    assert_eq!(
+        cluster.assignments(),
+        ["n1 own iptables", "n2 own iptables"]
+    );
 }
 
 #[test]
@@ -163,7 +169,7 @@ fn what_reaches_no_agent_stamps_no_node() {
     cluster.put_profile("default", json!({"syncPeriod": "30s"}));
     cluster.run();
     assert_eq!(
-        cluster.stamped, [""; 0],
+        cluster.assigned, [""; 0],
         "the same configuration in another generation"
     );
     assert_eq!(cluster.status("default").observed_generation, Some(2));
@@ -176,7 +182,7 @@ fn what_reaches_no_agent_stamps_no_node() {
     for spec in own {
         cluster.put_profile("default", spec.clone());
         cluster.run();
-        assert_eq!(cluster.stamped, [""; 0], "only the operator reads {spec}");
+        assert_eq!(cluster.assigned, [""; 0], "only the operator reads {spec}");
     }
     assert_eq!(cluster.status("default").observed_generation, Some(6));
 }
@@ -205,7 +211,10 @@ fn a_user_who_edits_a_nodes_object_is_corrected() {
     cluster.put_proxy("n1", proxy);
     cluster.run();
     assert_eq!(
-        (cluster.stamped.as_slice(), cluster.given()[0].as_str()),
+        (
+            cluster.assigned.as_slice(),
+            cluster.assignments()[0].as_str()
+        ),
         (&["n1".to_owned()][..], "n1 default nftables")
     );
 }
@@ -218,7 +227,7 @@ fn an_object_without_a_configuration_is_written_anew() {
     proxy["metadata"]["resourceVersion"] = cluster.next_version().into();
     cluster.put_proxy("n1", proxy);
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default nftables"]);
+    assert_eq!(cluster.assignments(), ["n1 default nftables"]);
 }
 
 #[test]

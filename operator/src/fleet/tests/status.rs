@@ -189,7 +189,10 @@ fn an_invalid_profile_is_named_holds_its_nodes_and_disturbs_no_other() {
     );
     cluster.put_profile("default", json!({"mode": "ipvs"}));
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default ipvs", "n2 edge nftables"]);
+    assert_eq!(
+        cluster.assignments(),
+        ["n1 default ipvs", "n2 edge nftables"]
+    );
     assert_eq!(cluster.condition("edge", "Accepted"), "False/InvalidField");
     assert!(
         cluster
@@ -215,7 +218,7 @@ fn a_profile_that_cannot_be_read_is_named_and_holds_its_nodes() {
     cluster.put_profile("spare", json!({"priority": 5000, "mode": "iptables"}));
     cluster.run();
     assert_eq!(
-        cluster.given(),
+        cluster.assignments(),
         ["n1 default nftables", "n2 default nftables"]
     );
     assert_eq!(cluster.condition("default", "Accepted"), "False/Unreadable");
@@ -237,7 +240,7 @@ fn a_field_of_a_newer_version_does_not_take_the_profile_away() {
         json!({"mode": "iptables", "invented": {"later": 1}}),
     );
     cluster.run();
-    assert_eq!(cluster.given(), ["n1 default iptables"]);
+    assert_eq!(cluster.assignments(), ["n1 default iptables"]);
     assert_eq!(cluster.condition("default", "Accepted"), "True/Valid");
 }
 
@@ -326,7 +329,7 @@ fn nodes_without_an_agent_are_left_out_and_named() {
         json!({"type": "virtual-kubelet", "kubernetes.io/os": "linux"}),
     );
     cluster.run();
-    assert_eq!(cluster.given().len(), 2);
+    assert_eq!(cluster.assignments().len(), 2);
     assert_eq!(cluster.status("default").matched_nodes, 2);
     assert_eq!(
         cluster.condition("default", "Ready"),
@@ -344,7 +347,7 @@ fn t186_nodes_without_a_pod_of_the_agents_daemon_sets_are_left_out_and_named() {
     cluster.add_node("n3", json!({}));
     cluster.run();
     // The agents of n1 and n2 report, whatever the DaemonSet says by now.
-    assert_eq!(cluster.given().len(), 2);
+    assert_eq!(cluster.assignments().len(), 2);
     assert_eq!(cluster.status("default").matched_nodes, 2);
     assert_eq!(
         cluster.condition("default", "Ready"),
@@ -360,13 +363,13 @@ fn t186_nodes_without_a_pod_of_the_agents_daemon_sets_are_left_out_and_named() {
     cluster.add_node("n4", json!({"pool": "arm"}));
     cluster.relabel_node("n3", json!({"pool": "web"}));
     cluster.run();
-    assert_eq!(cluster.given().len(), 4, "one DaemonSet is enough");
+    assert_eq!(cluster.assignments().len(), 4, "one DaemonSet is enough");
 
     cluster.restart_operator();
     cluster.forget_writes();
     cluster.run();
-    assert_eq!(cluster.stamped, [""; 0]);
-    assert_eq!(cluster.given().len(), 4, "and nothing is removed");
+    assert_eq!(cluster.assigned, [""; 0]);
+    assert_eq!(cluster.assignments().len(), 4, "and nothing is removed");
 }
 
 #[test]
@@ -378,7 +381,7 @@ fn t186_a_deleted_node_proxy_comes_back_where_a_taint_leaves_the_agent() {
     cluster.run();
     cluster.delete_proxies();
     cluster.run();
-    assert_eq!(cluster.given().len(), 2);
+    assert_eq!(cluster.assignments().len(), 2);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn assert_rest(cluster: &mut Cluster) {
     cluster.restart_operator();
     cluster.run();
     cluster.advance(7200);
-    assert_eq!((&cluster.stamped, &cluster.reported), (&vec![], &vec![]));
+    assert_eq!((&cluster.assigned, &cluster.reported), (&vec![], &vec![]));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn t307_a_settled_change_is_undone_in_waves_by_one_field_and_stays_undone() {
     cluster.mute.clear();
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 10);
-    assert_eq!(cluster.stamped.len(), 10, "each once");
+    assert_eq!(cluster.assigned.len(), 10, "each once");
     assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
     assert_rest(&mut cluster);
 
@@ -78,7 +78,7 @@ fn t307_a_settled_change_is_undone_in_waves_by_one_field_and_stays_undone() {
         cluster.put_profile("default", edit);
         cluster.advance(3600);
     }
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(target(&cluster), earlier);
 }
 
@@ -147,7 +147,7 @@ fn t307_a_change_is_undone_before_it_has_reached_every_node() {
             cluster.put_profile("default", spec);
             cluster.run();
         }
-        assert_eq!(cluster.stamped, ["n1", "n1"], "given once, and taken back");
+        assert_eq!(cluster.assigned, ["n1", "n1"], "given once, and taken back");
         assert_eq!(cluster.nodes_with_mode("nftables").len(), 10);
         assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
         assert_rest(&mut cluster);
@@ -177,7 +177,7 @@ fn t307_a_change_that_failed_or_was_aborted_is_undone_without_a_further_change_o
         rollout["attempt"] = 1.into();
         cluster.put_profile("default", iptables(rollout));
         cluster.advance(3600);
-        assert_eq!(cluster.stamped, [""; 0]);
+        assert_eq!(cluster.assigned, [""; 0]);
         assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
         assert_rest(&mut cluster);
     }
@@ -214,7 +214,7 @@ fn t307_a_takeover_is_undone_too_on_the_nodes_that_the_profile_selects_now() {
     let spec = json!({"handover": "Takeover", "nodeSelector": selector, "rollout": rollout});
     cluster.put_profile("default", spec);
     cluster.run();
-    assert_eq!(cluster.given(), ["n4 default nftables"]);
+    assert_eq!(cluster.assignments(), ["n4 default nftables"]);
     assert_eq!(nodes_with(&cluster, "Takeover"), [""; 0]);
     assert_rest(&mut cluster);
 }
@@ -246,7 +246,7 @@ fn t308_nodes_that_join_get_the_earlier_configuration_and_never_the_undone_one()
     let (mut cluster, ..) = undone_fleet();
     cluster.add_node("n93", json!({}));
     cluster.run();
-    assert_eq!(cluster.stamped, ["n93"]);
+    assert_eq!(cluster.assigned, ["n93"]);
     assert_eq!(cluster.nodes_with_mode("nftables").len(), 11);
 }
 
@@ -265,7 +265,7 @@ fn t308_lost_node_proxies_come_back_with_the_earlier_configuration() {
         actions.for_each(|action| cluster.write(action));
         assert_eq!(cluster.nodes_with_mode("nftables").len(), 10);
         cluster.run();
-        assert_eq!(cluster.stamped.len(), 10, "each once");
+        assert_eq!(cluster.assigned.len(), 10, "each once");
         assert_rest(&mut cluster);
     }
     // Which nodes had returned, nothing says.
@@ -400,7 +400,7 @@ fn t309_where_there_is_nothing_to_return_to_the_user_is_told_and_nothing_else_ha
     let first = target(&cluster);
     cluster.put_profile("default", json!({"rollout": {"undo": first}}));
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     assert_eq!(target(&cluster), first);
     let said = "; rollout.undo names the profile's configuration, which no further node gets: status.history has no other \
                 configuration that every node had and that this operator can read as a whole";
@@ -427,7 +427,7 @@ fn t309_where_there_is_nothing_to_return_to_the_user_is_told_and_nothing_else_ha
     let undo = json!({"undo": target(&cluster)});
     cluster.put_profile("default", iptables(undo));
     cluster.advance(3600);
-    assert_eq!(cluster.stamped, [""; 0]);
+    assert_eq!(cluster.assigned, [""; 0]);
     let message = cluster.message("default", "Ready");
     assert!(message.ends_with(said), "{message}");
 }

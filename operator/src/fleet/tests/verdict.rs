@@ -19,7 +19,7 @@ fn t108_nodes_lost_after_a_change_keep_their_places_and_take_it_back() {
         let mut given: Vec<(String, i64)> = Vec::new();
         for second in 0..200 {
             cluster.advance(1);
-            let news = cluster.stamped.iter().skip(given.len());
+            let news = cluster.assigned.iter().skip(given.len());
             given.extend(news.map(|name| (name.clone(), second)).collect::<Vec<_>>());
             // Each node is lost twenty seconds after its change; the last report of its agent
             // remains.
@@ -60,7 +60,7 @@ fn t184_a_change_after_which_new_connections_fail_is_taken_back() {
             cluster.say_because(&node, "ConnectionFailed", conditions);
         }
     }
-    let tried: BTreeSet<&String> = cluster.stamped.iter().collect();
+    let tried: BTreeSet<&String> = cluster.assigned.iter().collect();
     assert_eq!(tried.len(), 1, "{tried:?}");
     let message = cluster.message("default", "Progressing");
     assert!(message.contains("ConnectionFailed"), "{message}");
@@ -107,7 +107,7 @@ fn t214_failed_connections_count_on_nodes_that_are_degraded_for_another_reason()
             say_connection_failed(&mut cluster, &node);
         }
     }
-    let tried: BTreeSet<&String> = cluster.stamped.iter().collect();
+    let tried: BTreeSet<&String> = cluster.assigned.iter().collect();
     assert_eq!(tried.len(), 1, "{tried:?}");
     let message = cluster.message("default", "Progressing");
     assert!(message.contains("ConnectionFailed"), "{message}");
@@ -168,7 +168,7 @@ fn t108_an_agent_that_falls_silent_after_a_change_takes_it_back() {
         cluster.message("default", "Progressing"),
         "1 of 3 nodes failed: n1 (its agent has stopped reporting)"
     );
-    assert_eq!(cluster.stamped, ["n1", "n1"]);
+    assert_eq!(cluster.assigned, ["n1", "n1"]);
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
         cluster.condition("default", "Progressing"),
         "False/RolledBack"
     );
-    assert_eq!(cluster.given(), ["n1 default nftables"]);
+    assert_eq!(cluster.assignments(), ["n1 default nftables"]);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn t132_waves_grow_over_all_zones_and_the_control_plane_comes_last() {
     }
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
     let mut until_third: Vec<&str> = Vec::new();
-    for name in cluster.stamped.iter().take(10) {
+    for name in cluster.assigned.iter().take(10) {
         let labels = &cluster.nodes[name]["metadata"]["labels"];
         let zone = labels["topology.kubernetes.io/zone"].as_str();
         *zones.entry(zone.expect("a zone")).or_default() += 1;
@@ -147,7 +147,7 @@ fn t132_waves_grow_over_all_zones_and_the_control_plane_comes_last() {
         steps += 1;
     }
     // The last wave is written in the order of names. No control-plane node is written before it.
-    let before_the_last = &cluster.stamped[..50];
+    let before_the_last = &cluster.assigned[..50];
     let is_control_plane = |name: &&String| name.as_str() < "n0002";
     assert_eq!(before_the_last.iter().filter(is_control_plane).count(), 0);
 }
@@ -169,7 +169,7 @@ fn t133_a_wave_fails_by_its_own_size_and_not_by_that_of_the_fleet() {
     let verdict = said.verdict.expect("a verdict");
     assert!(verdict.failed_nodes <= 6, "{verdict:?}");
     assert_eq!(said.phase, RolloutPhase::RolledBack);
-    let mut tried = cluster.stamped.clone();
+    let mut tried = cluster.assigned.clone();
     tried.sort();
     tried.dedup();
     assert!(tried.len() <= 20, "{} nodes were given it", tried.len());
