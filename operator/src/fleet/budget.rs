@@ -41,9 +41,9 @@ pub(crate) fn next<'a>(
         Phase::HeldBack { .. } => 0,
         _ => most,
     };
-    let room = allowed.saturating_sub(changing);
-    let least = usize::from(changing == 0).min(room);
-    let room_for_ready = room
+    let budget = allowed.saturating_sub(changing);
+    let least = usize::from(changing == 0).min(budget);
+    let budget_for_ready = budget
         .min(most.saturating_sub(changing + unavailable))
         .max(least);
 
@@ -68,13 +68,13 @@ pub(crate) fn next<'a>(
     let ready = behind
         .iter()
         .filter(|(health, _)| *health == Health::Ready)
-        .take(room_for_ready);
+        .take(budget_for_ready);
     let chosen: BTreeSet<&str> = ready.map(|(_, name)| *name).collect();
     // Nodes that are already unavailable do not use the budget.
     let others = behind
         .iter()
         .filter(|(health, _)| *health != Health::Ready)
-        .take(room - chosen.len());
+        .take(budget - chosen.len());
     chosen
         .iter()
         .copied()

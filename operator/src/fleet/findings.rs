@@ -65,7 +65,7 @@ impl Rollup {
             message += "; ";
             message += undo;
         }
-        let stuck = rollout_progress.map(|(_, progress)| &progress.without_return);
+        let stuck = rollout_progress.map(|(_, progress)| &progress.without_rollback);
         if let Some(stuck) = stuck.filter(|stuck| is_valid && !stuck.is_empty()) {
             message +=
                 "; no earlier configuration is known to return to, and these keep the failed one: ";
@@ -216,11 +216,11 @@ impl Rollup {
                 "nodes keep their configuration while the profile is invalid".to_owned(),
             ),
             Some(Phase::Failed {
-                outcome: OnFailure::Halt,
+                on_failure: OnFailure::Halt,
                 verdict,
             }) => (Status::False, HALTED, verdict.message.clone()),
             Some(Phase::Failed {
-                outcome: OnFailure::Rollback,
+                on_failure: OnFailure::Rollback,
                 verdict,
             }) => (Status::False, ROLLED_BACK, verdict.message.clone()),
             Some(Phase::Rolling) if matched == 0 => (
@@ -264,11 +264,11 @@ impl Rollup {
         } = self.counts;
         match phase {
             Some(Phase::Failed {
-                outcome: OnFailure::Rollback,
+                on_failure: OnFailure::Rollback,
                 verdict,
             }) => (Status::True, ROLLED_BACK, verdict.message.clone()),
             Some(Phase::Failed {
-                outcome: OnFailure::Halt,
+                on_failure: OnFailure::Halt,
                 verdict,
             }) => (Status::True, NODES_DEGRADED, verdict.message.clone()),
             Some(Phase::HeldBack { verdict }) => (Status::True, HELD_BACK, verdict.message.clone()),

@@ -401,9 +401,9 @@ impl Member<'_> {
         }
     }
 
-    /// Returns the state of a node that was changed back from the configuration of hash `from`, and
+    /// Returns the state of a node that was rolled back from the configuration of hash `from`, and
     /// its state before; `None` for other nodes. Going back is a change like any other.
-    pub(crate) fn progress_back(
+    pub(crate) fn rollback_progress(
         &self,
         from: &ConfigHash,
         rollout: &Rollout,
@@ -412,17 +412,17 @@ impl Member<'_> {
     ) -> Option<(NodeProgress, &Baseline)> {
         let current = &self.current()?.config_hash;
         let baseline = self.proxy?.baseline.as_ref()?;
-        self.went_back(from)
+        self.was_rolled_back_from(from)
             .then(|| (self.progress(current, rollout, observations, now), baseline))
     }
 
-    /// Whether the node was changed back from the configuration of hash `from`.
-    pub(crate) fn went_back(&self, from: &ConfigHash) -> bool {
+    /// Whether the node was rolled back from the configuration of hash `from`.
+    pub(crate) fn was_rolled_back_from(&self, from: &ConfigHash) -> bool {
         let Some((proxy, current)) = self.proxy.zip(self.current()) else {
             return false;
         };
         let baseline = proxy.baseline.as_ref();
-        // A node that an earlier rollout changed from it could return to it.
+        // A node that an earlier rollout changed from it could be rolled back to it.
         let previous = proxy.previous.as_ref();
         let came_forward = previous.is_some_and(|previous| previous.config_hash == *from);
         current.config_hash != *from
@@ -432,14 +432,18 @@ impl Member<'_> {
 
     /// Whether `spec` is of the node's profile, or what the node had before the change: other profiles
     /// may be for other nodes.
-    pub(crate) fn may_return_to(&self, spec: &NodeProxySpec) -> bool {
+    pub(crate) fn may_roll_back_to(&self, spec: &NodeProxySpec) -> bool {
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
         spec.profile_name == self.effective.profile_name
             || baseline.is_some_and(|baseline| baseline.config_hash == spec.config_hash)
     }
 
     /// Returns the desired configuration that gives the node `spec` for want of one to return to.
-    pub(crate) fn fall_back(&self, spec: &Arc<NodeProxySpec>, now: Timestamp) -> DesiredNodeProxy {
+    pub(crate) fn assign_fallback(
+        &self,
+        spec: &Arc<NodeProxySpec>,
+        now: Timestamp,
+    ) -> DesiredNodeProxy {
         DesiredNodeProxy {
             baseline: self.present(now),
             ..DesiredNodeProxy::first(spec)
@@ -447,7 +451,7 @@ impl Member<'_> {
     }
 
     /// Returns the desired configuration that restores the previous spec.
-    pub(crate) fn go_back(&self, now: Timestamp) -> Option<DesiredNodeProxy> {
+    pub(crate) fn roll_back(&self, now: Timestamp) -> Option<DesiredNodeProxy> {
         let spec = self.proxy?.previous.clone()?;
         Some(DesiredNodeProxy {
             spec,

@@ -194,7 +194,7 @@ impl RolloutProgress {
         match &self.phase {
             Phase::Rolling => true,
             Phase::Failed {
-                outcome: OnFailure::Rollback,
+                on_failure: OnFailure::Rollback,
                 ..
             } => members.iter().any(|member| self.was_assigned_by_it(member)),
             Phase::Failed { .. } => false,
@@ -207,7 +207,7 @@ impl RolloutProgress {
     fn part(&self, member: &Member<'_>) -> Part {
         let is_given = match &self.phase {
             Phase::Failed { .. } if self.was_assigned_by_it(member) => return Part::None,
-            Phase::Failed { .. } => member.went_back(self.hash()),
+            Phase::Failed { .. } => member.was_rolled_back_from(self.hash()),
             phase if moves::has_ended(phase) => self.moves.have(member.name()) && self.has(member),
             _ => self.was_assigned_by_it(member),
         };

@@ -44,8 +44,9 @@ use crate::fleet::{
     node_progress::NodeProgress,
     observations::Observations,
     outage::Losses,
-    retreat::Retreat,
-    returns::{Returns, Room},
+    rollback::FailedRollout,
+    rollback_budget::RollbackBudget,
+    rollback_progress::RollbackProgress,
     verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
 };
@@ -126,7 +127,7 @@ pub(crate) enum Phase {
     /// Too many nodes failed.
     Failed {
         /// What the profile's `onFailure` does.
-        outcome: OnFailure,
+        on_failure: OnFailure,
         /// Which nodes failed, and why.
         verdict: RolloutVerdict,
     },
@@ -187,8 +188,8 @@ impl RolloutProgress {
                 ..RolloutVerdict::default()
             })
         };
-        let failed = |outcome, message: &str| Phase::Failed {
-            outcome,
+        let failed = |on_failure, message: &str| Phase::Failed {
+            on_failure,
             verdict: verdict(message),
         };
         // The profile was invalid meanwhile, or an older operator could not read it.
@@ -256,12 +257,12 @@ impl RolloutProgress {
         matches!(self.phase, Phase::Failed { .. })
     }
 
-    /// Whether it failed and its nodes return to what they had.
-    const fn goes_back(&self) -> bool {
+    /// Whether it failed and its nodes are rolled back.
+    const fn is_rolling_back(&self) -> bool {
         matches!(
             self.phase,
             Phase::Failed {
-                outcome: OnFailure::Rollback,
+                on_failure: OnFailure::Rollback,
                 ..
             }
         )
@@ -317,7 +318,7 @@ impl RolloutProgress {
         let waves = Waves::of(&target.rollout, members, &node_progress);
         if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
             self.phase = Phase::Failed {
-                outcome: OnFailure::Rollback,
+                on_failure: OnFailure::Rollback,
                 verdict: aborted(failing(members, &node_progress).count()),
             };
         }
@@ -329,24 +330,24 @@ impl RolloutProgress {
             let trial = self.trial(member, progress);
             member.take(&member.effective, trial, &target.rollout, now)
         };
-        let returns = match &self.phase {
+        let rollback = match &self.phase {
             Phase::Failed { .. } => {
-                Returns::of(&self.hash, &target.rollout, members, observations, now)
+                RollbackProgress::of(&self.hash, &target.rollout, members, observations, now)
             }
-            _ => Returns::default(),
+            _ => RollbackProgress::default(),
         };
         let give = match (&self.phase, target.flow) {
-            (Phase::Failed { outcome, .. }, _) => {
-                let retreat = Retreat {
-                    outcome: *outcome,
+            (Phase::Failed { on_failure, .. }, _) => {
+                let failed = FailedRollout {
+                    on_failure: *on_failure,
                     target,
                     // As on the way there, lost nodes would carry out together what they were given.
-                    room: match (self.outage, view) {
-                        (None, View::Clear) => returns.room,
-                        _ => Room::default(),
+                    budget: match (self.outage, view) {
+                        (None, View::Clear) => rollback.budget,
+                        _ => RollbackBudget::default(),
                     },
                 };
-                self.retreat(retreat, members, &node_progress, now)
+                self.after_failure(failed, members, &node_progress, now)
             }
             (_, Flow::Paused) => {
                 let first = self.first(target, members, &node_progress);
@@ -366,10 +367,10 @@ impl RolloutProgress {
             (member.name().to_owned(), desired)
         });
         let mut progress = waves.progress(&self.hash, members, &node_progress);
-        if self.goes_back() {
-            self.note_returns(target, members, now, &mut progress);
+        if self.is_rolling_back() {
+            self.count_rollbacks(target, members, now, &mut progress);
         }
-        progress.failed_returns = returns.failed;
+        progress.failed_rollbacks = rollback.failed;
         progress.failed = failing(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
             .collect();
@@ -383,7 +384,7 @@ impl RolloutProgress {
             wake: node_progress
                 .iter()
                 .filter_map(NodeProgress::ends)
-                .chain(returns.wake)
+                .chain(rollback.wake)
                 .min(),
         }
     }
@@ -428,7 +429,7 @@ impl RolloutProgress {
         let failing: Vec<_> = failing(members, node_progress).collect();
         if failing.len() >= tolerated {
             self.phase = Phase::Failed {
-                outcome: target.rollout.on_failure,
+                on_failure: target.rollout.on_failure,
                 verdict: verdict(&failing, members.len()),
             };
         } else if !members.is_empty() && !node_progress.iter().any(open) {

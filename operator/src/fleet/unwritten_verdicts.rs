@@ -1,6 +1,6 @@
 //! Rollbacks that wait until the profile's status says why.
 //!
-//! An operator that ends between the first node that is changed back and the report leaves nothing
+//! An operator that ends between the first node that is rolled back and the report leaves nothing
 //! that says that the rollout failed. The next operator would change those nodes again.
 
 use std::{collections::BTreeMap, time::Duration};

@@ -82,17 +82,17 @@ pub(crate) struct Progress {
     waves: Vec<WaveStatus>,
     /// The wave in progress, counted from 1.
     current: u32,
-    /// After a failure, the number of nodes that are still to return to another configuration.
-    pub(crate) returning: usize,
-    /// After a failure, the changed nodes for which none is known that they could return to.
-    pub(crate) without_return: Vec<String>,
+    /// After a failure, the number of nodes that are still to be rolled back.
+    pub(crate) to_roll_back: usize,
+    /// After a failure, the changed nodes for which no configuration to roll back to is known.
+    pub(crate) without_rollback: Vec<String>,
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
     /// What the nodes wait for that must not change yet, once the wave in progress has one of them.
     held: Option<String>,
-    /// The nodes that failed after they were changed back, each with the reason, if they stop the
+    /// The nodes that failed after they were rolled back, each with the reason, if they stop the
     /// rollback.
-    pub(crate) failed_returns: Vec<String>,
+    pub(crate) failed_rollbacks: Vec<String>,
     /// The nodes that have failed with the configuration, each with the reason.
     pub(crate) failed: Vec<String>,
     /// What suspends the rollout, if an outage or a failing watch does.
@@ -232,14 +232,14 @@ impl Waves {
                 .flatten(),
             waves: (0..self.ends.len()).map(describe).collect(),
             current: u32::try_from(self.current + 1).unwrap_or(u32::MAX),
-            returning: 0,
-            without_return: Vec::new(),
+            to_roll_back: 0,
+            without_rollback: Vec::new(),
             waiting_for: in_progress
                 .iter()
                 .filter(waits)
                 .map(|&index| members[index].name().to_owned())
                 .collect(),
-            failed_returns: Vec::new(),
+            failed_rollbacks: Vec::new(),
             failed: Vec::new(),
             suspended: None,
         }
@@ -333,10 +333,13 @@ impl RolloutProgress {
             Phase::Settled => (RolloutPhase::Settled, None),
             Phase::Overdue => (RolloutPhase::DeadlineExceeded, None),
             Phase::HeldBack { verdict } => (RolloutPhase::HeldBack, Some(verdict.clone())),
-            Phase::Failed { outcome, verdict } => {
-                let phase = match outcome {
+            Phase::Failed {
+                on_failure,
+                verdict,
+            } => {
+                let phase = match on_failure {
                     OnFailure::Halt => RolloutPhase::Halted,
-                    OnFailure::Rollback if progress.returning > 0 => RolloutPhase::RollingBack,
+                    OnFailure::Rollback if progress.to_roll_back > 0 => RolloutPhase::RollingBack,
                     OnFailure::Rollback => RolloutPhase::RolledBack,
                 };
                 (phase, Some(verdict.clone()))
@@ -371,12 +374,12 @@ impl RolloutProgress {
                 nodes(progress.failed.len()),
                 first(&progress.failed)
             ),
-            RolloutPhase::RollingBack if !progress.failed_returns.is_empty() => format!(
+            RolloutPhase::RollingBack if !progress.failed_rollbacks.is_empty() => format!(
                 "{} to roll back, which waits for nodes that failed after going back: {}",
-                nodes(progress.returning),
-                first(&progress.failed_returns)
+                nodes(progress.to_roll_back),
+                first(&progress.failed_rollbacks)
             ),
-            RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.returning)),
+            RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.to_roll_back)),
             _ => String::new(),
         };
         let mut report = RolloutStatus {

@@ -1,0 +1,88 @@
+//! The nodes that were rolled back. They are judged as those of the rollout were: the
+//! configuration that they return to may have stopped working, too.
+
+use crds::{effective::hash::ConfigHash, profile::rollout::Rollout};
+use jiff::Timestamp;
+
+use crate::{
+    baseline::Readiness,
+    fleet::{
+        budget::is_changing,
+        member::Member,
+        node_progress::{FailureStart, NodeProgress},
+        observations::Observations,
+        rollback_budget::RollbackBudget,
+        rollout_progress::Phase,
+    },
+};
+
+/// The progress of a rollback.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RollbackProgress {
+    /// How many more nodes may be rolled back now.
+    pub(crate) budget: RollbackBudget,
+    /// The nodes that failed after they were rolled back, each with the reason, if they are as
+    /// many as stop a rollout. No node that serves follows them.
+    pub(crate) failed: Vec<String>,
+    /// When to evaluate again even if no event arrives.
+    pub(crate) wake: Option<Timestamp>,
+}
+
+// === impl RollbackProgress ===
+
+impl RollbackProgress {
+    /// Evaluates the nodes that were rolled back from the configuration of hash `from`.
+    pub(crate) fn of(
+        from: &ConfigHash,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        observations: &mut Observations,
+        now: Timestamp,
+    ) -> Self {
+        let (mut rolled_back, mut changing, mut silent) = (0, 0, 0);
+        let mut failed = Vec::new();
+        let mut wake = None;
+        for member in members {
+            let rollback = member.rollback_progress(from, rollout, observations, now);
+            let Some((progress, baseline)) = rollback else {
+                continue;
+            };
+            wake = [wake, progress.ends()].into_iter().flatten().min();
+            if baseline.agent == Readiness::NotReady {
+                // Nodes that failed with the change went back at once, and use no budget.
+                let is_pending = matches!(progress, NodeProgress::Pending(_));
+                silent += usize::from(is_pending && member.is_silent(now));
+                continue;
+            }
+            rolled_back += usize::from(baseline.is_well());
+            match progress {
+                // Its failure is no part of the rollback, which would wait for it without a word.
+                NodeProgress::Failing(failure) if failure.onset == FailureStart::Afterwards => {}
+                // It may have failed before this operator started.
+                NodeProgress::Failing(failure) => {
+                    changing += 1;
+                    failed.push(format!("{} ({})", member.name(), failure.reason));
+                }
+                _ => changing += usize::from(is_changing(&Phase::Rolling, &progress)),
+            }
+        }
+        let most = rollout.max_unavailable.of(members.len());
+        let tolerated = rollout.max_failures.of(rolled_back).min(most);
+        let is_stopped = failed.len() >= tolerated;
+        if !is_stopped {
+            failed.clear();
+        }
+        Self {
+            budget: RollbackBudget {
+                serving: if is_stopped {
+                    0
+                } else {
+                    most.saturating_sub(changing)
+                },
+                silent: most.saturating_sub(silent),
+            },
+            failed,
+            wake,
+        }
+    }
+}
