@@ -76,7 +76,7 @@ use crate::{
         node_progress::after,
         observations::Observations,
         preflight::Preflight,
-        rollout_progress::{Flow, Moment, RolloutProgress, Target, View},
+        rollout_progress::{CacheState, EvaluationContext, Flow, RolloutProgress, Target},
         rollup::{NodesLeftOut, Rollup},
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
@@ -326,12 +326,12 @@ impl Fleet {
         ) else {
             return Plan::default();
         };
-        observations.pass_unseen(watches.take_unseen(instant));
+        observations.exclude_unwatched(watches.take_unwatched(instant));
         let at = |until: Instant| after(now, until.saturating_duration_since(instant));
-        let stopped_until = watches.stopped_until(instant).map(at);
-        let view = match watches.blind_until(instant) {
-            Some(_) => View::Blind,
-            None => View::Clear,
+        let suspended_until = watches.suspended_until(instant).map(at);
+        let cache = match watches.stale_until(instant) {
+            Some(_) => CacheState::Stale,
+            None => CacheState::Synced,
         };
         courses.retain(|name, _| profiles.contains_key(name));
         unwritten.retain(profiles);
@@ -385,7 +385,7 @@ impl Fleet {
 
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
-        plan.wake_at(watches.blind_until(instant).map(at));
+        plan.wake_at(watches.stale_until(instant).map(at));
         let mut unknown = Vec::new();
         let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {
@@ -397,10 +397,10 @@ impl Fleet {
             };
             let (rollout_progress, progress) = outcome.advance(
                 courses.remove(name),
-                Moment {
+                EvaluationContext {
                     now,
-                    stopped_until,
-                    view,
+                    suspended_until,
+                    cache,
                 },
                 observations,
                 &mut desired,
@@ -587,7 +587,7 @@ impl Outcome<'_> {
     fn advance(
         &self,
         rollout_progress: Option<RolloutProgress>,
-        moment: Moment,
+        context: EvaluationContext,
         observations: &mut Observations,
         desired: &mut BTreeMap<String, DesiredNodeProxy>,
         plan: &mut Plan,
@@ -596,17 +596,21 @@ impl Outcome<'_> {
             let held = self.members.iter();
             let rollout = &self.target.rollout;
             desired.extend(held.filter_map(|member| {
-                Some((member.name().to_owned(), member.keep(rollout, moment.now)?))
+                Some((member.name().to_owned(), member.keep(rollout, context.now)?))
             }));
             return (rollout_progress, Progress::default());
         }
         let mut rollout_progress = rollout_progress
             .unwrap_or_else(|| RolloutProgress::resume(&self.target, &self.record.status()));
-        let advance = rollout_progress.advance(&self.target, &self.members, observations, moment);
+        let advance = rollout_progress.advance(&self.target, &self.members, observations, context);
         desired.extend(advance.desired);
         // Deadlines move on until then.
         let wake = advance.wake;
-        plan.wake_at(wake.map(|wake| moment.stopped_until.map_or(wake, |until| wake.max(until))));
+        plan.wake_at(wake.map(|wake| {
+            context
+                .suspended_until
+                .map_or(wake, |until| wake.max(until))
+        }));
         (Some(rollout_progress), advance.progress)
     }
 

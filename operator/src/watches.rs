@@ -263,8 +263,11 @@ where
         let (change, signal) = match attempt {
             Ok(Change::Relisting) => (Some(Change::Relisting), None),
             Ok(change) => {
-                let works = || signal(kind, WatchSignal::Works);
-                (Some(change), std::mem::take(&mut is_failing).then(works))
+                let recovered = || signal(kind, WatchSignal::Recovered);
+                (
+                    Some(change),
+                    std::mem::take(&mut is_failing).then(recovered),
+                )
             }
             Err(error) => {
                 is_failing = true;

@@ -57,7 +57,7 @@ pub(crate) struct Observation {
     /// Whether the node has ever been [`Shape::Well`] with this spec.
     pub(crate) was_well: bool,
     /// For how long since then nodes could not be watched.
-    unseen: Duration,
+    unwatched: Duration,
 }
 
 /// A Lease that a node has to renew.
@@ -107,7 +107,7 @@ impl Observations {
             assigned: known.map_or(since, |known| known.assigned),
             since,
             was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
-            unseen: known.map_or(Duration::ZERO, |known| known.unseen),
+            unwatched: known.map_or(Duration::ZERO, |known| known.unwatched),
         };
         let spec_id = (proxy.uid.clone(), proxy.generation);
         self.leases.remove(&proxy.name);
@@ -195,14 +195,14 @@ impl Observations {
     }
 
     /// Leaves out of all durations a time for which nodes could not be watched.
-    pub(crate) fn pass_unseen(&mut self, span: Duration) {
+    pub(crate) fn exclude_unwatched(&mut self, span: Duration) {
         if span.is_zero() {
             return;
         }
         for (_, known) in self.nodes.values_mut() {
             known.assigned = known.assigned.later(span);
             known.since = known.since.later(span);
-            known.unseen += span;
+            known.unwatched += span;
         }
         for since in self.lost.values_mut() {
             *since = after(*since, span);
@@ -226,7 +226,7 @@ impl Observation {
     /// nodes could not be watched.
     pub(crate) fn start(&self, since: Since, written: Option<ServerTime>) -> Timestamp {
         match (since, written) {
-            (Since::Found(found), Some(written)) => found.min(after(written.own(), self.unseen)),
+            (Since::Found(found), Some(written)) => found.min(after(written.own(), self.unwatched)),
             _ => since.time(),
         }
     }

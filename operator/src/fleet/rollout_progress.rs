@@ -135,26 +135,27 @@ pub(crate) enum Phase {
 
 /// When nodes are evaluated, and what is known then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct EvaluationContext {
     /// The time.
     pub(crate) now: Timestamp,
     /// Until when at least no time counts against a node, because reports may be missing.
-    pub(crate) stopped_until: Option<Timestamp>,
-    /// Whether the operator hears of nodes.
-    pub(crate) view: View,
+    pub(crate) suspended_until: Option<Timestamp>,
+    /// Whether the cache of Nodes and NodeProxies is up to date.
+    pub(crate) cache: CacheState,
 }
 
-/// Whether the operator hears of nodes and of their agents' reports.
+/// Whether the cache of Nodes and NodeProxies is up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum View {
-    /// What it knows is up to date.
-    Clear,
-    /// Their watches fail, so that no node is judged or changed by what it knows. Nodes that are known to have no configuration get one.
-    Blind,
+pub(crate) enum CacheState {
+    /// It is.
+    Synced,
+    /// Their watches fail, so that no node is judged or changed by what is in it. Nodes without a
+    /// configuration get one.
+    Stale,
 }
 
 /// What a rollout waits for while nodes cannot be watched.
-const BLIND: &str =
+const STALE_CACHE: &str =
     "Nodes and NodeProxies to be listed and watched again; no node changes or fails meanwhile";
 
 /// The result of one evaluation of the nodes.
@@ -280,7 +281,7 @@ impl RolloutProgress {
         target: &Target,
         members: &[Member<'_>],
         observations: &mut Observations,
-        Moment { now, view, .. }: Moment,
+        EvaluationContext { now, cache, .. }: EvaluationContext,
     ) -> Advance {
         // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
         // failure stands.
@@ -323,7 +324,7 @@ impl RolloutProgress {
             };
         }
         self.moves.follow(&self.phase, members, &node_progress);
-        if target.flow == Flow::Open && view == View::Clear {
+        if target.flow == Flow::Open && cache == CacheState::Synced {
             self.judge(target, members, &node_progress, &waves);
         }
         let take = |member: &Member<'_>, progress: &NodeProgress| {
@@ -342,8 +343,8 @@ impl RolloutProgress {
                     on_failure: *on_failure,
                     target,
                     // As on the way there, lost nodes would carry out together what they were given.
-                    budget: match (self.outage, view) {
-                        (None, View::Clear) => rollback.budget,
+                    budget: match (self.outage, cache) {
+                        (None, CacheState::Synced) => rollback.budget,
                         _ => RollbackBudget::default(),
                     },
                 };
@@ -356,8 +357,8 @@ impl RolloutProgress {
                 members.iter().map(give).collect()
             }
             (_, Flow::Open) => {
-                let next = self.next(target, members, &node_progress, &waves, view);
-                self.spread(target, members, &node_progress, &next, view, now)
+                let next = self.next(target, members, &node_progress, &waves, cache);
+                self.spread(target, members, &node_progress, &next, cache, now)
             }
         };
         let both = members.iter().zip(&node_progress);
@@ -374,9 +375,9 @@ impl RolloutProgress {
         progress.failed = failing(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
             .collect();
-        progress.suspended = match view {
-            View::Blind => Some(BLIND.to_owned()),
-            View::Clear => self.outage.map(Losses::describe),
+        progress.suspended = match cache {
+            CacheState::Stale => Some(STALE_CACHE.to_owned()),
+            CacheState::Synced => self.outage.map(Losses::describe),
         };
         Advance {
             progress,
@@ -463,9 +464,9 @@ impl RolloutProgress {
         members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
-        view: View,
+        cache: CacheState,
     ) -> BTreeSet<&'a str> {
-        if self.outage.is_some() || view == View::Blind {
+        if self.outage.is_some() || cache == CacheState::Stale {
             return BTreeSet::new();
         }
         let rollout = &target.rollout;
@@ -486,7 +487,7 @@ impl RolloutProgress {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         next: &BTreeSet<&str>,
-        view: View,
+        cache: CacheState,
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
@@ -497,7 +498,7 @@ impl RolloutProgress {
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
             NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
             // What would be written is based on what may be old.
-            _ if view == View::Blind => member.keep(rollout, now),
+            _ if cache == CacheState::Stale => member.keep(rollout, now),
             _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
             _ => None,
         };

@@ -16,55 +16,55 @@ pub(crate) enum WatchSignal {
     /// A watch that had started ended with an error. Whether it starts again is not known yet.
     Interrupted,
     /// Something arrived after one of these.
-    Works,
+    Recovered,
 }
 
 /// The failures of watches, by kind, and the time for which nodes could not be watched.
 #[derive(Debug, Default)]
 pub(super) struct WatchHealth {
-    failures: BTreeMap<&'static str, Failures>,
-    view: View,
+    failures: BTreeMap<&'static str, WatchFailures>,
+    node_watches: NodeWatches,
 }
 
 /// Failures of a watch that follow one another.
 #[derive(Clone, Copy, Debug)]
-struct Failures {
+struct WatchFailures {
     first: Instant,
     last: Instant,
 }
 
-/// Whether the operator hears of nodes and of their agents' reports.
+/// The watches of nodes and of their agents' reports.
 #[derive(Debug, Default)]
-struct View {
-    /// Each watch of them that fails.
-    failing: BTreeMap<&'static str, Outage>,
+struct NodeWatches {
+    /// Those that fail.
+    failing: BTreeMap<&'static str, FailingWatch>,
     /// Until when the reports arrive that could not arrive before.
     catching_up_until: Option<Instant>,
-    /// From when on time does not count; absent while it does.
-    stopped_at: Option<Instant>,
+    /// From when on no time counts against a node; absent while it does.
+    suspended_at: Option<Instant>,
     /// The time that did not count and was not taken yet.
-    unseen: Duration,
+    unwatched: Duration,
 }
 
 /// A watch that fails.
 #[derive(Clone, Copy, Debug)]
-struct Outage {
+struct FailingWatch {
     /// When it failed first.
     first: Instant,
     /// When it failed last.
     last: Instant,
     /// Whether it has to list first: it says when it has.
-    lists: bool,
+    must_list: bool,
 }
 
 /// A watch that has failed no more for so long works again. It is tried again after a minute at most, and
 /// a request may be without an answer for a minute and a half. A quiet watch says nothing else.
-const WORKS_AGAIN: Duration = Duration::from_secs(180);
+const RECOVERED_AFTER: Duration = Duration::from_secs(180);
 /// How long agents may take at most to report after the API server answers again: they try at least every
 /// minute. After a short failure they take no longer than that lasted.
-const CATCHING_UP: Duration = Duration::from_secs(120);
+const LONGEST_CATCH_UP: Duration = Duration::from_secs(120);
 /// The kinds that say how nodes are. Without the others, nodes are known as well as ever.
-const OF_NODES: [&str; 2] = ["Node", "NodeProxy"];
+const NODE_KINDS: [&str; 2] = ["Node", "NodeProxy"];
 
 // === impl WatchHealth ===
 
@@ -72,8 +72,8 @@ impl WatchHealth {
     /// Notes what happened to the watch of `kind` at `at`. Returns whether that changes whether nodes can
     /// be watched.
     pub(super) fn note(&mut self, kind: &'static str, signal: WatchSignal, at: Instant) -> bool {
-        if signal != WatchSignal::Works {
-            let failures = self.failures.entry(kind).or_insert(Failures {
+        if signal != WatchSignal::Recovered {
+            let failures = self.failures.entry(kind).or_insert(WatchFailures {
                 first: at,
                 last: at,
             });
@@ -82,11 +82,11 @@ impl WatchHealth {
             }
             failures.last = at;
         }
-        let was_blind = self.view.blind_until(at).is_some();
-        if OF_NODES.contains(&kind) {
-            self.view.note(kind, signal, at);
+        let was_stale = self.node_watches.stale_until(at).is_some();
+        if NODE_KINDS.contains(&kind) {
+            self.node_watches.note(kind, signal, at);
         }
-        was_blind != self.view.blind_until(at).is_some()
+        was_stale != self.node_watches.stale_until(at).is_some()
     }
 
     /// Returns for how long each watch that failed has been failing at `now`.
@@ -98,49 +98,49 @@ impl WatchHealth {
 
     /// Returns until when nodes cannot be watched, unless their watch fails again or works before;
     /// `None` if they can.
-    pub(super) fn blind_until(&self, now: Instant) -> Option<Instant> {
-        self.view.blind_until(now)
+    pub(super) fn stale_until(&self, now: Instant) -> Option<Instant> {
+        self.node_watches.stale_until(now)
     }
 
     /// Returns until when at least no time counts against a node, if none does at `now`.
-    pub(super) fn stopped_until(&self, now: Instant) -> Option<Instant> {
-        self.view.until(now).filter(|until| *until > now)
+    pub(super) fn suspended_until(&self, now: Instant) -> Option<Instant> {
+        self.node_watches.until(now).filter(|until| *until > now)
     }
 
     /// Returns for how long no time has counted against a node since the last call.
-    pub(super) fn take_unseen(&mut self, now: Instant) -> Duration {
-        let view = &mut self.view;
-        view.settle(now);
-        if let Some(stopped) = &mut view.stopped_at {
-            view.unseen += now.saturating_duration_since(*stopped);
-            *stopped = now;
+    pub(super) fn take_unwatched(&mut self, now: Instant) -> Duration {
+        let node_watches = &mut self.node_watches;
+        node_watches.end_what_is_over(now);
+        if let Some(suspended) = &mut node_watches.suspended_at {
+            node_watches.unwatched += now.saturating_duration_since(*suspended);
+            *suspended = now;
         }
-        std::mem::take(&mut view.unseen)
+        std::mem::take(&mut node_watches.unwatched)
     }
 }
 
-// === impl View ===
+// === impl NodeWatches ===
 
-impl View {
+impl NodeWatches {
     fn note(&mut self, kind: &'static str, signal: WatchSignal, at: Instant) {
-        self.settle(at);
+        self.end_what_is_over(at);
         match signal {
             // The next attempt follows at once and says whether anything was missed.
             WatchSignal::Interrupted => {}
             WatchSignal::ListFailed | WatchSignal::Failed => {
-                let outage = self.failing.entry(kind).or_insert(Outage {
+                let watch = self.failing.entry(kind).or_insert(FailingWatch {
                     first: at,
                     last: at,
-                    lists: false,
+                    must_list: false,
                 });
-                outage.last = at;
-                outage.lists |= signal == WatchSignal::ListFailed;
-                self.stopped_at.get_or_insert(at);
+                watch.last = at;
+                watch.must_list |= signal == WatchSignal::ListFailed;
+                self.suspended_at.get_or_insert(at);
             }
-            WatchSignal::Works => {
-                if let Some(outage) = self.failing.remove(kind) {
-                    let missed = at.saturating_duration_since(outage.first);
-                    let until = at + CATCHING_UP.min(missed);
+            WatchSignal::Recovered => {
+                if let Some(watch) = self.failing.remove(kind) {
+                    let missed = at.saturating_duration_since(watch.first);
+                    let until = at + LONGEST_CATCH_UP.min(missed);
                     self.catching_up_until = self.catching_up_until.max(Some(until));
                 }
             }
@@ -148,45 +148,45 @@ impl View {
     }
 
     /// Ends what is over at `now`.
-    fn settle(&mut self, now: Instant) {
+    fn end_what_is_over(&mut self, now: Instant) {
         let Some(until) = self.until(now).filter(|until| *until <= now) else {
             return;
         };
-        if let Some(stopped) = self.stopped_at.take() {
-            self.unseen += until.saturating_duration_since(stopped);
+        if let Some(suspended) = self.suspended_at.take() {
+            self.unwatched += until.saturating_duration_since(suspended);
         }
         self.failing.clear();
         self.catching_up_until = None;
     }
 
-    fn blind_until(&self, now: Instant) -> Option<Instant> {
-        let ends = self.failing.values().map(|outage| outage.ends(now));
+    fn stale_until(&self, now: Instant) -> Option<Instant> {
+        let ends = self.failing.values().map(|watch| watch.ends(now));
         ends.max().filter(|until| *until > now)
     }
 
     fn until(&self, now: Instant) -> Option<Instant> {
-        let ends = self.failing.values().map(|outage| outage.ends(now));
+        let ends = self.failing.values().map(|watch| watch.ends(now));
         ends.chain(self.catching_up_until).max()
     }
 }
 
-// === impl Outage ===
+// === impl FailingWatch ===
 
-impl Outage {
+impl FailingWatch {
     /// When it is over, as far as is known at `now`.
     fn ends(self, now: Instant) -> Instant {
-        match self.lists {
-            true => self.last.max(now) + WORKS_AGAIN,
-            false => self.last + WORKS_AGAIN,
+        match self.must_list {
+            true => self.last.max(now) + RECOVERED_AFTER,
+            false => self.last + RECOVERED_AFTER,
         }
     }
 }
 
-// === impl Failures ===
+// === impl WatchFailures ===
 
-impl Failures {
+impl WatchFailures {
     fn ends(&self) -> Instant {
-        self.last + WORKS_AGAIN
+        self.last + RECOVERED_AFTER
     }
 
     fn span(&self, now: Instant) -> Duration {

@@ -33,7 +33,7 @@ impl Cluster {
         let proxies = self.proxies.values().map(proxy_record).collect();
         self.fleet.apply(Event::Proxy(Change::Relisting));
         self.fleet.apply(Event::Proxy(Change::Listed(proxies)));
-        self.signal("NodeProxy", WatchSignal::Works);
+        self.signal("NodeProxy", WatchSignal::Recovered);
     }
 
     fn rollout_waits_for(&self) -> String {
@@ -207,7 +207,7 @@ fn t408_a_watch_that_fails_now_and_then_holds_no_rollout_up() {
     for _ in 0..20 {
         cluster.signal("Node", WatchSignal::Failed);
         cluster.advance(1);
-        cluster.signal("Node", WatchSignal::Works);
+        cluster.signal("Node", WatchSignal::Recovered);
         cluster.advance(180);
     }
     assert_eq!(cluster.progressing(), "False/RolledBack");
@@ -219,7 +219,7 @@ fn t408_a_quiet_watch_works_again_after_a_while() {
     let mut cluster = with_a_canary();
     cluster.signal("NodeProxy", WatchSignal::Failed);
     cluster.signal("Node", WatchSignal::Failed);
-    cluster.signal("Node", WatchSignal::Works);
+    cluster.signal("Node", WatchSignal::Recovered);
     cluster.advance(170);
     assert!(
         cluster
@@ -251,7 +251,7 @@ fn t408_nothing_is_planned_again_before_the_watch_can_work() {
     );
     assert_eq!(cluster.progressing(), "True/RollingOut");
     cluster.advance(60);
-    cluster.signal("NodeProxy", WatchSignal::Works);
+    cluster.signal("NodeProxy", WatchSignal::Recovered);
     cluster.run();
     let wake = cluster.plan().wake.expect("something to wait for");
     assert_eq!(
@@ -303,7 +303,7 @@ fn t408_short_failures_again_and_again_do_not_stop_a_rollout() {
     for _ in 0..30 {
         cluster.signal("Node", WatchSignal::Failed);
         cluster.advance(1);
-        cluster.signal("Node", WatchSignal::Works);
+        cluster.signal("Node", WatchSignal::Recovered);
         cluster.advance(100);
     }
     assert_eq!(cluster.progressing(), "False/RolledBack");
