@@ -80,7 +80,7 @@ use crate::{
         rollup::{NodesLeftOut, Rollup},
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
-        waves::Progress,
+        waves::WaveProgress,
     },
     placement::Placement,
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord, Record},
@@ -591,14 +591,14 @@ impl Outcome<'_> {
         observations: &mut Observations,
         desired: &mut BTreeMap<String, DesiredNodeProxy>,
         plan: &mut Plan,
-    ) -> (Option<RolloutProgress>, Progress) {
+    ) -> (Option<RolloutProgress>, WaveProgress) {
         if !self.record.errors().is_empty() {
             let held = self.members.iter();
             let rollout = &self.target.rollout;
             desired.extend(held.filter_map(|member| {
                 Some((member.name().to_owned(), member.keep(rollout, context.now)?))
             }));
-            return (rollout_progress, Progress::default());
+            return (rollout_progress, WaveProgress::default());
         }
         let mut rollout_progress = rollout_progress
             .unwrap_or_else(|| RolloutProgress::resume(&self.target, &self.record.status()));

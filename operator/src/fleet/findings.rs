@@ -25,7 +25,7 @@ use crate::{
         history,
         rollout_progress::{Flow, Phase, RolloutProgress, Target},
         rollup::{NodeCounts, Rollup},
-        waves::Progress,
+        waves::WaveProgress,
     },
     records::ProfileRecord,
 };
@@ -41,7 +41,7 @@ impl Rollup {
         self,
         record: &ProfileRecord,
         target: &Target,
-        rollout_progress: Option<(&RolloutProgress, &Progress)>,
+        rollout_progress: Option<(&RolloutProgress, &WaveProgress)>,
         conflict: (Status, Reason, String),
         now: Timestamp,
     ) -> ProxyProfileStatus {

@@ -14,7 +14,7 @@ use crate::fleet::{
     node_progress::NodeProgress,
     rollout_progress::{Phase, RolloutProgress, is_ready},
     verdict::{failing, verdict},
-    waves::{Waves, is_through},
+    waves::{Waves, is_finished},
 };
 
 /// The nodes that move, from the first that waits until none waits or changes.
@@ -41,7 +41,7 @@ impl Moves {
             found.map(|(member, _)| member.name().to_owned()).collect()
         });
         let is_open = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            is_waiting(progress) || (moving.contains(member.name()) && !is_through(progress))
+            is_waiting(progress) || (moving.contains(member.name()) && !is_finished(progress))
         };
         if has_ended(phase) && members.iter().zip(node_progress).any(is_open) {
             let waiting = members.iter().zip(node_progress);
@@ -61,7 +61,7 @@ impl Moves {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Waves {
-        Waves::among(rollout, members, node_progress, |index| {
+        Waves::of_subset(rollout, members, node_progress, |index| {
             self.has(phase, &members[index], &node_progress[index])
         })
     }

@@ -12,7 +12,7 @@ use crate::fleet::{
     node_progress::NodeProgress,
     rollback_budget::RollbackBudget,
     rollout_progress::{RolloutProgress, Target},
-    waves::Progress,
+    waves::WaveProgress,
 };
 
 /// A rollout that has failed.
@@ -125,7 +125,7 @@ impl RolloutProgress {
         target: &Target,
         members: &[Member<'_>],
         now: Timestamp,
-        progress: &mut Progress,
+        progress: &mut WaveProgress,
     ) {
         let specs = self.rollback_specs(target, members);
         let changed = members

@@ -48,7 +48,7 @@ use crate::fleet::{
     rollback_budget::RollbackBudget,
     rollback_progress::RollbackProgress,
     verdict::{aborted, failing, verdict},
-    waves::{Progress, Waves},
+    waves::{WaveProgress, Waves},
 };
 
 /// The configuration that a profile requests for its nodes.
@@ -162,7 +162,7 @@ const STALE_CACHE: &str =
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Advance {
     /// The progress of the waves.
-    pub(crate) progress: Progress,
+    pub(crate) progress: WaveProgress,
     /// The desired configuration of each node.
     pub(crate) desired: BTreeMap<String, DesiredNodeProxy>,
     /// When to evaluate again even if no event arrives.

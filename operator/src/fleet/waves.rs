@@ -38,47 +38,47 @@ pub(crate) struct Waves {
     /// The index of the wave in progress.
     current: usize,
     /// The number of nodes that have the configuration and can show whether it works.
-    given: usize,
+    assigned: usize,
     /// The configured number of canaries.
     canary: u32,
 }
 
-/// The sort key of a node.
+/// What nodes are sorted by into waves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    turn: Turn,
+struct WaveSortKey {
+    rank: WaveRank,
     /// When its spec was assigned; ignored for a node that is yet to change.
-    given: Option<Timestamp>,
+    assigned: Option<Timestamp>,
     role: Role,
-    /// Its number within its zone: the first nodes of all zones come before the second ones.
-    seat: usize,
+    /// Its index among the nodes of its zone: the first nodes of all zones come before the second ones.
+    index_in_zone: usize,
 }
 
 /// What a node can show, in the order in which nodes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum WaveRank {
     /// It has shown that the configuration works.
     Available,
     /// It has the configuration and will show whether it works.
-    Given,
+    Assigned,
     /// It has shown that the configuration does not work.
     Failed,
     /// It will receive the configuration and show whether it works.
     Next,
     /// It has the configuration but was not ready before: it may show that the configuration works,
     /// but not that it fails.
-    GivenUnready,
+    AssignedUnready,
     /// It will receive the configuration but is not ready.
     Unready,
     /// It will receive the configuration once nothing starts kube-proxy on it any more.
-    Held,
+    TakeoverBlocked,
     /// It had no configuration before, or has shown nothing.
     Other,
 }
 
 /// The progress of the waves.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct WaveProgress {
     waves: Vec<WaveStatus>,
     /// The wave in progress, counted from 1.
     current: u32,
@@ -108,47 +108,50 @@ impl Waves {
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Self {
-        Self::among(rollout, members, node_progress, |_| true)
+        Self::of_subset(rollout, members, node_progress, |_| true)
     }
 
-    /// Computes the waves of the members that are `among` them by index.
-    pub(crate) fn among(
+    /// Computes the waves of the members whose index is in the `subset`.
+    pub(crate) fn of_subset(
         rollout: &Rollout,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
-        among: impl Fn(usize) -> bool,
+        subset: impl Fn(usize) -> bool,
     ) -> Self {
-        let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
-        let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
+        let mut zone_sizes: BTreeMap<(Role, &str), usize> = BTreeMap::new();
+        let mut keys: Vec<(WaveSortKey, usize)> = Vec::with_capacity(members.len());
         let nodes = members.iter().zip(node_progress).enumerate();
-        for (index, (member, progress)) in nodes.filter(|(index, _)| among(*index)) {
-            let room = (member.node.role(), member.node.zone());
-            let seat = seats.entry(room).or_default();
-            places.push((Place::of(member, progress, *seat), index));
-            *seat += 1;
+        for (index, (member, progress)) in nodes.filter(|(index, _)| subset(*index)) {
+            let zone = (member.node.role(), member.node.zone());
+            let index_in_zone = zone_sizes.entry(zone).or_default();
+            keys.push((WaveSortKey::of(member, progress, *index_in_zone), index));
+            *index_in_zone += 1;
         }
-        places.sort_unstable();
-        let up_to = |turn| places.partition_point(|(place, _)| place.turn <= turn);
-        let able = [Turn::Next, Turn::Unready, Turn::Held].map(up_to);
-        let able = able.into_iter().find(|able| *able > 0).unwrap_or(0);
-        let order: Vec<usize> = places.iter().map(|(_, index)| *index).collect();
-        let ends = ends(rollout, able, order.len());
+        keys.sort_unstable();
+        let up_to = |rank| keys.partition_point(|(key, _)| key.rank <= rank);
+        let conclusive = [WaveRank::Next, WaveRank::Unready, WaveRank::TakeoverBlocked].map(up_to);
+        let conclusive = conclusive
+            .into_iter()
+            .find(|conclusive| *conclusive > 0)
+            .unwrap_or(0);
+        let order: Vec<usize> = keys.iter().map(|(_, index)| *index).collect();
+        let ends = wave_ends(rollout, conclusive, order.len());
         let canaries = ends
             .first()
             .map_or(0, |end| (*end).min(count(rollout.canary)));
-        let holds = |(seat, &index): (usize, &usize)| {
+        let is_in_progress = |(position, &index): (usize, &usize)| {
             let progress = &node_progress[index];
-            !is_through(progress)
-                || (seat < canaries && matches!(progress, NodeProgress::Failing(_)))
+            !is_finished(progress)
+                || (position < canaries && matches!(progress, NodeProgress::Failing(_)))
         };
         let in_progress = order
             .iter()
             .enumerate()
-            .position(holds)
+            .position(is_in_progress)
             .and_then(|first| ends.iter().position(|end| first < *end));
         Self {
             current: in_progress.unwrap_or_else(|| ends.len().saturating_sub(1)),
-            given: up_to(Turn::Failed),
+            assigned: up_to(WaveRank::Failed),
             order,
             ends,
             canary: rollout.canary,
@@ -169,7 +172,7 @@ impl Waves {
     /// Returns the number of failed nodes that stops the rollout. It is based on the size of the
     /// waves that have reached nodes, because the next wave may begin only after this decision.
     pub(crate) fn tolerated(&self, rollout: &Rollout) -> usize {
-        let reached = self.ends.iter().position(|end| self.given <= *end);
+        let reached = self.ends.iter().position(|end| self.assigned <= *end);
         match reached {
             Some(0) | None if self.canary > 0 => 1,
             _ => {
@@ -185,7 +188,7 @@ impl Waves {
         hash: &ConfigHash,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
-    ) -> Progress {
+    ) -> WaveProgress {
         let count = |nodes: &[usize], is: &dyn Fn(usize) -> bool| {
             let count = nodes.iter().filter(|&&index| is(index)).count();
             u32::try_from(count).unwrap_or(u32::MAX)
@@ -218,7 +221,7 @@ impl Waves {
                 }),
             }
         };
-        let waits = |&&index: &&usize| has(index) && !is_through(&node_progress[index]);
+        let waits = |&&index: &&usize| has(index) && !is_finished(&node_progress[index]);
         let in_progress = if self.ends.is_empty() {
             &[]
         } else {
@@ -226,7 +229,7 @@ impl Waves {
         };
         let is_held = |&index: &usize| members[index].is_held(&node_progress[index]);
         let held = in_progress.iter().any(is_held);
-        Progress {
+        WaveProgress {
             held: held
                 .then(|| preflight::describe(members, node_progress))
                 .flatten(),
@@ -247,14 +250,14 @@ impl Waves {
 }
 
 /// Returns the cumulative number of nodes at the end of each wave. The last wave includes the nodes
-/// that are not `able` to show whether the configuration works.
-fn ends(rollout: &Rollout, able: usize, total: usize) -> Vec<usize> {
+/// that cannot show whether the configuration works; `conclusive` is the number of the others.
+fn wave_ends(rollout: &Rollout, conclusive: usize, total: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = rollout
         .waves
         .iter()
         .map(|percent| total.saturating_mul(count(*percent)).div_ceil(100))
         .chain([count(rollout.canary)])
-        .map(|end| end.max(count(rollout.canary)).min(able))
+        .map(|end| end.max(count(rollout.canary)).min(conclusive))
         .filter(|end| *end > 0)
         .chain((total > 0).then_some(total))
         .collect();
@@ -267,44 +270,49 @@ fn count(nodes: u32) -> usize {
     usize::try_from(nodes).unwrap_or(usize::MAX)
 }
 
-// === impl Place ===
+// === impl WaveSortKey ===
 
-impl Place {
-    /// The place of a node that is the `seat`-th of its zone by name.
-    fn of(member: &Member<'_>, progress: &NodeProgress, seat: usize) -> Self {
-        let turn = match progress {
-            NodeProgress::Done => Turn::Available,
-            NodeProgress::Proving(_) => Turn::Given,
-            NodeProgress::Failing(_) => Turn::Failed,
+impl WaveSortKey {
+    /// The key of a node that has this index among the nodes of its zone by name.
+    fn of(member: &Member<'_>, progress: &NodeProgress, index_in_zone: usize) -> Self {
+        let rank = match progress {
+            NodeProgress::Done => WaveRank::Available,
+            NodeProgress::Proving(_) => WaveRank::Assigned,
+            NodeProgress::Failing(_) => WaveRank::Failed,
             NodeProgress::Pending(_) | NodeProgress::Ailing(_) | NodeProgress::CutOff => {
                 if member.was_well_before() {
-                    Turn::Given
+                    WaveRank::Assigned
                 } else {
-                    Turn::GivenUnready
+                    WaveRank::AssignedUnready
                 }
             }
-            NodeProgress::Behind(_) if member.hold.is_some() => Turn::Held,
-            NodeProgress::Behind(Health::Ready) => Turn::Next,
-            NodeProgress::Behind(_) => Turn::Unready,
+            NodeProgress::Behind(_) if member.hold.is_some() => WaveRank::TakeoverBlocked,
+            NodeProgress::Behind(Health::Ready) => WaveRank::Next,
+            NodeProgress::Behind(_) => WaveRank::Unready,
             NodeProgress::Bare
             | NodeProgress::Unheard(_)
             | NodeProgress::Joined
-            | NodeProgress::Excused => Turn::Other,
+            | NodeProgress::Excused => WaveRank::Other,
         };
         Self {
-            turn,
-            given: member
+            rank,
+            assigned: member
                 .proxy
-                .filter(|_| !matches!(turn, Turn::Next | Turn::Held | Turn::Unready))
+                .filter(|_| {
+                    !matches!(
+                        rank,
+                        WaveRank::Next | WaveRank::TakeoverBlocked | WaveRank::Unready
+                    )
+                })
                 .and_then(|proxy| Some(proxy.assigned_at?.own())),
             role: member.node.role(),
-            seat,
+            index_in_zone,
         }
     }
 }
 
 /// Whether the rollout no longer waits for the node.
-pub(super) const fn is_through(progress: &NodeProgress) -> bool {
+pub(super) const fn is_finished(progress: &NodeProgress) -> bool {
     matches!(
         progress,
         NodeProgress::Done
@@ -322,7 +330,7 @@ impl RolloutProgress {
     pub(super) fn report(
         &self,
         target: &Target,
-        progress: &Progress,
+        progress: &WaveProgress,
         before: &ProxyProfileStatus,
         now: Timestamp,
     ) -> RolloutStatus {
@@ -352,13 +360,13 @@ impl RolloutProgress {
                 suspended.clone()
             }
             RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => {
-                let given = format!(
+                let available = format!(
                     "{} of wave {} to be available: {}",
                     nodes(progress.waiting_for.len()),
                     progress.current,
                     first(&progress.waiting_for)
                 );
-                let all: Vec<&str> = [Some(given.as_str()), progress.held.as_deref()]
+                let all: Vec<&str> = [Some(available.as_str()), progress.held.as_deref()]
                     .into_iter()
                     .flatten()
                     .collect();
