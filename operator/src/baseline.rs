@@ -49,7 +49,7 @@ pub(crate) enum Readiness {
 
 impl Baseline {
     /// Whether the node was reachable and ready. Only such a node can show whether a change works.
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         self.node == Reachability::Reachable && self.agent == Readiness::Ready
     }
 

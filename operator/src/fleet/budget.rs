@@ -11,7 +11,7 @@ use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
     member::Member,
-    node_progress::{Failure, FailureStart, Health, NodeProgress},
+    node_progress::{FailureStart, Health, NodeFailure, NodeProgress},
     rollout_progress::Phase,
 };
 
@@ -31,9 +31,9 @@ pub(crate) fn next<'a>(
         !is_changing(phase, progress)
             && matches!(
                 progress,
-                NodeProgress::Behind(Health::Unready | Health::Unreachable)
+                NodeProgress::Outdated(Health::Unready | Health::Unreachable)
                     | NodeProgress::Excused
-                    | NodeProgress::Failing(_)
+                    | NodeProgress::Failed(_)
             )
     });
     let most = rollout.max_unavailable.of(members.len());
@@ -51,27 +51,29 @@ pub(crate) fn next<'a>(
     let to_change = begun
         .iter()
         .filter_map(|&index| match node_progress[index] {
-            NodeProgress::Behind(health) if members[index].hold.is_none() => {
+            NodeProgress::Outdated(health) if members[index].hold.is_none() => {
                 Some((health, name(index)))
             }
             _ => None,
         });
-    let to_reword = order.iter().filter_map(|&index| {
+    let to_rewrite = order.iter().filter_map(|&index| {
         let health = match node_progress[index] {
-            NodeProgress::Done | NodeProgress::Joined => Health::Ready,
-            NodeProgress::Excused | NodeProgress::Failing(_) => Health::Unready,
+            NodeProgress::Available | NodeProgress::ReadyUnproven => Health::Ready,
+            NodeProgress::Excused | NodeProgress::Failed(_) => Health::Unready,
             _ => return None,
         };
-        members[index].is_outdated().then(|| (health, name(index)))
+        members[index]
+            .has_other_written_fields()
+            .then(|| (health, name(index)))
     });
-    let behind: Vec<(Health, &str)> = to_change.chain(to_reword).collect();
-    let ready = behind
+    let outdated: Vec<(Health, &str)> = to_change.chain(to_rewrite).collect();
+    let ready = outdated
         .iter()
         .filter(|(health, _)| *health == Health::Ready)
         .take(budget_for_ready);
     let chosen: BTreeSet<&str> = ready.map(|(_, name)| *name).collect();
     // Nodes that are already unavailable do not use the budget.
-    let others = behind
+    let others = outdated
         .iter()
         .filter(|(health, _)| *health != Health::Ready)
         .take(budget - chosen.len());
@@ -84,8 +86,8 @@ pub(crate) fn next<'a>(
 
 /// Whether `failure` counts against the change. During a rollout every failure does; afterwards
 /// only one that began with the change. A later failure of a node must not hold back new nodes.
-pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
-    match failure.onset {
+pub(crate) fn is_about_the_change(phase: &Phase, failure: &NodeFailure) -> bool {
+    match failure.start {
         FailureStart::WithTheChange => true,
         FailureStart::Unknown => matches!(phase, Phase::Rolling | Phase::HeldBack { .. }),
         FailureStart::Afterwards => *phase == Phase::Rolling,
@@ -96,15 +98,15 @@ pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
 pub(crate) fn is_changing(phase: &Phase, progress: &NodeProgress) -> bool {
     match progress {
         NodeProgress::Pending(_)
-        | NodeProgress::Proving(_)
-        | NodeProgress::Ailing(_)
-        | NodeProgress::CutOff => true,
-        NodeProgress::Failing(failure) => is_about_the_change(phase, failure),
-        NodeProgress::Bare
-        | NodeProgress::Unheard(_)
-        | NodeProgress::Behind(_)
-        | NodeProgress::Done
-        | NodeProgress::Joined
+        | NodeProgress::AwaitingMinReady(_)
+        | NodeProgress::Worse(_)
+        | NodeProgress::ApiServerLost => true,
+        NodeProgress::Failed(failure) => is_about_the_change(phase, failure),
+        NodeProgress::Unassigned
+        | NodeProgress::AwaitingFirstReport(_)
+        | NodeProgress::Outdated(_)
+        | NodeProgress::Available
+        | NodeProgress::ReadyUnproven
         | NodeProgress::Excused => false,
     }
 }

@@ -58,9 +58,9 @@ pub(crate) struct DesiredNodeProxy {
 /// Whether the last change of a node is still judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trial {
-    /// It is, or the node is well.
+    /// It is, or the node is healthy.
     UnderWay,
-    /// It is not, and the node is ill.
+    /// It is not, and the node is not healthy.
     Over,
 }
 
@@ -105,7 +105,7 @@ impl Member<'_> {
     }
 
     /// Returns the status of a condition that the agent reported.
-    pub(crate) fn says(&self, kind: &str) -> Status {
+    pub(crate) fn condition_status(&self, kind: &str) -> Status {
         self.status().map_or(Status::Unknown, |status| {
             condition::status_of(&status.conditions, kind)
         })
@@ -144,7 +144,7 @@ impl Member<'_> {
     /// Whether the agent has applied the assigned spec and reports for its current generation that
     /// it is ready. An agent that has lost the API server since counts as ready: the kernel still
     /// holds the configuration.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(crate) fn is_ready_with_spec(&self) -> bool {
         let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
             return false;
         };
@@ -273,7 +273,7 @@ impl Member<'_> {
 
     /// Whether the node's spec requests the same as the profile but with other fields written
     /// explicitly. The agent then reports on other fields.
-    pub(crate) fn is_outdated(&self) -> bool {
+    pub(crate) fn has_other_written_fields(&self) -> bool {
         self.current().is_some_and(|current| {
             asks_the_same(current, &self.effective)
                 && current.written_fields != self.effective.written_fields
@@ -288,9 +288,10 @@ impl Member<'_> {
             return true;
         }
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
-        let is_restored =
-            |baseline: &Baseline| baseline.config_hash == current.config_hash && baseline.is_well();
-        self.is_done() || baseline.is_some_and(is_restored)
+        let is_restored = |baseline: &Baseline| {
+            baseline.config_hash == current.config_hash && baseline.is_healthy()
+        };
+        self.is_ready_with_spec() || baseline.is_some_and(is_restored)
     }
 
     /// Returns the desired configuration at `now` that applies `spec`. The spec to return to is the
@@ -369,7 +370,8 @@ impl Member<'_> {
     /// not shown to work there.
     fn is_being_changed(&self, current: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> bool {
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
-        let is_proven = self.is_done() && !self.is_within(rollout.min_ready.duration(), now);
+        let is_proven =
+            self.is_ready_with_spec() && !self.is_within(rollout.min_ready.duration(), now);
         baseline.is_some_and(|baseline| baseline.config_hash != current.config_hash)
             && self.is_within(rollout.progress_deadline.duration(), now)
             && !is_proven
@@ -390,10 +392,10 @@ impl Member<'_> {
         now: Timestamp,
     ) -> Option<Baseline> {
         let present = self.present(now);
-        let is_well = present.as_ref().is_some_and(Baseline::is_well);
+        let is_healthy = present.as_ref().is_some_and(Baseline::is_healthy);
         match written {
             Some(written)
-                if !is_well && self.is_within(rollout.progress_deadline.duration(), now) =>
+                if !is_healthy && self.is_within(rollout.progress_deadline.duration(), now) =>
             {
                 Some(written)
             }

@@ -13,7 +13,7 @@ use crate::fleet::{
     member::Member,
     node_progress::NodeProgress,
     rollout_progress::{Phase, RolloutProgress, is_ready},
-    verdict::{failing, verdict},
+    verdict::{failed_nodes, verdict},
     waves::{Waves, is_finished},
 };
 
@@ -79,9 +79,9 @@ impl Moves {
     fn has(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
         let moves = || self.have(member.name());
         match progress {
-            NodeProgress::Behind(_) => true,
-            NodeProgress::Failing(failure) => is_about_the_change(phase, failure) && moves(),
-            NodeProgress::Bare | NodeProgress::Unheard(_) => false,
+            NodeProgress::Outdated(_) => true,
+            NodeProgress::Failed(failure) => is_about_the_change(phase, failure) && moves(),
+            NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => false,
             _ => moves(),
         }
     }
@@ -91,11 +91,11 @@ impl Moves {
 /// the spec that it had before shows that it moved, but not when.
 fn is_found_moving(phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
     let is_undecided = match progress {
-        NodeProgress::Failing(failure) => is_about_the_change(phase, failure),
+        NodeProgress::Failed(failure) => is_about_the_change(phase, failure),
         NodeProgress::Pending(_)
-        | NodeProgress::Proving(_)
-        | NodeProgress::Ailing(_)
-        | NodeProgress::CutOff => true,
+        | NodeProgress::AwaitingMinReady(_)
+        | NodeProgress::Worse(_)
+        | NodeProgress::ApiServerLost => true,
         _ => false,
     };
     is_undecided && member.came_from_another_profile()
@@ -110,7 +110,7 @@ pub(super) const fn has_ended(phase: &Phase) -> bool {
 }
 
 const fn is_waiting(progress: &NodeProgress) -> bool {
-    matches!(progress, NodeProgress::Behind(_))
+    matches!(progress, NodeProgress::Outdated(_))
 }
 
 // === impl RolloutProgress ===
@@ -136,19 +136,19 @@ impl RolloutProgress {
         };
         let waiting = count(is_waiting);
         let names: BTreeSet<&str> = moving.iter().map(|&index| members[index].name()).collect();
-        let failing: Vec<_> = failing(members, node_progress)
+        let failed_nodes: Vec<_> = failed_nodes(members, node_progress)
             .filter(|(name, _)| names.contains(name))
             .collect();
-        if waiting > 0 && failing.len() >= tolerated {
-            let mut verdict = verdict(&failing, members.len());
+        if waiting > 0 && failed_nodes.len() >= tolerated {
+            let mut verdict = verdict(&failed_nodes, members.len());
             verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
             self.phase = Phase::HeldBack { verdict };
             return;
         }
         // An operator that has just started counts no failures until the grace period is over.
-        let ailing = count(|progress| matches!(progress, NodeProgress::Ailing(_)));
+        let worse = count(|progress| matches!(progress, NodeProgress::Worse(_)));
         let is_held = matches!(self.phase, Phase::HeldBack { .. });
-        if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
+        if is_held && waiting > 0 && failed_nodes.len() + worse >= tolerated {
             return;
         }
         if self.phase != Phase::Overdue || node_progress.iter().all(is_ready) {

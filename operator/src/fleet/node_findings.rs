@@ -33,16 +33,19 @@ pub(super) fn sum_up(members: &[Member<'_>], now: Timestamp) -> Vec<NodeFinding>
 }
 
 fn found_on(member: &Member<'_>) -> impl Iterator<Item = NodeFindingKind> {
-    let says = |kind| member.says(kind) == Status::True;
+    let is_true = |kind| member.condition_status(kind) == Status::True;
     let has_drift = member.status().is_some_and(|status| status.has_drift);
     let all = [
         (
             NodeFindingKind::ForeignProxyDetected,
-            says(FOREIGN_PROXY_DETECTED),
+            is_true(FOREIGN_PROXY_DETECTED),
         ),
-        (NodeFindingKind::RulesContested, says(RULES_CONTESTED)),
+        (NodeFindingKind::RulesContested, is_true(RULES_CONTESTED)),
         (NodeFindingKind::RulesDrifted, has_drift),
-        (NodeFindingKind::ConntrackPressure, says(CONNTRACK_PRESSURE)),
+        (
+            NodeFindingKind::ConntrackPressure,
+            is_true(CONNTRACK_PRESSURE),
+        ),
         (NodeFindingKind::HandedBack, member.is_handed_back()),
     ];
     all.into_iter()

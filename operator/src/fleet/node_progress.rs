@@ -26,7 +26,7 @@ use crate::{
     clock_offset::ServerTime,
     fleet::{
         member::Member,
-        observations::{Observation, Observations, Shape, Since},
+        observations::{HealthSinceAssigned, Observation, Observations, Since},
     },
     records::{Contact, NodeProxyRecord, Reachability},
 };
@@ -36,42 +36,42 @@ use crate::{
 pub(crate) enum NodeProgress {
     /// It was never assigned a configuration. Signpost serves no traffic there, so caution is
     /// unnecessary.
-    Bare,
+    Unassigned,
     /// It has another configuration, its first one as far as is known, and has until this time to
     /// report: before that it could not show whether a change works.
-    Unheard(Timestamp),
+    AwaitingFirstReport(Timestamp),
     /// It has another configuration.
-    Behind(Health),
+    Outdated(Health),
     /// It was assigned the configuration and has until this time to become ready.
     Pending(Timestamp),
     /// It is ready with the configuration, and has to stay so until this time at least to count as
     /// available.
-    Proving(Timestamp),
+    AwaitingMinReady(Timestamp),
     /// It is worse than before, and fails if that lasts until this time.
-    Ailing(Timestamp),
+    Worse(Timestamp),
     /// It has lost the API server, which says nothing about the configuration: it keeps its place
     /// in the rollout until it can report.
-    CutOff,
+    ApiServerLost,
     /// It has been ready with the configuration for long enough.
-    Done,
+    Available,
     /// It is ready with the configuration and had none before, or another proxy serves it. It serves
     /// no traffic whose loss would be noticed, so it proves nothing.
-    Joined,
+    ReadyUnproven,
     /// It has been worse than before for long enough.
-    Failing(Failure),
+    Failed(NodeFailure),
     /// It is not ready and was not ready before, so it proves nothing.
     Excused,
 }
 
 /// The failure of a node with a configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
+pub(crate) struct NodeFailure {
     /// The reason in one word.
     pub(crate) reason: String,
     /// The agent's message, or that the agent is silent, for display.
-    pub(crate) why: String,
+    pub(crate) message: String,
     /// When the failure began.
-    pub(crate) onset: FailureStart,
+    pub(crate) start: FailureStart,
 }
 
 /// When a failure began relative to the change, which decides whether it counts against the
@@ -105,18 +105,18 @@ pub(crate) enum Health {
 pub(super) const GRACE: Duration = Duration::from_secs(120);
 
 /// A fault of a node: the reason in one word, and a sentence.
-struct Fault {
+struct NodeFault {
     reason: String,
-    why: String,
+    message: String,
 }
 
-// === impl Fault ===
+// === impl NodeFault ===
 
-impl Fault {
-    fn new(reason: &str, why: impl Into<String>) -> Self {
+impl NodeFault {
+    fn new(reason: &str, message: impl Into<String>) -> Self {
         Self {
             reason: reason.to_owned(),
-            why: why.into(),
+            message: message.into(),
         }
     }
 }
@@ -127,10 +127,10 @@ impl NodeProgress {
     /// Returns when this state changes even if no event arrives.
     pub(crate) const fn ends(&self) -> Option<Timestamp> {
         match self {
-            Self::Unheard(time)
+            Self::AwaitingFirstReport(time)
             | Self::Pending(time)
-            | Self::Proving(time)
-            | Self::Ailing(time) => Some(*time),
+            | Self::AwaitingMinReady(time)
+            | Self::Worse(time) => Some(*time),
             _ => None,
         }
     }
@@ -148,68 +148,72 @@ impl Member<'_> {
         now: Timestamp,
     ) -> NodeProgress {
         let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
-            return NodeProgress::Bare;
+            return NodeProgress::Unassigned;
         };
         let baseline = assumed_baseline(proxy);
-        let was_well = observations.was_well(proxy);
+        let was_healthy = observations.was_healthy(proxy);
         let worse = baseline
             .as_deref()
-            .and_then(|baseline| self.worse_than(baseline, was_well, now));
-        let is_well = self.is_done() || self.is_left_to_another_proxy();
-        let shape = match worse {
-            Some(_) => Shape::Worse,
-            None if is_well => Shape::Well,
-            None => Shape::Unready,
+            .and_then(|baseline| self.worse_than(baseline, was_healthy, now));
+        let is_healthy = self.is_ready_with_spec() || self.is_left_to_another_proxy();
+        let health = match worse {
+            Some(_) => HealthSinceAssigned::Worse,
+            None if is_healthy => HealthSinceAssigned::Healthy,
+            None => HealthSinceAssigned::Unready,
         };
-        let observation = observations.note(proxy, shape, now);
+        let observation = observations.note(proxy, health, now);
         if spec.config_hash != *target {
             let is_first = baseline.is_none() && !proxy.has_status;
             let until = after(observation.assigned.time(), grace(rollout));
             return if is_first && now < until {
-                NodeProgress::Unheard(until)
+                NodeProgress::AwaitingFirstReport(until)
             } else {
-                NodeProgress::Behind(self.health())
+                NodeProgress::Outdated(self.health())
             };
         }
         let deadline = deadline(proxy, observation, rollout);
         let Some(baseline) = baseline else {
-            return self.joined(is_well, deadline, now);
+            return self.without_baseline(is_healthy, deadline, now);
         };
-        let patience = after(observation.since.time(), grace(rollout));
-        let ail = |until: Timestamp, Fault { reason, why }: Fault| {
+        let grace_end = after(observation.since.time(), grace(rollout));
+        let fail_at = |until: Timestamp, NodeFault { reason, message }: NodeFault| {
             if now < until {
-                return NodeProgress::Ailing(until);
+                return NodeProgress::Worse(until);
             }
-            let onset = onset(observation.since, deadline);
-            NodeProgress::Failing(Failure { reason, why, onset })
+            let start = failure_start(observation.since, deadline);
+            NodeProgress::Failed(NodeFailure {
+                reason,
+                message,
+                start,
+            })
         };
         if let Some(fault) = worse {
-            return ail(patience, fault);
+            return fail_at(grace_end, fault);
         }
-        if is_well {
+        if is_healthy {
             // The agent programs nothing, and the profile does not ask for it.
             if self.is_left_to_another_proxy() && spec.config.handover.is_manual() {
-                return NodeProgress::Joined;
+                return NodeProgress::ReadyUnproven;
             }
             return self
-                .proving_until(observation, rollout, observations, now)
-                .map_or(NodeProgress::Done, NodeProgress::Proving);
+                .min_ready_until(observation, rollout, observations, now)
+                .map_or(NodeProgress::Available, NodeProgress::AwaitingMinReady);
         }
-        if !baseline.is_well() {
+        if !baseline.is_healthy() {
             return self.unproven(deadline, now);
         }
         if self.unready().is_some_and(is_about_the_source) {
-            return NodeProgress::CutOff;
+            return NodeProgress::ApiServerLost;
         }
         match observation {
             // It was ready and no longer is.
             Observation {
-                was_well: true,
+                was_healthy: true,
                 since: Since::Changed(_),
                 ..
-            } => ail(patience, self.shortfall(rollout)),
+            } => fail_at(grace_end, self.not_ready_fault(rollout)),
             _ if now < deadline => NodeProgress::Pending(deadline),
-            _ => ail(patience.max(deadline), self.shortfall(rollout)),
+            _ => fail_at(grace_end.max(deadline), self.not_ready_fault(rollout)),
         }
     }
 
@@ -221,7 +225,7 @@ impl Member<'_> {
             node: self.node.reach,
             // A node served by another proxy counts as ready too, so that what a later takeover
             // does to it counts.
-            agent: if (self.is_done() || self.is_handed_back()) && !self.is_silent(now) {
+            agent: if (self.is_ready_with_spec() || self.is_handed_back()) && !self.is_silent(now) {
                 Readiness::Ready
             } else {
                 Readiness::NotReady
@@ -236,41 +240,46 @@ impl Member<'_> {
 
     /// Whether the node was healthy when it was assigned its spec. Only then does it show whether
     /// the spec works.
-    pub(crate) fn was_well_before(&self) -> bool {
+    pub(crate) fn was_healthy_before(&self) -> bool {
         self.proxy
             .and_then(assumed_baseline)
-            .is_some_and(|baseline| baseline.is_well())
+            .is_some_and(|baseline| baseline.is_healthy())
     }
 
     /// Returns what is worse than in `baseline`, other than readiness. `was_well` says whether the
-    /// node has been well since.
-    fn worse_than(&self, baseline: &Baseline, was_well: bool, now: Timestamp) -> Option<Fault> {
+    /// node has been healthy since.
+    fn worse_than(
+        &self,
+        baseline: &Baseline,
+        was_healthy: bool,
+        now: Timestamp,
+    ) -> Option<NodeFault> {
         if self.node.reach == Reachability::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
-            // A change that made an ill agent ready may have taken the node, too.
-            let was_healed = baseline.node == Reachability::Reachable && was_well;
-            return (baseline.is_well() || was_healed)
-                .then(|| Fault::new(NODE_NOT_READY.name, lost));
+            // A change that made an unready agent ready may have taken the node, too.
+            let became_healthy = baseline.node == Reachability::Reachable && was_healthy;
+            return (baseline.is_healthy() || became_healthy)
+                .then(|| NodeFault::new(NODE_NOT_READY.name, lost));
         }
-        if baseline.is_well() && self.is_silent(now) {
+        if baseline.is_healthy() && self.is_silent(now) {
             let silent = "its agent has stopped reporting";
-            return Some(Fault::new(AGENT_SILENT.name, silent));
+            return Some(NodeFault::new(AGENT_SILENT.name, silent));
         }
         self.worse_report(baseline)
     }
 
     /// Returns what the agent reports that is worse than in `baseline`, other than readiness.
-    fn worse_report(&self, baseline: &Baseline) -> Option<Fault> {
+    fn worse_report(&self, baseline: &Baseline) -> Option<NodeFault> {
         // Degraded has one reason, and others come before this one.
         if let Some(failed) = self.failed_connection()
-            && baseline.is_well()
+            && baseline.is_healthy()
             && !baseline.had_failing_connections()
         {
-            return Some(Fault::new(&failed.reason, describe(failed)));
+            return Some(NodeFault::new(&failed.reason, describe(failed)));
         }
-        let degraded = self.degraded().filter(|_| baseline.is_well())?;
+        let degraded = self.degraded().filter(|_| baseline.is_healthy())?;
         (baseline.degraded.as_ref() != Some(&degraded.reason))
-            .then(|| Fault::new(&degraded.reason, describe(degraded)))
+            .then(|| NodeFault::new(&degraded.reason, describe(degraded)))
     }
 
     /// Whether the node controller has lost the kubelet, or the operator the agent. That says nothing
@@ -293,29 +302,33 @@ impl Member<'_> {
     /// kubelet.
     pub(crate) fn serves_as_before(&self) -> bool {
         let baseline = self.proxy.and_then(assumed_baseline);
-        self.is_done() && baseline.is_none_or(|before| self.worse_report(&before).is_none())
+        self.is_ready_with_spec()
+            && baseline.is_none_or(|before| self.worse_report(&before).is_none())
     }
 
     /// Returns the condition Degraded if it is True for the current generation and not caused by
     /// the loss of the API server.
     fn degraded(&self) -> Option<&Condition> {
-        self.says_now(DEGRADED, "True")
+        self.current_condition(DEGRADED, "True")
             .filter(|degraded| !is_about_the_source(degraded))
     }
 
     /// Returns the condition APIServiceReachable if it is False for the current generation.
     fn failed_connection(&self) -> Option<&Condition> {
-        self.says_now(API_SERVICE_REACHABLE, "False")
+        self.current_condition(API_SERVICE_REACHABLE, "False")
     }
 
     /// Whether the agent reports that no new connection went through the rules of the current
     /// generation yet, and will try one.
     pub(crate) fn awaits_connection(&self) -> bool {
-        !self.is_handed_back() && self.says_now(API_SERVICE_REACHABLE, "Unknown").is_some()
+        !self.is_handed_back()
+            && self
+                .current_condition(API_SERVICE_REACHABLE, "Unknown")
+                .is_some()
     }
 
     /// Returns a condition if it has this status for the current generation.
-    fn says_now(&self, kind: &str, status: &str) -> Option<&Condition> {
+    fn current_condition(&self, kind: &str, status: &str) -> Option<&Condition> {
         let generation = self.proxy?.generation;
         self.condition(kind).filter(|condition| {
             condition.status == status && condition.observed_generation == Some(generation)
@@ -323,11 +336,16 @@ impl Member<'_> {
     }
 
     /// The state of a node that had no configuration before.
-    fn joined(&self, is_well: bool, deadline: Timestamp, now: Timestamp) -> NodeProgress {
+    fn without_baseline(
+        &self,
+        is_healthy: bool,
+        deadline: Timestamp,
+        now: Timestamp,
+    ) -> NodeProgress {
         if self.degraded().is_some() {
             NodeProgress::Excused
-        } else if is_well {
-            NodeProgress::Joined
+        } else if is_healthy {
+            NodeProgress::ReadyUnproven
         } else {
             self.unproven(deadline, now)
         }
@@ -345,21 +363,23 @@ impl Member<'_> {
     fn health(&self) -> Health {
         match self.node.reach {
             Reachability::Unreachable => Health::Unreachable,
-            Reachability::Reachable if self.is_done() || self.is_handed_back() => Health::Ready,
+            Reachability::Reachable if self.is_ready_with_spec() || self.is_handed_back() => {
+                Health::Ready
+            }
             Reachability::Reachable => Health::Unready,
         }
     }
 
-    fn shortfall(&self, rollout: &Rollout) -> Fault {
+    fn not_ready_fault(&self, rollout: &Rollout) -> NodeFault {
         let deadline = rollout.progress_deadline;
         match self.unready() {
             Some(ready) => {
-                let why = format!("not ready after {deadline}: {}", describe(ready));
-                Fault::new(&ready.reason, why)
+                let message = format!("not ready after {deadline}: {}", describe(ready));
+                NodeFault::new(&ready.reason, message)
             }
             None => {
-                let why = format!("no report that it is ready after {deadline}");
-                Fault::new(PROGRESS_DEADLINE_EXCEEDED.name, why)
+                let message = format!("no report that it is ready after {deadline}");
+                NodeFault::new(PROGRESS_DEADLINE_EXCEEDED.name, message)
             }
         }
     }
@@ -404,7 +424,7 @@ fn deadline(proxy: &NodeProxyRecord, seen: Observation, rollout: &Rollout) -> Ti
     after(start, rollout.progress_deadline.duration())
 }
 
-fn onset(since: Since, deadline: Timestamp) -> FailureStart {
+fn failure_start(since: Since, deadline: Timestamp) -> FailureStart {
     match since {
         _ if since.time() < deadline => FailureStart::WithTheChange,
         Since::Changed(_) => FailureStart::Afterwards,

@@ -28,9 +28,9 @@ pub(crate) struct Observations {
 
 /// The state of a node with its current spec, compared with its baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum HealthSinceAssigned {
     /// Ready, and no worse than before.
-    Well,
+    Healthy,
     /// Not ready or not yet ready.
     Unready,
     /// Worse than before: lost, or degraded for a new reason.
@@ -49,13 +49,13 @@ pub(crate) enum Since {
 /// The observation of one node with its current spec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
-    shape: Shape,
+    health: HealthSinceAssigned,
     /// Since when the node has had this spec.
     pub(crate) assigned: Since,
     /// Since when the node has been in this state.
     pub(crate) since: Since,
-    /// Whether the node has ever been [`Shape::Well`] with this spec.
-    pub(crate) was_well: bool,
+    /// Whether the node has ever been [`HealthSinceAssigned::Healthy`] with this spec.
+    pub(crate) was_healthy: bool,
     /// For how long since then nodes could not be watched.
     unwatched: Duration,
 }
@@ -87,7 +87,7 @@ impl Observations {
     pub(crate) fn note(
         &mut self,
         proxy: &NodeProxyRecord,
-        shape: Shape,
+        health: HealthSinceAssigned,
         now: Timestamp,
     ) -> Observation {
         let known = self
@@ -95,7 +95,7 @@ impl Observations {
             .get(&proxy.name)
             .filter(|((uid, generation), _)| *uid == proxy.uid && *generation == proxy.generation)
             .map(|(_, observation)| *observation);
-        if let Some(known) = known.filter(|known| known.shape == shape) {
+        if let Some(known) = known.filter(|known| known.health == health) {
             return known;
         }
         let since = match self.syncs {
@@ -103,10 +103,11 @@ impl Observations {
             Rounds::Later => Since::Changed(now),
         };
         let observation = Observation {
-            shape,
+            health,
             assigned: known.map_or(since, |known| known.assigned),
             since,
-            was_well: shape == Shape::Well || known.is_some_and(|known| known.was_well),
+            was_healthy: health == HealthSinceAssigned::Healthy
+                || known.is_some_and(|known| known.was_healthy),
             unwatched: known.map_or(Duration::ZERO, |known| known.unwatched),
         };
         let spec_id = (proxy.uid.clone(), proxy.generation);
@@ -116,11 +117,11 @@ impl Observations {
         observation
     }
 
-    /// Whether the node of `proxy` has ever been [`Shape::Well`] with its present spec.
-    pub(crate) fn was_well(&self, proxy: &NodeProxyRecord) -> bool {
+    /// Whether the node of `proxy` has ever been [`HealthSinceAssigned::Healthy`] with its present spec.
+    pub(crate) fn was_healthy(&self, proxy: &NodeProxyRecord) -> bool {
         let known = self.nodes.get(&proxy.name);
         known.is_some_and(|((uid, generation), observation)| {
-            (uid, *generation) == (&proxy.uid, proxy.generation) && observation.was_well
+            (uid, *generation) == (&proxy.uid, proxy.generation) && observation.was_healthy
         })
     }
 
@@ -185,7 +186,7 @@ impl Observations {
     /// Counts the time anew for which the node has been worse than before.
     pub(crate) fn excuse(&mut self, node: &str, now: Timestamp) {
         if let Some((_, known)) = self.nodes.get_mut(node)
-            && known.shape == Shape::Worse
+            && known.health == HealthSinceAssigned::Worse
         {
             known.since = match known.since {
                 Since::Changed(_) => Since::Changed(now),

@@ -82,7 +82,7 @@ impl Losses {
             let lost = observations.lost_since(member.name());
             let is_changed = is_changed(member);
             let was_lost_before = if is_changed {
-                !member.was_well_before()
+                !member.was_healthy_before()
             } else {
                 let written = member.loss_written_at().zip(assigned);
                 lost.is_some_and(|lost| start.is_none_or(|start| lost < start))

@@ -113,7 +113,7 @@ impl<'a> Preflight<'a> {
 impl Member<'_> {
     /// Whether the node is to change to the configuration and must not yet.
     pub(super) fn is_held(&self, progress: &NodeProgress) -> bool {
-        self.hold.is_some() && matches!(progress, NodeProgress::Behind(_))
+        self.hold.is_some() && matches!(progress, NodeProgress::Outdated(_))
     }
 
     /// Which proxy serves the node, as its agent reports.

@@ -24,16 +24,16 @@ impl RolloutProgress {
         let count =
             |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
         // What starts kube-proxy on a node is no reason to doubt the configuration.
-        let is_behind = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            matches!(progress, NodeProgress::Behind(_)) && !member.is_held(progress)
+        let is_outdated = |(member, progress): (&Member<'_>, &NodeProgress)| {
+            matches!(progress, NodeProgress::Outdated(_)) && !member.is_held(progress)
         };
         let both = members.iter().zip(node_progress);
-        let behind = both.filter(|both| is_behind(*both)).count();
+        let outdated = both.filter(|both| is_outdated(*both)).count();
         // Nodes that join prove nothing yet; where they are few, they are not a reason to doubt.
-        let unheard = count(|it| matches!(it, NodeProgress::Unheard(_)));
-        let done = count(|it| *it == NodeProgress::Done);
+        let awaited = count(|it| matches!(it, NodeProgress::AwaitingFirstReport(_)));
+        let available = count(|it| *it == NodeProgress::Available);
         // In the last wave most nodes may have the change without having shown that it works.
-        let is_proven = behind == 0 && done > unheard && done * 2 >= members.len();
+        let is_proven = outdated == 0 && available > awaited && available * 2 >= members.len();
         self.trusted(target, members)
             .filter(|_| self.phase == Phase::Rolling && !is_proven)
             .filter(|spec| spec.profile_name == target.profile)

@@ -28,7 +28,7 @@ impl RollbackBudget {
         let budget = if member.is_silent(now) {
             &mut self.silent
         } else if is_ready(progress)
-            || matches!(progress, NodeProgress::Proving(_))
+            || matches!(progress, NodeProgress::AwaitingMinReady(_))
             || member.serves_as_before()
         {
             &mut self.serving

@@ -54,12 +54,12 @@ impl RollbackProgress {
                 silent += usize::from(is_pending && member.is_silent(now));
                 continue;
             }
-            rolled_back += usize::from(baseline.is_well());
+            rolled_back += usize::from(baseline.is_healthy());
             match progress {
                 // Its failure is no part of the rollback, which would wait for it without a word.
-                NodeProgress::Failing(failure) if failure.onset == FailureStart::Afterwards => {}
+                NodeProgress::Failed(failure) if failure.start == FailureStart::Afterwards => {}
                 // It may have failed before this operator started.
-                NodeProgress::Failing(failure) => {
+                NodeProgress::Failed(failure) => {
                     changing += 1;
                     failed.push(format!("{} ({})", member.name(), failure.reason));
                 }

@@ -47,7 +47,7 @@ use crate::fleet::{
     rollback::FailedRollout,
     rollback_budget::RollbackBudget,
     rollback_progress::RollbackProgress,
-    verdict::{aborted, failing, verdict},
+    verdict::{aborted, failed_nodes, verdict},
     waves::{WaveProgress, Waves},
 };
 
@@ -309,7 +309,7 @@ impl RolloutProgress {
         let progress_of = |member: &Member<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
             match progress {
-                NodeProgress::Failing(_) if member.was_assigned_before(began) => {
+                NodeProgress::Failed(_) if member.was_assigned_before(began) => {
                     NodeProgress::Excused
                 }
                 progress => progress,
@@ -320,7 +320,7 @@ impl RolloutProgress {
         if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
             self.phase = Phase::Failed {
                 on_failure: OnFailure::Rollback,
-                verdict: aborted(failing(members, &node_progress).count()),
+                verdict: aborted(failed_nodes(members, &node_progress).count()),
             };
         }
         self.moves.follow(&self.phase, members, &node_progress);
@@ -372,7 +372,7 @@ impl RolloutProgress {
             self.count_rollbacks(target, members, now, &mut progress);
         }
         progress.failed_rollbacks = rollback.failed;
-        progress.failed = failing(members, &node_progress)
+        progress.failed = failed_nodes(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
             .collect();
         progress.suspended = match cache {
@@ -421,17 +421,17 @@ impl RolloutProgress {
         let open = |progress: &NodeProgress| {
             !matches!(
                 progress,
-                NodeProgress::Done
-                    | NodeProgress::Joined
+                NodeProgress::Available
+                    | NodeProgress::ReadyUnproven
                     | NodeProgress::Excused
-                    | NodeProgress::Failing(_)
+                    | NodeProgress::Failed(_)
             )
         };
-        let failing: Vec<_> = failing(members, node_progress).collect();
-        if failing.len() >= tolerated {
+        let failed_nodes: Vec<_> = failed_nodes(members, node_progress).collect();
+        if failed_nodes.len() >= tolerated {
             self.phase = Phase::Failed {
                 on_failure: target.rollout.on_failure,
-                verdict: verdict(&failing, members.len()),
+                verdict: verdict(&failed_nodes, members.len()),
             };
         } else if !members.is_empty() && !node_progress.iter().any(open) {
             self.phase = if node_progress.iter().all(is_ready) {
@@ -444,13 +444,13 @@ impl RolloutProgress {
 
     /// Whether the rollout, or a move of nodes, judges the node.
     fn trial(&self, member: &Member<'_>, progress: &NodeProgress) -> Trial {
-        let is_ill = matches!(progress, NodeProgress::Excused | NodeProgress::Failing(_));
+        let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
         let is_judged = if moves::has_ended(&self.phase) {
             self.moves.have(member.name())
         } else {
             !member.was_assigned_before(self.began)
         };
-        if is_ill && !is_judged {
+        if is_failed && !is_judged {
             Trial::Over
         } else {
             Trial::UnderWay
@@ -493,13 +493,15 @@ impl RolloutProgress {
         let rollout = &target.rollout;
         let first = self.first(target, members, node_progress);
         let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
-            NodeProgress::Bare | NodeProgress::Unheard(_) => member
+            NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => member
                 .keep(rollout, now)
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
-            NodeProgress::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
+            NodeProgress::Outdated(_) if !next.contains(member.name()) => member.keep(rollout, now),
             // What would be written is based on what may be old.
             _ if cache == CacheState::Stale => member.keep(rollout, now),
-            _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
+            _ if member.has_other_written_fields() && !next.contains(member.name()) => {
+                member.keep(rollout, now)
+            }
             _ => None,
         };
         members.iter().zip(node_progress).map(give).collect()
@@ -508,5 +510,8 @@ impl RolloutProgress {
 
 /// Whether the node is ready with the configuration and has been for long enough.
 pub(crate) const fn is_ready(progress: &NodeProgress) -> bool {
-    matches!(progress, NodeProgress::Done | NodeProgress::Joined)
+    matches!(
+        progress,
+        NodeProgress::Available | NodeProgress::ReadyUnproven
+    )
 }

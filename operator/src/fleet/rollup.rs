@@ -123,8 +123,8 @@ impl Rollup {
             if let Some(from) = member.silent_from().filter(|from| *from > now) {
                 rollup.wake = [rollup.wake, Some(from)].into_iter().flatten().min();
             }
-            let ready = !silent && member.says(READY) == Status::True;
-            let degraded = member.says(DEGRADED) == Status::True;
+            let ready = !silent && member.condition_status(READY) == Status::True;
+            let degraded = member.condition_status(DEGRADED) == Status::True;
             rollup.counts.matched += 1;
             rollup.counts.updated += u32::from(member.has_applied(target));
             rollup.counts.ready += u32::from(ready);
@@ -133,7 +133,7 @@ impl Rollup {
                 .current()
                 .is_some_and(|spec| spec.config_hash == *target);
             rollup.counts.assigned += u32::from(asked_for);
-            rollup.arrived += u32::from(ready && asked_for && member.is_done());
+            rollup.arrived += u32::from(ready && asked_for && member.is_ready_with_spec());
             rollup.counts.silent += u32::from(silent);
             if silent {
                 rollup.silent.push(member.name().to_owned());

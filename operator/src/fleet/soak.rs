@@ -33,7 +33,7 @@ impl Member<'_> {
     ///
     /// What a newly started operator found has been so since the agent's last report, which the API
     /// server wrote down.
-    pub(super) fn proving_until(
+    pub(super) fn min_ready_until(
         &self,
         seen: Observation,
         rollout: &Rollout,

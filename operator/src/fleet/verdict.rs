@@ -4,7 +4,7 @@ use crds::{condition::reason::ABORTED, profile::progress::RolloutVerdict};
 
 use crate::fleet::{
     member::Member,
-    node_progress::{Failure, NodeProgress},
+    node_progress::{NodeFailure, NodeProgress},
 };
 
 /// The maximum number of names in one message.
@@ -15,12 +15,12 @@ const LONGEST_REASON: usize = 128;
 const LONGEST_MESSAGE: usize = 32_768;
 
 /// Returns the failing nodes.
-pub(super) fn failing<'a>(
+pub(super) fn failed_nodes<'a>(
     members: &'a [Member<'_>],
     node_progress: &'a [NodeProgress],
-) -> impl Iterator<Item = (&'a str, &'a Failure)> {
+) -> impl Iterator<Item = (&'a str, &'a NodeFailure)> {
     let failure = |(member, progress): (&'a Member<'_>, &'a NodeProgress)| match progress {
-        NodeProgress::Failing(failure) => Some((member.name(), failure)),
+        NodeProgress::Failed(failure) => Some((member.name(), failure)),
         _ => None,
     };
     members.iter().zip(node_progress).filter_map(failure)
@@ -37,13 +37,13 @@ pub(super) fn aborted(failed: usize) -> RolloutVerdict {
 }
 
 /// Returns the verdict of a rollout of `total` nodes of which these fail.
-pub(super) fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerdict {
-    let count = failing.len();
-    let first = failing.first();
+pub(super) fn verdict(failed_nodes: &[(&str, &NodeFailure)], total: usize) -> RolloutVerdict {
+    let count = failed_nodes.len();
+    let first = failed_nodes.first();
     let mut text = format!("{count} of {total} nodes failed");
-    for (index, (name, failure)) in failing.iter().take(MOST_NAMED).enumerate() {
+    for (index, (name, failure)) in failed_nodes.iter().take(MOST_NAMED).enumerate() {
         text += if index == 0 { ": " } else { "; " };
-        text += &format!("{name} ({})", failure.why);
+        text += &format!("{name} ({})", failure.message);
     }
     if count > MOST_NAMED {
         text += &format!("; and {} more", count - MOST_NAMED);

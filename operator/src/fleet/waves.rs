@@ -142,7 +142,7 @@ impl Waves {
         let is_in_progress = |(position, &index): (usize, &usize)| {
             let progress = &node_progress[index];
             !is_finished(progress)
-                || (position < canaries && matches!(progress, NodeProgress::Failing(_)))
+                || (position < canaries && matches!(progress, NodeProgress::Failed(_)))
         };
         let in_progress = order
             .iter()
@@ -211,12 +211,14 @@ impl Waves {
                 }),
                 available: count(nodes, &|index| is_ready(&node_progress[index])),
                 failed: count(nodes, &|index| {
-                    matches!(node_progress[index], NodeProgress::Failing(_))
+                    matches!(node_progress[index], NodeProgress::Failed(_))
                 }),
                 waiting: count(nodes, &|index| {
                     matches!(
                         node_progress[index],
-                        NodeProgress::Bare | NodeProgress::Unheard(_) | NodeProgress::Behind(_)
+                        NodeProgress::Unassigned
+                            | NodeProgress::AwaitingFirstReport(_)
+                            | NodeProgress::Outdated(_)
                     )
                 }),
             }
@@ -276,22 +278,22 @@ impl WaveSortKey {
     /// The key of a node that has this index among the nodes of its zone by name.
     fn of(member: &Member<'_>, progress: &NodeProgress, index_in_zone: usize) -> Self {
         let rank = match progress {
-            NodeProgress::Done => WaveRank::Available,
-            NodeProgress::Proving(_) => WaveRank::Assigned,
-            NodeProgress::Failing(_) => WaveRank::Failed,
-            NodeProgress::Pending(_) | NodeProgress::Ailing(_) | NodeProgress::CutOff => {
-                if member.was_well_before() {
+            NodeProgress::Available => WaveRank::Available,
+            NodeProgress::AwaitingMinReady(_) => WaveRank::Assigned,
+            NodeProgress::Failed(_) => WaveRank::Failed,
+            NodeProgress::Pending(_) | NodeProgress::Worse(_) | NodeProgress::ApiServerLost => {
+                if member.was_healthy_before() {
                     WaveRank::Assigned
                 } else {
                     WaveRank::AssignedUnready
                 }
             }
-            NodeProgress::Behind(_) if member.hold.is_some() => WaveRank::TakeoverBlocked,
-            NodeProgress::Behind(Health::Ready) => WaveRank::Next,
-            NodeProgress::Behind(_) => WaveRank::Unready,
-            NodeProgress::Bare
-            | NodeProgress::Unheard(_)
-            | NodeProgress::Joined
+            NodeProgress::Outdated(_) if member.hold.is_some() => WaveRank::TakeoverBlocked,
+            NodeProgress::Outdated(Health::Ready) => WaveRank::Next,
+            NodeProgress::Outdated(_) => WaveRank::Unready,
+            NodeProgress::Unassigned
+            | NodeProgress::AwaitingFirstReport(_)
+            | NodeProgress::ReadyUnproven
             | NodeProgress::Excused => WaveRank::Other,
         };
         Self {
@@ -315,10 +317,10 @@ impl WaveSortKey {
 pub(super) const fn is_finished(progress: &NodeProgress) -> bool {
     matches!(
         progress,
-        NodeProgress::Done
-            | NodeProgress::Joined
+        NodeProgress::Available
+            | NodeProgress::ReadyUnproven
             | NodeProgress::Excused
-            | NodeProgress::Failing(_)
+            | NodeProgress::Failed(_)
     )
 }
 
