@@ -22,7 +22,7 @@ mod heartbeats;
 mod history;
 mod known;
 mod member;
-mod moves;
+mod moving_nodes;
 mod node_findings;
 mod node_progress;
 mod observations;

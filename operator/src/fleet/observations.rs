@@ -162,7 +162,7 @@ impl Observations {
     }
 
     /// Records that `node` is lost at `now`.
-    pub(crate) fn note_loss(&mut self, node: &str, now: Timestamp) {
+    pub(crate) fn note_lost(&mut self, node: &str, now: Timestamp) {
         self.lost.entry(node.to_owned()).or_insert(now);
     }
 
@@ -183,8 +183,8 @@ impl Observations {
         is_same.then(|| known.assigned.time())
     }
 
-    /// Counts the time anew for which the node has been worse than before.
-    pub(crate) fn excuse(&mut self, node: &str, now: Timestamp) {
+    /// Has the grace period of a node that is worse than before begin anew.
+    pub(crate) fn restart_grace(&mut self, node: &str, now: Timestamp) {
         if let Some((_, known)) = self.nodes.get_mut(node)
             && known.health == HealthSinceAssigned::Worse
         {

@@ -1,4 +1,4 @@
-//! Whether nodes are lost for another reason than what they were given: without the load balancer of
+//! Whether nodes are lost for another reason than what they were assigned: without the load balancer of
 //! the API server, the other nodes are lost like those. Such a loss fails no node
 //! ([0036](../../../docs/decisions/0036-what-counts-as-a-failed-node.md)).
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         member::Member,
-        moves,
+        moving_nodes,
         node_progress::{GRACE, after},
         observations::Observations,
         rollout_progress::{Phase, RolloutProgress, Target},
@@ -18,55 +18,55 @@ use crate::{
     records::Role,
 };
 
-/// The nodes lost since a change began, among those that were given it and among the others. A
+/// The nodes lost since a change began, among those that were assigned it and among the others. A
 /// rollback, and a move of nodes to another profile, are such changes, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Losses {
-    changed: Group,
-    others: Group,
+pub(super) struct LostNodes {
+    changed: GroupLosses,
+    others: GroupLosses,
 }
 
-/// Nodes, and how many of them are lost.
+/// The number of nodes of a group, and how many of them are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Group {
+struct GroupLosses {
     nodes: usize,
     lost: usize,
 }
 
 /// A node that was not lost when the rollout began.
-struct Witness {
+struct ComparedNode {
     role: Role,
     is_changed: bool,
     is_lost: bool,
 }
 
-/// The part of a node in a change.
+/// Whether a node was assigned a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// It was given the change.
-    Given,
+pub(super) enum RolloutGroup {
+    /// It was assigned the change.
+    Changed,
     /// It was not.
-    Other,
-    /// It may be lost by another change.
-    None,
+    Unchanged,
+    /// It may be lost by another change, and is not counted.
+    Ignored,
 }
 
 /// An outage has hit both groups if the share of lost nodes among the others is at least one in so
 /// many of the share among those with the change: with three zones, a lost zone that the only canary
 /// belongs to.
-const COMPARABLE: usize = 4;
+const LARGEST_RATIO: usize = 4;
 
-// === impl Losses ===
+// === impl LostNodes ===
 
-impl Losses {
-    /// Counts the nodes of a change, each by its `part` in it.
+impl LostNodes {
+    /// Counts the nodes of a change, each by its group.
     pub(super) fn count(
-        part: impl Fn(&Member<'_>) -> Part,
+        group_of: impl Fn(&Member<'_>) -> RolloutGroup,
         members: &[Member<'_>],
         observations: &Observations,
         now: Timestamp,
     ) -> Self {
-        let is_changed = |member: &Member<'_>| part(member) == Part::Given;
+        let is_changed = |member: &Member<'_>| group_of(member) == RolloutGroup::Changed;
         let assigned_since = |member: &Member<'_>| {
             let assigned_since = member
                 .proxy
@@ -77,7 +77,7 @@ impl Losses {
         let start = changed.clone().map(assigned_since).min();
         let assigned = changed.filter_map(|member| Some(member.proxy?.assigned_at?.own()));
         let assigned = assigned.min();
-        let mut witnesses = Vec::with_capacity(members.len());
+        let mut compared = Vec::with_capacity(members.len());
         for member in members {
             let lost = observations.lost_since(member.name());
             let is_changed = is_changed(member);
@@ -88,8 +88,11 @@ impl Losses {
                 lost.is_some_and(|lost| start.is_none_or(|start| lost < start))
                     || written.is_some_and(|(lost, assigned)| after(lost, GRACE) <= assigned)
             };
-            if member.current().is_some() && !was_lost_before && part(member) != Part::None {
-                witnesses.push(Witness {
+            if member.current().is_some()
+                && !was_lost_before
+                && group_of(member) != RolloutGroup::Ignored
+            {
+                compared.push(ComparedNode {
                     role: member.node.role(),
                     is_changed,
                     is_lost: lost.is_some(),
@@ -101,36 +104,36 @@ impl Losses {
             let is_lost = observations.lost_since(member.name()).is_some();
             (nodes + 1, lost + usize::from(is_lost))
         });
-        if lost == nodes && !witnesses.iter().any(|it| it.is_changed) {
+        if lost == nodes && !compared.iter().any(|it| it.is_changed) {
             // Lost before the rollout began: no node would show what the change does.
-            let others = Group { nodes, lost };
+            let others = GroupLosses { nodes, lost };
             return Self {
                 others,
                 ..Self::default()
             };
         }
-        Self::of(&witnesses)
+        Self::of(&compared)
     }
 
     /// Counts nodes of the roles that lost nodes with the change have. Those of the control plane
     /// change last, and may reach the API server another way.
-    fn of(witnesses: &[Witness]) -> Self {
-        let lost = witnesses.iter().filter(|it| it.is_changed && it.is_lost);
+    fn of(compared: &[ComparedNode]) -> Self {
+        let lost = compared.iter().filter(|it| it.is_changed && it.is_lost);
         let roles: BTreeSet<Role> = lost.map(|it| it.role).collect();
-        let mut losses = Self::default();
-        for witness in witnesses {
-            if !roles.is_empty() && !roles.contains(&witness.role) {
+        let mut lost_nodes = Self::default();
+        for node in compared {
+            if !roles.is_empty() && !roles.contains(&node.role) {
                 continue;
             }
-            let group = if witness.is_changed {
-                &mut losses.changed
+            let group = if node.is_changed {
+                &mut lost_nodes.changed
             } else {
-                &mut losses.others
+                &mut lost_nodes.others
             };
             group.nodes += 1;
-            group.lost += usize::from(witness.is_lost);
+            group.lost += usize::from(node.is_lost);
         }
-        losses
+        lost_nodes
     }
 
     /// Whether the losses are an outage, in a rollout that may make `most` nodes unavailable.
@@ -142,7 +145,7 @@ impl Losses {
         }
         // With the same share of lost nodes, at least one of the others would be lost.
         if changed.lost > 0 && changed.lost * others.nodes >= changed.nodes {
-            others.lost * changed.nodes * COMPARABLE >= changed.lost * others.nodes
+            others.lost * changed.nodes * LARGEST_RATIO >= changed.lost * others.nodes
         } else {
             (changed.lost + others.lost) * 2 >= changed.nodes + others.nodes
         }
@@ -162,7 +165,7 @@ impl Losses {
 
 impl RolloutProgress {
     /// Lost nodes have the whole grace from the end of an outage.
-    pub(super) fn look_for_an_outage(
+    pub(super) fn detect_outage(
         &mut self,
         target: &Target,
         members: &[Member<'_>],
@@ -171,20 +174,20 @@ impl RolloutProgress {
     ) {
         for member in members {
             if member.is_lost(now) {
-                observations.note_loss(member.name(), now);
+                observations.note_lost(member.name(), now);
             } else {
                 observations.note_contact(member.name());
             }
         }
-        let losses = self.is_under_way(members).then(|| {
-            let part = |member: &Member<'_>| self.part(member);
-            Losses::count(part, members, observations, now)
+        let lost_nodes = self.is_under_way(members).then(|| {
+            let group_of = |member: &Member<'_>| self.group_of(member);
+            LostNodes::count(group_of, members, observations, now)
         });
         let most = target.rollout.max_unavailable.of(members.len());
-        let outage = losses.filter(|losses| losses.are_an_outage(most));
+        let outage = lost_nodes.filter(|lost_nodes| lost_nodes.are_an_outage(most));
         if outage.is_some() || self.outage.is_some() {
             let lost = members.iter().filter(|member| member.is_lost(now));
-            lost.for_each(|member| observations.excuse(member.name(), now));
+            lost.for_each(|member| observations.restart_grace(member.name(), now));
         }
         self.outage = outage;
     }
@@ -199,29 +202,38 @@ impl RolloutProgress {
             } => members.iter().any(|member| self.was_assigned_by_it(member)),
             Phase::Failed { .. } => false,
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
-                !self.moves.is_empty() || members.iter().any(|it| !self.has(it))
+                !self.moving_nodes.is_empty()
+                    || members.iter().any(|it| !self.has_configuration(it))
             }
         }
     }
 
-    fn part(&self, member: &Member<'_>) -> Part {
-        let is_given = match &self.phase {
-            Phase::Failed { .. } if self.was_assigned_by_it(member) => return Part::None,
+    fn group_of(&self, member: &Member<'_>) -> RolloutGroup {
+        let is_changed = match &self.phase {
+            Phase::Failed { .. } if self.was_assigned_by_it(member) => {
+                return RolloutGroup::Ignored;
+            }
             Phase::Failed { .. } => member.was_rolled_back_from(self.hash()),
-            phase if moves::has_ended(phase) => self.moves.have(member.name()) && self.has(member),
+            phase if moving_nodes::has_ended(phase) => {
+                self.moving_nodes.contains(member.name()) && self.has_configuration(member)
+            }
             _ => self.was_assigned_by_it(member),
         };
-        if is_given { Part::Given } else { Part::Other }
+        if is_changed {
+            RolloutGroup::Changed
+        } else {
+            RolloutGroup::Unchanged
+        }
     }
 
-    fn has(&self, member: &Member<'_>) -> bool {
+    fn has_configuration(&self, member: &Member<'_>) -> bool {
         let current = member.current();
         current.is_some_and(|current| current.config_hash == *self.hash())
     }
 
-    /// Whether this rollout gave the node its configuration.
+    /// Whether this rollout assigned the node its configuration.
     fn was_assigned_by_it(&self, member: &Member<'_>) -> bool {
-        self.has(member) && !member.was_assigned_before(self.began())
+        self.has_configuration(member) && !member.was_assigned_before(self.began())
     }
 }
 
@@ -230,9 +242,9 @@ mod tests {
     use super::*;
 
     /// The losses of lost nodes and all nodes, with the change and without it.
-    fn losses(changed: (usize, usize), others: (usize, usize)) -> Losses {
-        let group = |(lost, nodes)| Group { nodes, lost };
-        Losses {
+    fn lost_nodes(changed: (usize, usize), others: (usize, usize)) -> LostNodes {
+        let group = |(lost, nodes)| GroupLosses { nodes, lost };
+        LostNodes {
             changed: group(changed),
             others: group(others),
         }
@@ -255,8 +267,8 @@ mod tests {
             // The agents of the changed nodes are not found to be silent yet.
             ((0, 1), (30, 49), 5),
         ] {
-            let losses = losses(changed, others);
-            assert!(losses.are_an_outage(most), "{losses:?} {most}");
+            let lost_nodes = lost_nodes(changed, others);
+            assert!(lost_nodes.are_an_outage(most), "{lost_nodes:?} {most}");
         }
     }
 
@@ -280,24 +292,24 @@ mod tests {
             // A zone that has its turn only later.
             ((0, 10), (15, 40), 5),
         ] {
-            let losses = losses(changed, others);
-            assert!(!losses.are_an_outage(most), "{losses:?} {most}");
+            let lost_nodes = lost_nodes(changed, others);
+            assert!(!lost_nodes.are_an_outage(most), "{lost_nodes:?} {most}");
         }
     }
 
     #[test]
     fn t216_nodes_of_the_control_plane_say_nothing_about_workers() {
-        let witness = |role, is_changed, is_lost| Witness {
+        let node = |role, is_changed, is_lost| ComparedNode {
             role,
             is_changed,
             is_lost,
         };
         let cluster = [
-            witness(Role::Worker, true, true),
-            witness(Role::Worker, true, true),
-            witness(Role::ControlPlane, false, false),
-            witness(Role::ControlPlane, false, false),
+            node(Role::Worker, true, true),
+            node(Role::Worker, true, true),
+            node(Role::ControlPlane, false, false),
+            node(Role::ControlPlane, false, false),
         ];
-        assert_eq!(Losses::of(&cluster), losses((2, 2), (0, 0)));
+        assert_eq!(LostNodes::of(&cluster), lost_nodes((2, 2), (0, 0)));
     }
 }

@@ -11,7 +11,7 @@
 //! so waiting would not protect anything. A handover that no rollout has proven is the exception,
 //! because kube-proxy may serve the node. Its result is counted with the others. Nodes that move
 //! from another configuration (their labels, the selector or the profiles changed) can lose service:
-//! they change in waves of their own ([`Moves`]), and when too many of those fail, the next ones keep
+//! they change in waves of their own ([`MovingNodes`]), and when too many of those fail, the next ones keep
 //! their configuration. Their failures roll no other node back: the profile is known to work where
 //! it was.
 
@@ -40,10 +40,10 @@ use jiff::Timestamp;
 use crate::fleet::{
     budget,
     member::{DesiredNodeProxy, Member, Trial},
-    moves::{self, Moves},
+    moving_nodes::{self, MovingNodes},
     node_progress::NodeProgress,
     observations::Observations,
-    outage::Losses,
+    outage::LostNodes,
     rollback::FailedRollout,
     rollback_budget::RollbackBudget,
     rollback_progress::RollbackProgress,
@@ -102,9 +102,9 @@ pub(crate) struct RolloutProgress {
     /// The phase of the rollout.
     pub(crate) phase: Phase,
     /// The losses of nodes at the last evaluation, if they were an outage.
-    pub(super) outage: Option<Losses>,
+    pub(super) outage: Option<LostNodes>,
     /// The nodes that move to the profile since the rollout has ended.
-    pub(super) moves: Moves,
+    pub(super) moving_nodes: MovingNodes,
 }
 
 /// The phase of a rollout.
@@ -244,7 +244,7 @@ impl RolloutProgress {
             },
             phase,
             outage: None,
-            moves: Moves::default(),
+            moving_nodes: MovingNodes::default(),
         }
     }
 
@@ -297,14 +297,14 @@ impl RolloutProgress {
                 request: Some(target.request.to_string()),
                 phase: Phase::Rolling,
                 outage: None,
-                moves: Moves::default(),
+                moving_nodes: MovingNodes::default(),
             };
         }
         if !matches!(self.phase, Phase::Failed { .. }) {
             self.generation = target.generation;
             self.request = Some(target.request.to_string());
         }
-        self.look_for_an_outage(target, members, observations, now);
+        self.detect_outage(target, members, observations, now);
         let began = self.began;
         let progress_of = |member: &Member<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
@@ -323,7 +323,8 @@ impl RolloutProgress {
                 verdict: aborted(failed_nodes(members, &node_progress).count()),
             };
         }
-        self.moves.follow(&self.phase, members, &node_progress);
+        self.moving_nodes
+            .update(&self.phase, members, &node_progress);
         if target.flow == Flow::Open && cache == CacheState::Synced {
             self.judge(target, members, &node_progress, &waves);
         }
@@ -377,7 +378,7 @@ impl RolloutProgress {
             .collect();
         progress.suspended = match cache {
             CacheState::Stale => Some(STALE_CACHE.to_owned()),
-            CacheState::Synced => self.outage.map(Losses::describe),
+            CacheState::Synced => self.outage.map(LostNodes::describe),
         };
         Advance {
             progress,
@@ -405,7 +406,7 @@ impl RolloutProgress {
                 self.judge_rollout(target, members, node_progress, tolerated);
             }
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
-                self.judge_moves(&target.rollout, members, node_progress);
+                self.judge_moving_nodes(&target.rollout, members, node_progress);
             }
             Phase::Failed { .. } => {}
         }
@@ -445,8 +446,8 @@ impl RolloutProgress {
     /// Whether the rollout, or a move of nodes, judges the node.
     fn trial(&self, member: &Member<'_>, progress: &NodeProgress) -> Trial {
         let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
-        let is_judged = if moves::has_ended(&self.phase) {
-            self.moves.have(member.name())
+        let is_judged = if moving_nodes::has_ended(&self.phase) {
+            self.moving_nodes.contains(member.name())
         } else {
             !member.was_assigned_before(self.began)
         };
@@ -470,8 +471,8 @@ impl RolloutProgress {
             return BTreeSet::new();
         }
         let rollout = &target.rollout;
-        let moving = moves::has_ended(&self.phase).then(|| {
-            self.moves
+        let moving = moving_nodes::has_ended(&self.phase).then(|| {
+            self.moving_nodes
                 .waves(&self.phase, rollout, members, node_progress)
         });
         let begun = moving.as_ref().unwrap_or(waves).begun();

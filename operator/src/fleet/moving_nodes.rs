@@ -23,13 +23,13 @@ use crate::fleet::{
 /// started, the nodes that still wait therefore begin with a canary again. `None` before the first
 /// evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Moves(Option<BTreeSet<String>>);
+pub(super) struct MovingNodes(Option<BTreeSet<String>>);
 
-// === impl Moves ===
+// === impl MovingNodes ===
 
-impl Moves {
+impl MovingNodes {
     /// Adds the nodes that wait; forgets all once none waits or changes, and during a rollout.
-    pub(super) fn follow(
+    pub(super) fn update(
         &mut self,
         phase: &Phase,
         members: &[Member<'_>],
@@ -62,7 +62,7 @@ impl Moves {
         node_progress: &[NodeProgress],
     ) -> Waves {
         Waves::of_subset(rollout, members, node_progress, |index| {
-            self.has(phase, &members[index], &node_progress[index])
+            self.is_in_waves(phase, &members[index], &node_progress[index])
         })
     }
 
@@ -72,17 +72,17 @@ impl Moves {
     }
 
     /// Whether the node of this name moves.
-    pub(super) fn have(&self, node: &str) -> bool {
+    pub(super) fn contains(&self, node: &str) -> bool {
         self.0.as_ref().is_some_and(|moving| moving.contains(node))
     }
 
-    fn has(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
-        let moves = || self.have(member.name());
+    fn is_in_waves(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+        let is_moving = || self.contains(member.name());
         match progress {
             NodeProgress::Outdated(_) => true,
-            NodeProgress::Failed(failure) => is_about_the_change(phase, failure) && moves(),
+            NodeProgress::Failed(failure) => is_about_the_change(phase, failure) && is_moving(),
             NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => false,
-            _ => moves(),
+            _ => is_moving(),
         }
     }
 }
@@ -117,14 +117,14 @@ const fn is_waiting(progress: &NodeProgress) -> bool {
 
 impl RolloutProgress {
     /// Decides whether nodes that move from another configuration may receive this one.
-    pub(super) fn judge_moves(
+    pub(super) fn judge_moving_nodes(
         &mut self,
         rollout: &Rollout,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) {
         let waves = self
-            .moves
+            .moving_nodes
             .waves(&self.phase, rollout, members, node_progress);
         // Once as many nodes have failed as may be unavailable, no other can change.
         let most = rollout.max_unavailable.of(members.len());
