@@ -360,10 +360,10 @@ impl Fleet {
                 departed: departed.get(&node.name),
                 heartbeats,
                 effective,
-                hold: None,
+                takeover_block: None,
             });
             if let Some(member) = &mut member {
-                member.hold = preflight.hold(member);
+                member.takeover_block = preflight.takeover_block(member);
             }
             let by_label = node.without_agent();
             let exclusion = || member.as_ref()?.exclusion(placements, now);
@@ -410,7 +410,7 @@ impl Fleet {
             unknown.extend(outcome.members.iter().filter_map(|m| m.mark_unknown(now)));
             let nodes_left_out = left_out_of.remove(name).unwrap_or_default();
             rollup.leave_out(nodes_left_out, &outcome.target.rollout);
-            rollup.doubts = preflight.describe_doubts(&outcome.members);
+            rollup.takeover_warnings = preflight.describe_warnings(&outcome.members);
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);
             let status = rollup.status(
@@ -593,9 +593,9 @@ impl Outcome<'_> {
         plan: &mut Plan,
     ) -> (Option<RolloutProgress>, WaveProgress) {
         if !self.record.errors().is_empty() {
-            let held = self.members.iter();
+            let kept = self.members.iter();
             let rollout = &self.target.rollout;
-            desired.extend(held.filter_map(|member| {
+            desired.extend(kept.filter_map(|member| {
                 Some((member.name().to_owned(), member.keep(rollout, context.now)?))
             }));
             return (rollout_progress, WaveProgress::default());

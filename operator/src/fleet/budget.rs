@@ -51,7 +51,7 @@ pub(crate) fn next<'a>(
     let to_change = begun
         .iter()
         .filter_map(|&index| match node_progress[index] {
-            NodeProgress::Outdated(health) if members[index].hold.is_none() => {
+            NodeProgress::Outdated(health) if members[index].takeover_block.is_none() => {
                 Some((health, name(index)))
             }
             _ => None,

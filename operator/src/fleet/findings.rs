@@ -193,7 +193,7 @@ impl Rollup {
         // With a definition that lacks verdicts, an operator that starts takes the message for the
         // verdict.
         if phase.is_some_and(|phase| !has_verdict(phase)) {
-            for note in self.doubts.iter().chain(&undo) {
+            for note in self.takeover_warnings.iter().chain(&undo) {
                 message += "; ";
                 message += note;
             }

@@ -21,7 +21,7 @@ use crate::{
         heartbeats::Heartbeats,
         node_progress::{NodeProgress, after, is_about_the_source},
         observations::Observations,
-        preflight::Cause,
+        preflight::KubeProxyRestart,
     },
     placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord, Report},
@@ -38,10 +38,10 @@ pub(crate) struct Member<'a> {
     pub(crate) departed: Option<&'a NodeProxyRecord>,
     /// The heartbeats of all agents.
     pub(crate) heartbeats: &'a Heartbeats,
-    /// The spec that the profile would assign now; the current spec while the node is held.
+    /// The spec that the profile would assign now; the current spec while an invalid profile keeps it.
     pub(crate) effective: Arc<NodeProxySpec>,
     /// Why the node must not take Services over yet, if its profile asks for that.
-    pub(crate) hold: Option<Cause>,
+    pub(crate) takeover_block: Option<KubeProxyRestart>,
 }
 
 /// The desired `NodeProxy` of a node.

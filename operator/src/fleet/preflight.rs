@@ -32,17 +32,17 @@ pub(super) enum Preflight<'a> {
 
 /// What starts kube-proxy on a node again, or may start it, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cause {
-    what: &'static str,
-    next: &'static str,
+pub(crate) struct KubeProxyRestart {
+    cause: &'static str,
+    remedy: &'static str,
 }
 
-const UNREAD: Cause = Cause {
-    what: "the operator may not read DaemonSet kube-system/kube-proxy, which may start kube-proxy again",
-    next: "grant it Role signpost-operator-kube-proxy of namespace kube-system, which the chart and the manifests have",
+const DAEMON_SET_FORBIDDEN: KubeProxyRestart = KubeProxyRestart {
+    cause: "the operator may not read DaemonSet kube-system/kube-proxy, which may start kube-proxy again",
+    remedy: "grant it Role signpost-operator-kube-proxy of namespace kube-system, which the chart and the manifests have",
 };
 
-/// How many causes are described.
+/// How many restarts are described.
 const MOST_DESCRIBED: usize = 2;
 /// The maximum length of `RolloutStatus::waiting_for`, less what a wave adds to it.
 const LONGEST: usize = 2048;
@@ -62,7 +62,7 @@ impl<'a> Preflight<'a> {
 
     /// Returns why the node must not take Services over yet; `None` if it may, if nothing asks it
     /// to, or if its present configuration does already.
-    pub(super) fn hold(&self, member: &Member<'_>) -> Option<Cause> {
+    pub(super) fn takeover_block(&self, member: &Member<'_>) -> Option<KubeProxyRestart> {
         // A node without a configuration may get the proven one, which may ask for it.
         let may_be_asked =
             member.current().is_none() || member.effective.config.handover == Handover::Takeover;
@@ -72,7 +72,7 @@ impl<'a> Preflight<'a> {
         let serving = member.serving();
         let Self::Known(starters) = self else {
             // Without rules of kube-proxy, nothing changes hands.
-            return (serving != Serving::Signpost).then_some(UNREAD);
+            return (serving != Serving::Signpost).then_some(DAEMON_SET_FORBIDDEN);
         };
         let node = member.node;
         let candidate = Candidate {
@@ -80,31 +80,31 @@ impl<'a> Preflight<'a> {
             labels: &node.labels,
             taints: &node.taints,
         };
-        let what = starters.next_start(candidate, node.marks, serving)?;
-        let next = starters.stop(Some(node.marks));
-        Some(Cause { what, next })
+        let cause = starters.next_start(candidate, node.marks, serving)?;
+        let remedy = starters.stop(Some(node.marks));
+        Some(KubeProxyRestart { cause, remedy })
     }
 
     /// Describes what may start kube-proxy again on nodes that take Services over or have done so;
-    /// `None` if nothing may. It is not certain, so that it holds no node.
-    pub(super) fn describe_doubts(&self, members: &[Member<'_>]) -> Option<String> {
-        let doubts = members.iter().filter_map(|member| {
-            let doubt = self.doubt(member)?;
-            Some((doubt, member.name()))
+    /// `None` if nothing may. It is not certain, so that it blocks no takeover.
+    pub(super) fn describe_warnings(&self, members: &[Member<'_>]) -> Option<String> {
+        let warnings = members.iter().filter_map(|member| {
+            let warning = self.warning(member)?;
+            Some((warning, member.name()))
         });
-        let text = list(doubts)?;
+        let text = list(warnings)?;
         Some(cut(&format!("{MAY_BE_STARTED}{text}")))
     }
 
-    fn doubt(&self, member: &Member<'_>) -> Option<Cause> {
+    fn warning(&self, member: &Member<'_>) -> Option<KubeProxyRestart> {
         let Self::Known(starters) = self else {
             return None;
         };
         let is_asked = member.effective.config.handover == Handover::Takeover;
         let marks = member.node.marks;
-        let what = starters.doubt(marks, member.serving())?;
-        let next = starters.end_doubt(marks);
-        (is_asked && member.hold.is_none()).then_some(Cause { what, next })
+        let cause = starters.doubt(marks, member.serving())?;
+        let remedy = starters.end_doubt(marks);
+        (is_asked && member.takeover_block.is_none()).then_some(KubeProxyRestart { cause, remedy })
     }
 }
 
@@ -112,8 +112,8 @@ impl<'a> Preflight<'a> {
 
 impl Member<'_> {
     /// Whether the node is to change to the configuration and must not yet.
-    pub(super) fn is_held(&self, progress: &NodeProgress) -> bool {
-        self.hold.is_some() && matches!(progress, NodeProgress::Outdated(_))
+    pub(super) fn is_takeover_blocked(&self, progress: &NodeProgress) -> bool {
+        self.takeover_block.is_some() && matches!(progress, NodeProgress::Outdated(_))
     }
 
     /// Which proxy serves the node, as its agent reports.
@@ -131,7 +131,7 @@ impl Member<'_> {
     /// Returns `desired` without the takeover that the node must not begin yet. A node without any
     /// configuration is served by Signpost beside kube-proxy meanwhile.
     pub(super) fn without_early_takeover(&self, desired: DesiredNodeProxy) -> DesiredNodeProxy {
-        if self.hold.is_none() || desired.spec.config.handover != Handover::Takeover {
+        if self.takeover_block.is_none() || desired.spec.config.handover != Handover::Takeover {
             return desired;
         }
         DesiredNodeProxy {
@@ -150,32 +150,40 @@ pub(super) fn without_handover(spec: &NodeProxySpec) -> NodeProxySpec {
     spec
 }
 
-/// Describes what the nodes that are held wait for; `None` if none is.
-pub(super) fn describe(members: &[Member<'_>], node_progress: &[NodeProgress]) -> Option<String> {
-    let held = members.iter().zip(node_progress);
-    let held = held.filter_map(|(member, progress)| {
-        let hold = member.hold.filter(|_| member.is_held(progress))?;
-        Some((hold, member.name()))
+/// Describes what the nodes wait for whose takeover is blocked; `None` if there is none.
+pub(super) fn describe_takeover_blocks(
+    members: &[Member<'_>],
+    node_progress: &[NodeProgress],
+) -> Option<String> {
+    let blocked = members.iter().zip(node_progress);
+    let blocked = blocked.filter_map(|(member, progress)| {
+        let block = member
+            .takeover_block
+            .filter(|_| member.is_takeover_blocked(progress))?;
+        Some((block, member.name()))
     });
-    let text = list(held)?;
+    let text = list(blocked)?;
     Some(cut(&format!("kube-proxy to stay stopped: {text}")))
 }
 
-/// Lists causes with their nodes; `None` if there is none.
-fn list<'a>(causes: impl Iterator<Item = (Cause, &'a str)>) -> Option<String> {
-    let mut names: BTreeMap<Cause, Vec<String>> = BTreeMap::new();
-    for (cause, name) in causes {
-        names.entry(cause).or_default().push(name.to_owned());
+/// Lists restarts with their nodes; `None` if there is none.
+fn list<'a>(restarts: impl Iterator<Item = (KubeProxyRestart, &'a str)>) -> Option<String> {
+    let mut names: BTreeMap<KubeProxyRestart, Vec<String>> = BTreeMap::new();
+    for (restart, name) in restarts {
+        names.entry(restart).or_default().push(name.to_owned());
     }
     let others: usize = names.values().skip(MOST_DESCRIBED).map(Vec::len).sum();
     let texts = names.into_iter().take(MOST_DESCRIBED);
-    let texts = texts.map(|(Cause { what, next }, names)| {
-        let where_to = match next {
+    let texts = texts.map(|(KubeProxyRestart { cause, remedy }, names)| {
+        let where_to = match remedy {
             STOP_KUBE_PROXY => "next, on all nodes of the cluster",
             _ => "next",
         };
         let count = nodes(names.len());
-        format!("{count}: {what} ({where_to}: {next}) on {}", first(&names))
+        format!(
+            "{count}: {cause} ({where_to}: {remedy}) on {}",
+            first(&names)
+        )
     });
     let mut texts: Vec<String> = texts.collect();
     if others > 0 {

@@ -25,7 +25,7 @@ impl RolloutProgress {
             |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
         // What starts kube-proxy on a node is no reason to doubt the configuration.
         let is_outdated = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            matches!(progress, NodeProgress::Outdated(_)) && !member.is_held(progress)
+            matches!(progress, NodeProgress::Outdated(_)) && !member.is_takeover_blocked(progress)
         };
         let both = members.iter().zip(node_progress);
         let outdated = both.filter(|both| is_outdated(*both)).count();

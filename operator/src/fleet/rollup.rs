@@ -52,7 +52,7 @@ pub(crate) struct Rollup {
     /// are not counted.
     pub(super) left_out: Vec<String>,
     /// What may start kube-proxy again on nodes that take Services over.
-    pub(super) doubts: Option<String>,
+    pub(super) takeover_warnings: Option<String>,
     /// The settings that some nodes do not support.
     pub(super) unsupported: Vec<UnsupportedField>,
     /// The number of nodes that support all settings.

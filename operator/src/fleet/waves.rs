@@ -89,7 +89,7 @@ pub(crate) struct WaveProgress {
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
     /// What the nodes wait for that must not change yet, once the wave in progress has one of them.
-    held: Option<String>,
+    takeover_blocks: Option<String>,
     /// The nodes that failed after they were rolled back, each with the reason, if they stop the
     /// rollback.
     pub(crate) failed_rollbacks: Vec<String>,
@@ -229,11 +229,12 @@ impl Waves {
         } else {
             nodes(self.current)
         };
-        let is_held = |&index: &usize| members[index].is_held(&node_progress[index]);
-        let held = in_progress.iter().any(is_held);
+        let is_takeover_blocked =
+            |&index: &usize| members[index].is_takeover_blocked(&node_progress[index]);
+        let is_blocked = in_progress.iter().any(is_takeover_blocked);
         WaveProgress {
-            held: held
-                .then(|| preflight::describe(members, node_progress))
+            takeover_blocks: is_blocked
+                .then(|| preflight::describe_takeover_blocks(members, node_progress))
                 .flatten(),
             waves: (0..self.ends.len()).map(describe).collect(),
             current: u32::try_from(self.current + 1).unwrap_or(u32::MAX),
@@ -288,7 +289,9 @@ impl WaveSortKey {
                     WaveRank::AssignedUnready
                 }
             }
-            NodeProgress::Outdated(_) if member.hold.is_some() => WaveRank::TakeoverBlocked,
+            NodeProgress::Outdated(_) if member.takeover_block.is_some() => {
+                WaveRank::TakeoverBlocked
+            }
             NodeProgress::Outdated(Health::Ready) => WaveRank::Next,
             NodeProgress::Outdated(_) => WaveRank::Unready,
             NodeProgress::Unassigned
@@ -368,17 +371,20 @@ impl RolloutProgress {
                     progress.current,
                     first(&progress.waiting_for)
                 );
-                let all: Vec<&str> = [Some(available.as_str()), progress.held.as_deref()]
-                    .into_iter()
-                    .flatten()
-                    .collect();
+                let all: Vec<&str> = [
+                    Some(available.as_str()),
+                    progress.takeover_blocks.as_deref(),
+                ]
+                .into_iter()
+                .flatten()
+                .collect();
                 all.join("; and for ")
             }
             // Nodes that move to the profile wait as those of a rollout do.
             RolloutPhase::RollingOut
             | RolloutPhase::Settled
             | RolloutPhase::DeadlineExceeded
-            | RolloutPhase::HeldBack => progress.held.clone().unwrap_or_default(),
+            | RolloutPhase::HeldBack => progress.takeover_blocks.clone().unwrap_or_default(),
             RolloutPhase::Paused if !progress.failed.is_empty() => format!(
                 "spec.paused to become false; {} failed meanwhile, and will count then: {}",
                 nodes(progress.failed.len()),
