@@ -76,7 +76,9 @@ use crate::{
         node_progress::after,
         observations::Observations,
         preflight::Preflight,
-        rollout_progress::{CacheState, EvaluationContext, Flow, RolloutProgress, Target},
+        rollout_progress::{
+            CacheState, EvaluationContext, PauseState, RolloutProgress, RolloutTarget,
+        },
         rollup::{NodesLeftOut, Rollup},
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
@@ -168,7 +170,7 @@ const LONGEST_LABEL: usize = 63;
 /// The result of planning one profile.
 struct Outcome<'a> {
     record: &'a ProfileRecord,
-    target: Target,
+    target: RolloutTarget,
     members: Vec<Member<'a>>,
 }
 
@@ -470,23 +472,23 @@ impl Fleet {
     }
 }
 
-fn target(profile: &ProxyProfile) -> Target {
+fn target(profile: &ProxyProfile) -> RolloutTarget {
     let Request { spec, undo } = profile.request();
     let name = profile.metadata.name.clone().unwrap_or_default();
     let generation = profile.metadata.generation.unwrap_or_default();
     let hash = ConfigHash::of(&EffectiveConfig::of(&spec));
     let mut history = profile.status.iter().flat_map(|status| &status.history);
-    let before = history.find(|revision| revision.config_hash != hash.as_str());
-    let mut asked = spec.into_owned();
-    asked.paused = false;
-    asked.rollout.undo = None;
-    Target {
-        before: before.map_or(0, |revision| revision.generation),
+    let previous = history.find(|revision| revision.config_hash != hash.as_str());
+    let mut requested = spec.into_owned();
+    requested.paused = false;
+    requested.rollout.undo = None;
+    RolloutTarget {
+        previous_generation: previous.map_or(0, |revision| revision.generation),
         proven: match undo {
             // All nodes had it, and no node is to get what is undone, unless the others went back to
             // that.
             Undo::InEffect(_) if !has_failed(profile, &hash) => {
-                Some(Arc::new(resolve::stamp(&name, generation, &asked)))
+                Some(Arc::new(resolve::stamp(&name, generation, &requested)))
             }
             Undo::InEffect(_) | Undo::Absent | Undo::NothingBefore => history::proven(profile),
         },
@@ -494,13 +496,13 @@ fn target(profile: &ProxyProfile) -> Target {
         hash,
         generation,
         rollout: profile.spec.rollout.complete(),
-        request: ConfigHash::of_request(&asked),
-        asked,
+        request_hash: ConfigHash::of_request(&requested),
+        requested,
         // What is undone reaches no further node, also where nothing is known to return to.
-        flow: if profile.spec.paused || undo == Undo::NothingBefore {
-            Flow::Paused
+        pause: if profile.spec.paused || undo == Undo::NothingBefore {
+            PauseState::Paused
         } else {
-            Flow::Open
+            PauseState::Active
         },
         undo,
     }
@@ -602,16 +604,16 @@ impl Outcome<'_> {
         }
         let mut rollout_progress = rollout_progress
             .unwrap_or_else(|| RolloutProgress::resume(&self.target, &self.record.status()));
-        let advance = rollout_progress.advance(&self.target, &self.members, observations, context);
-        desired.extend(advance.desired);
+        let decision = rollout_progress.advance(&self.target, &self.members, observations, context);
+        desired.extend(decision.desired);
         // Deadlines move on until then.
-        let wake = advance.wake;
+        let wake = decision.wake;
         plan.wake_at(wake.map(|wake| {
             context
                 .suspended_until
                 .map_or(wake, |until| wake.max(until))
         }));
-        (Some(rollout_progress), advance.progress)
+        (Some(rollout_progress), decision.progress)
     }
 
     /// Returns the nodes that change to the profile's configuration.

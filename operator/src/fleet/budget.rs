@@ -17,7 +17,7 @@ use crate::fleet::{
 
 /// Returns the nodes that receive the configuration next: those that have `begun`, which are the
 /// nodes of the waves up to the one in progress, healthy ones first. All nodes are in `order`.
-pub(crate) fn next<'a>(
+pub(crate) fn next_nodes<'a>(
     phase: &Phase,
     rollout: &Rollout,
     members: &'a [Member<'_>],
@@ -89,8 +89,8 @@ pub(crate) fn next<'a>(
 pub(crate) fn is_about_the_change(phase: &Phase, failure: &NodeFailure) -> bool {
     match failure.start {
         FailureStart::WithTheChange => true,
-        FailureStart::Unknown => matches!(phase, Phase::Rolling | Phase::HeldBack { .. }),
-        FailureStart::Afterwards => *phase == Phase::Rolling,
+        FailureStart::Unknown => matches!(phase, Phase::RollingOut | Phase::HeldBack { .. }),
+        FailureStart::Afterwards => *phase == Phase::RollingOut,
     }
 }
 

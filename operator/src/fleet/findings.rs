@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         history,
-        rollout_progress::{Flow, Phase, RolloutProgress, Target},
+        rollout_progress::{PauseState, Phase, RolloutProgress, RolloutTarget},
         rollup::{NodeCounts, Rollup},
         waves::WaveProgress,
     },
@@ -40,7 +40,7 @@ impl Rollup {
     pub(crate) fn status(
         self,
         record: &ProfileRecord,
-        target: &Target,
+        target: &RolloutTarget,
         rollout_progress: Option<(&RolloutProgress, &WaveProgress)>,
         conflict: (Status, Reason, String),
         now: Timestamp,
@@ -53,7 +53,7 @@ impl Rollup {
             .map(|(rollout_progress, _)| &rollout_progress.phase)
             .filter(|_| is_valid);
         let undo = rollout_progress.and_then(|(rollout_progress, _)| {
-            let generation = rollout_progress.began();
+            let generation = rollout_progress.start_generation();
             target.undo.describe(&target.hash, generation)
         });
         let (ready, reason, mut message) = self.ready(&accepted, phase);
@@ -162,7 +162,7 @@ impl Rollup {
         (Status::False, NODES_NOT_READY, message)
     }
 
-    fn available(&self, target: &Target) -> (Status, Reason, String) {
+    fn available(&self, target: &RolloutTarget) -> (Status, Reason, String) {
         let NodeCounts { matched, ready, .. } = self.counts;
         if matched == 0 {
             let nothing = "applies to no node".to_owned();
@@ -185,7 +185,7 @@ impl Rollup {
 
     fn progressing(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         phase: Option<&Phase>,
         undo: Option<String>,
     ) -> (Status, Reason, String) {
@@ -201,7 +201,7 @@ impl Rollup {
         (status, reason, message)
     }
 
-    fn progress(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
+    fn progress(&self, target: &RolloutTarget, phase: Option<&Phase>) -> (Status, Reason, String) {
         let NodeCounts {
             matched,
             assigned,
@@ -223,15 +223,15 @@ impl Rollup {
                 on_failure: OnFailure::Rollback,
                 verdict,
             }) => (Status::False, ROLLED_BACK, verdict.message.clone()),
-            Some(Phase::Rolling) if matched == 0 => (
+            Some(Phase::RollingOut) if matched == 0 => (
                 Status::False,
                 NO_MATCHING_NODES,
                 "applies to no node".to_owned(),
             ),
-            Some(Phase::Rolling) if target.flow == Flow::Paused => {
+            Some(Phase::RollingOut) if target.pause == PauseState::Paused => {
                 (Status::False, PAUSED, taken_on)
             }
-            Some(Phase::Rolling) => (Status::True, ROLLING_OUT, taken_on),
+            Some(Phase::RollingOut) => (Status::True, ROLLING_OUT, taken_on),
             Some(Phase::Settled) if assigned < matched => (
                 Status::False,
                 SETTLED,
@@ -247,7 +247,7 @@ impl Rollup {
             Some(Phase::HeldBack { verdict }) => {
                 (Status::False, HELD_BACK, verdict.message.clone())
             }
-            Some(Phase::Overdue) => (Status::False, DEADLINE_EXCEEDED, taken_on),
+            Some(Phase::DeadlineExceeded) => (Status::False, DEADLINE_EXCEEDED, taken_on),
         }
     }
 
@@ -285,7 +285,7 @@ impl Rollup {
                 AGENT_SILENT,
                 format!("no report from the agents of {}", first(&self.silent)),
             ),
-            Some(Phase::Overdue) => (
+            Some(Phase::DeadlineExceeded) => (
                 Status::True,
                 DEADLINE_EXCEEDED,
                 format!(

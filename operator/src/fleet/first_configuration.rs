@@ -8,21 +8,21 @@ use crate::fleet::{
     member::Member,
     node_progress::NodeProgress,
     preflight,
-    rollout_progress::{RolloutProgress, Target},
+    rollout_progress::{RolloutProgress, RolloutTarget},
 };
 
 // === impl RolloutProgress ===
 
 impl RolloutProgress {
     /// Returns the configuration for nodes that have none, unless it is the requested one.
-    pub(super) fn first(
+    pub(super) fn new_node_spec(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Option<Arc<NodeProxySpec>> {
-        let proven = self.proven(target, members, node_progress).cloned();
-        proven.or_else(|| without_handover(target, members))
+        let earlier = self.earlier_spec(target, members, node_progress).cloned();
+        earlier.or_else(|| without_handover(target, members))
     }
 }
 
@@ -30,10 +30,10 @@ impl RolloutProgress {
 /// may serve nodes that are new to Signpost, and to take Services over from it is a change like any
 /// other. It follows in waves, and nodes that fail return to this.
 pub(super) fn without_handover(
-    target: &Target,
+    target: &RolloutTarget,
     members: &[Member<'_>],
 ) -> Option<Arc<NodeProxySpec>> {
-    if target.asked.handover != Handover::Takeover || target.proven.is_some() {
+    if target.requested.handover != Handover::Takeover || target.proven.is_some() {
         return None;
     }
     let without = members.iter().find(|member| member.current().is_none())?;

@@ -15,14 +15,14 @@ use crds::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{fleet::rollout_progress::Target, records::ProfileRecord};
+use crate::{fleet::rollout_progress::RolloutTarget, records::ProfileRecord};
 
 /// Returns the revisions for the status of `record`, newest first, with the requested one in the
 /// state `rollout`. A configuration that returns becomes the newest again and is listed once. All
 /// nodes have the configuration of hash `current`, if they have the same.
 pub(super) fn follow(
     record: &ProfileRecord,
-    target: &Target,
+    target: &RolloutTarget,
     rollout: &RolloutStatus,
     current: Option<&str>,
     now: Timestamp,
@@ -47,7 +47,7 @@ pub(super) fn follow(
         since,
         phase: rollout.phase,
         rolled_out_at,
-        spec: Revision::fields(&target.asked),
+        spec: Revision::fields(&target.requested),
     };
     history.retain(|revision| !is_current(revision));
     history.insert(0, newest);

@@ -57,7 +57,7 @@ pub(crate) struct DesiredNodeProxy {
 
 /// Whether the last change of a node is still judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trial {
+pub(crate) enum Judgement {
     /// It is, or the node is healthy.
     UnderWay,
     /// It is not, and the node is not healthy.
@@ -113,9 +113,9 @@ impl Member<'_> {
 
     /// Whether an earlier rollout than the one that began at this generation of the profile assigned
     /// the spec of the node. A failure of the node then says nothing about the present rollout.
-    pub(crate) fn was_assigned_before(&self, began: i64) -> bool {
+    pub(crate) fn was_assigned_before(&self, start_generation: i64) -> bool {
         self.current().is_some_and(|spec| {
-            spec.profile_generation < began
+            spec.profile_generation < start_generation
                 || spec.profile_name != self.effective.profile_name
                 || self.is_of_a_former_profile(spec)
         })
@@ -299,7 +299,7 @@ impl Member<'_> {
     pub(crate) fn take(
         &self,
         spec: &Arc<NodeProxySpec>,
-        trial: Trial,
+        judgement: Judgement,
         rollout: &Rollout,
         now: Timestamp,
     ) -> DesiredNodeProxy {
@@ -307,7 +307,7 @@ impl Member<'_> {
             asks_the_same(current, spec) && current.written_fields == spec.written_fields
         };
         let is_over = |current: &NodeProxySpec| match current.profile_name == spec.profile_name {
-            true => trial == Trial::Over && !is_kept(current),
+            true => judgement == Judgement::Over && !is_kept(current),
             false => !self.is_being_changed(current, rollout, now),
         };
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());

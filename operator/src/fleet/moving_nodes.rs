@@ -105,7 +105,7 @@ fn is_found_moving(phase: &Phase, member: &Member<'_>, progress: &NodeProgress) 
 pub(super) const fn has_ended(phase: &Phase) -> bool {
     matches!(
         phase,
-        Phase::Settled | Phase::Overdue | Phase::HeldBack { .. }
+        Phase::Settled | Phase::DeadlineExceeded | Phase::HeldBack { .. }
     )
 }
 
@@ -151,7 +151,7 @@ impl RolloutProgress {
         if is_held && waiting > 0 && failed_nodes.len() + worse >= tolerated {
             return;
         }
-        if self.phase != Phase::Overdue || node_progress.iter().all(is_ready) {
+        if self.phase != Phase::DeadlineExceeded || node_progress.iter().all(is_ready) {
             self.phase = Phase::Settled;
         }
     }

@@ -13,7 +13,7 @@ use crate::{
         moving_nodes,
         node_progress::{GRACE, after},
         observations::Observations,
-        rollout_progress::{Phase, RolloutProgress, Target},
+        rollout_progress::{Phase, RolloutProgress, RolloutTarget},
     },
     records::Role,
 };
@@ -167,7 +167,7 @@ impl RolloutProgress {
     /// Lost nodes have the whole grace from the end of an outage.
     pub(super) fn detect_outage(
         &mut self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         observations: &mut Observations,
         now: Timestamp,
@@ -195,13 +195,13 @@ impl RolloutProgress {
     /// Whether nodes are being changed, or wait to be.
     fn is_under_way(&self, members: &[Member<'_>]) -> bool {
         match &self.phase {
-            Phase::Rolling => true,
+            Phase::RollingOut => true,
             Phase::Failed {
                 on_failure: OnFailure::Rollback,
                 ..
             } => members.iter().any(|member| self.was_assigned_by_it(member)),
             Phase::Failed { .. } => false,
-            Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
+            Phase::Settled | Phase::DeadlineExceeded | Phase::HeldBack { .. } => {
                 !self.moving_nodes.is_empty()
                     || members.iter().any(|it| !self.has_configuration(it))
             }
@@ -233,7 +233,7 @@ impl RolloutProgress {
 
     /// Whether this rollout assigned the node its configuration.
     fn was_assigned_by_it(&self, member: &Member<'_>) -> bool {
-        self.has_configuration(member) && !member.was_assigned_before(self.began())
+        self.has_configuration(member) && !member.was_assigned_before(self.start_generation())
     }
 }
 

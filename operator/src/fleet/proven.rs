@@ -7,7 +7,7 @@ use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec};
 use crate::fleet::{
     member::Member,
     node_progress::NodeProgress,
-    rollout_progress::{Phase, RolloutProgress, Target},
+    rollout_progress::{Phase, RolloutProgress, RolloutTarget},
 };
 
 // === impl RolloutProgress ===
@@ -15,9 +15,9 @@ use crate::fleet::{
 impl RolloutProgress {
     /// Returns the configuration for a node that joins before the change is proven: the one before
     /// it. `None` if the node receives the requested one.
-    pub(super) fn proven<'a>(
+    pub(super) fn earlier_spec<'a>(
         &self,
-        target: &'a Target,
+        target: &'a RolloutTarget,
         members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
     ) -> Option<&'a Arc<NodeProxySpec>> {
@@ -34,27 +34,27 @@ impl RolloutProgress {
         let available = count(|it| *it == NodeProgress::Available);
         // In the last wave most nodes may have the change without having shown that it works.
         let is_proven = outdated == 0 && available > awaited && available * 2 >= members.len();
-        self.trusted(target, members)
-            .filter(|_| self.phase == Phase::Rolling && !is_proven)
+        self.fallback_spec(target, members)
+            .filter(|_| self.phase == Phase::RollingOut && !is_proven)
             .filter(|spec| spec.profile_name == target.profile)
     }
 
     /// Returns the configuration for nodes that join meanwhile and for those that have none to
     /// return to: the proven one. An older operator may not have recorded it; then the one that
     /// most nodes have or can return to. `None` if the proven one is that of this rollout.
-    pub(super) fn trusted<'a>(
+    pub(super) fn fallback_spec<'a>(
         &self,
-        target: &'a Target,
+        target: &'a RolloutTarget,
         members: &'a [Member<'_>],
     ) -> Option<&'a Arc<NodeProxySpec>> {
         if let Some(proven) = &target.proven {
             return (proven.config_hash != *self.hash()).then_some(proven);
         }
-        let mut votes: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
+        let mut counts: BTreeMap<&ConfigHash, (usize, &Arc<NodeProxySpec>)> = BTreeMap::new();
         for spec in self.other_specs(members) {
-            votes.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
+            counts.entry(&spec.config_hash).or_insert((0, spec)).0 += 1;
         }
-        votes
+        counts
             .into_values()
             .max_by_key(|(count, _)| *count)
             .map(|(_, spec)| spec)

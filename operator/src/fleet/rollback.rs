@@ -11,7 +11,7 @@ use crate::fleet::{
     member::{DesiredNodeProxy, Member},
     node_progress::NodeProgress,
     rollback_budget::RollbackBudget,
-    rollout_progress::{RolloutProgress, Target},
+    rollout_progress::{RolloutProgress, RolloutTarget},
     waves::WaveProgress,
 };
 
@@ -21,7 +21,7 @@ pub(super) struct FailedRollout<'a> {
     /// Whether nodes are rolled back.
     pub(super) on_failure: OnFailure,
     /// The configuration that failed.
-    pub(super) target: &'a Target,
+    pub(super) target: &'a RolloutTarget,
     /// How many more nodes may be rolled back now.
     pub(super) budget: RollbackBudget,
 }
@@ -75,22 +75,26 @@ impl RolloutProgress {
     }
 
     /// Returns the configurations after a failure for nodes that have none, or none to return to.
-    fn rollback_specs<'a>(&self, target: &Target, members: &'a [Member<'_>]) -> RollbackSpecs<'a> {
-        let trusted = self.trusted(target, members).cloned();
+    fn rollback_specs<'a>(
+        &self,
+        target: &RolloutTarget,
+        members: &'a [Member<'_>],
+    ) -> RollbackSpecs<'a> {
+        let fallback = self.fallback_spec(target, members).cloned();
         let others = self.other_specs(members);
         RollbackSpecs {
-            fallback: trusted.or_else(|| without_handover(target, members)),
+            fallback: fallback.or_else(|| without_handover(target, members)),
             others: others.map(|spec| (&spec.config_hash, spec)).collect(),
         }
     }
 
     /// Whether the rollout gave the node the configuration. After a return to an earlier
     /// configuration, most nodes may have had it all along.
-    fn was_changed(&self, target: &Target, member: &Member<'_>) -> bool {
+    fn was_changed(&self, target: &RolloutTarget, member: &Member<'_>) -> bool {
         member
             .current()
             .is_some_and(|current| current.config_hash == *self.hash())
-            && !member.was_assigned_before(target.before + 1)
+            && !member.was_assigned_before(target.previous_generation + 1)
     }
 
     /// Returns the rollback of the node, if the rollout changed it and something is known that it can
@@ -98,7 +102,7 @@ impl RolloutProgress {
     /// had the same may.
     fn rollback_of(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         member: &Member<'_>,
         specs: &RollbackSpecs<'_>,
         now: Timestamp,
@@ -122,7 +126,7 @@ impl RolloutProgress {
     /// Counts the nodes that are still to be rolled back, and names those that cannot be.
     pub(super) fn count_rollbacks(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         now: Timestamp,
         progress: &mut WaveProgress,

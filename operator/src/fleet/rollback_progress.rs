@@ -63,7 +63,7 @@ impl RollbackProgress {
                     changing += 1;
                     failed.push(format!("{} ({})", member.name(), failure.reason));
                 }
-                _ => changing += usize::from(is_changing(&Phase::Rolling, &progress)),
+                _ => changing += usize::from(is_changing(&Phase::RollingOut, &progress)),
             }
         }
         let most = rollout.max_unavailable.of(members.len());

@@ -39,7 +39,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
-    member::{DesiredNodeProxy, Member, Trial},
+    member::{DesiredNodeProxy, Judgement, Member},
     moving_nodes::{self, MovingNodes},
     node_progress::NodeProgress,
     observations::Observations,
@@ -53,7 +53,7 @@ use crate::fleet::{
 
 /// The configuration that a profile requests for its nodes.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct RolloutTarget {
     /// The name of the profile.
     pub(crate) profile: String,
     /// The hash of its configuration.
@@ -61,27 +61,27 @@ pub(crate) struct Target {
     /// The generation of the profile.
     pub(crate) generation: i64,
     /// The generation of the profile that last requested another configuration; 0 if none did.
-    pub(crate) before: i64,
+    pub(crate) previous_generation: i64,
     /// The proven configuration of the profile, which may be the requested one.
     pub(crate) proven: Option<Arc<NodeProxySpec>>,
     /// How to roll out a change.
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
-    pub(crate) flow: Flow,
+    pub(crate) pause: PauseState,
     /// The spec that is requested. What only holds changes back or undoes them is left out: to change that
     /// is no other attempt.
-    pub(crate) asked: ProxyProfileSpec,
-    /// The hash of `asked`.
-    pub(crate) request: ConfigHash,
+    pub(crate) requested: ProxyProfileSpec,
+    /// The hash of `requested`.
+    pub(crate) request_hash: ConfigHash,
     /// What `rollout.undo` does.
     pub(crate) undo: Undo,
 }
 
 /// Whether a profile's changes reach its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum PauseState {
     /// Nodes receive changes.
-    Open,
+    Active,
     /// `spec.paused`: nodes keep their configuration.
     Paused,
 }
@@ -95,10 +95,10 @@ pub(crate) struct RolloutProgress {
     /// starts another attempt.
     generation: i64,
     /// The generation at which the rollout began.
-    began: i64,
+    start_generation: i64,
     /// The hash of the profile's request at that generation; absent if another operator evaluated it
     /// and did not write it.
-    pub(super) request: Option<String>,
+    pub(super) request_hash: Option<String>,
     /// The phase of the rollout.
     pub(crate) phase: Phase,
     /// The losses of nodes at the last evaluation, if they were an outage.
@@ -111,13 +111,13 @@ pub(crate) struct RolloutProgress {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
     /// The nodes are being changed.
-    Rolling,
+    RollingOut,
     /// Every node that was able to applied the configuration. Later failures do not count against
     /// the rollout.
     Settled,
     /// Every node has the configuration, but some did not report success in time, fewer than would
     /// have failed the rollout.
-    Overdue,
+    DeadlineExceeded,
     /// The rollout has ended, but too many of the nodes that joined since then fail, and others
     /// wait.
     HeldBack {
@@ -160,7 +160,7 @@ const STALE_CACHE: &str =
 
 /// The result of one evaluation of the nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Advance {
+pub(crate) struct RolloutDecision {
     /// The progress of the waves.
     pub(crate) progress: WaveProgress,
     /// The desired configuration of each node.
@@ -173,7 +173,7 @@ pub(crate) struct Advance {
 
 impl RolloutProgress {
     /// Restores a rollout from the profile's last written status.
-    pub(crate) fn resume(target: &Target, status: &ProxyProfileStatus) -> Self {
+    pub(crate) fn resume(target: &RolloutTarget, status: &ProxyProfileStatus) -> Self {
         let said = status
             .conditions
             .iter()
@@ -216,7 +216,7 @@ impl RolloutProgress {
                 generation = said.observed_generation.unwrap_or(generation);
                 match said.reason.as_str() {
                     reason if reason == SETTLED.name => Phase::Settled,
-                    reason if reason == DEADLINE_EXCEEDED.name => Phase::Overdue,
+                    reason if reason == DEADLINE_EXCEEDED.name => Phase::DeadlineExceeded,
                     reason if reason == HELD_BACK.name => Phase::HeldBack {
                         verdict: verdict(&said.message),
                     },
@@ -224,23 +224,23 @@ impl RolloutProgress {
                     reason if reason == ROLLED_BACK.name => {
                         failed(OnFailure::Rollback, &said.message)
                     }
-                    _ => Phase::Rolling,
+                    _ => Phase::RollingOut,
                 }
             }
-            _ => Phase::Rolling,
+            _ => Phase::RollingOut,
         };
         let written = status.rollout.as_ref().filter(|_| same_target);
         Self {
             hash: target.hash.clone(),
             generation,
-            began: written.map_or(target.generation, |rollout| rollout.generation),
+            start_generation: written.map_or(target.generation, |rollout| rollout.generation),
             // A hash by another version of the operator may differ for the same fields. Only while paused
             // is it needed, for an edit of which this one has not heard.
-            request: match (generation == target.generation, target.flow) {
-                (true, Flow::Open) => Some(target.request.to_string()),
+            request_hash: match (generation == target.generation, target.pause) {
+                (true, PauseState::Active) => Some(target.request_hash.to_string()),
                 (is_same, _) => written
                     .and_then(|rollout| rollout.request_hash.clone())
-                    .or_else(|| is_same.then(|| target.request.to_string())),
+                    .or_else(|| is_same.then(|| target.request_hash.to_string())),
             },
             phase,
             outage: None,
@@ -270,46 +270,46 @@ impl RolloutProgress {
     }
 
     /// The generation of the profile at which the rollout began.
-    pub(crate) const fn began(&self) -> i64 {
-        self.began
+    pub(crate) const fn start_generation(&self) -> i64 {
+        self.start_generation
     }
 
     /// Evaluates the nodes, advances the rollout and returns the desired configuration of each
     /// node.
     pub(crate) fn advance(
         &mut self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         observations: &mut Observations,
         EvaluationContext { now, cache, .. }: EvaluationContext,
-    ) -> Advance {
+    ) -> RolloutDecision {
         // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
         // failure stands.
         let edited_after_failure = matches!(self.phase, Phase::Failed { .. })
             && self.generation != target.generation
-            && self.request.as_deref() != Some(target.request.as_str())
-            && target.flow == Flow::Open;
+            && self.request_hash.as_deref() != Some(target.request_hash.as_str())
+            && target.pause == PauseState::Active;
         if self.hash != target.hash || edited_after_failure {
             *self = Self {
                 hash: target.hash.clone(),
                 generation: target.generation,
-                began: target.generation,
-                request: Some(target.request.to_string()),
-                phase: Phase::Rolling,
+                start_generation: target.generation,
+                request_hash: Some(target.request_hash.to_string()),
+                phase: Phase::RollingOut,
                 outage: None,
                 moving_nodes: MovingNodes::default(),
             };
         }
         if !matches!(self.phase, Phase::Failed { .. }) {
             self.generation = target.generation;
-            self.request = Some(target.request.to_string());
+            self.request_hash = Some(target.request_hash.to_string());
         }
         self.detect_outage(target, members, observations, now);
-        let began = self.began;
+        let start_generation = self.start_generation;
         let progress_of = |member: &Member<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
             match progress {
-                NodeProgress::Failed(_) if member.was_assigned_before(began) => {
+                NodeProgress::Failed(_) if member.was_assigned_before(start_generation) => {
                     NodeProgress::Excused
                 }
                 progress => progress,
@@ -317,7 +317,7 @@ impl RolloutProgress {
         };
         let node_progress: Vec<NodeProgress> = members.iter().map(progress_of).collect();
         let waves = Waves::of(&target.rollout, members, &node_progress);
-        if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
+        if self.phase == Phase::RollingOut && target.rollout.abort == self.hash.as_str() {
             self.phase = Phase::Failed {
                 on_failure: OnFailure::Rollback,
                 verdict: aborted(failed_nodes(members, &node_progress).count()),
@@ -325,12 +325,12 @@ impl RolloutProgress {
         }
         self.moving_nodes
             .update(&self.phase, members, &node_progress);
-        if target.flow == Flow::Open && cache == CacheState::Synced {
+        if target.pause == PauseState::Active && cache == CacheState::Synced {
             self.judge(target, members, &node_progress, &waves);
         }
         let take = |member: &Member<'_>, progress: &NodeProgress| {
-            let trial = self.trial(member, progress);
-            member.take(&member.effective, trial, &target.rollout, now)
+            let judgement = self.judgement(member, progress);
+            member.take(&member.effective, judgement, &target.rollout, now)
         };
         let rollback = match &self.phase {
             Phase::Failed { .. } => {
@@ -338,7 +338,7 @@ impl RolloutProgress {
             }
             _ => RollbackProgress::default(),
         };
-        let give = match (&self.phase, target.flow) {
+        let kept = match (&self.phase, target.pause) {
             (Phase::Failed { on_failure, .. }, _) => {
                 let failed = FailedRollout {
                     on_failure: *on_failure,
@@ -351,19 +351,19 @@ impl RolloutProgress {
                 };
                 self.after_failure(failed, members, &node_progress, now)
             }
-            (_, Flow::Paused) => {
-                let first = self.first(target, members, &node_progress);
+            (_, PauseState::Paused) => {
+                let first = self.new_node_spec(target, members, &node_progress);
                 let first = || first.as_ref().map(DesiredNodeProxy::first);
-                let give = |member: &Member<'_>| member.keep(&target.rollout, now).or_else(first);
-                members.iter().map(give).collect()
+                let kept = |member: &Member<'_>| member.keep(&target.rollout, now).or_else(first);
+                members.iter().map(kept).collect()
             }
-            (_, Flow::Open) => {
-                let next = self.next(target, members, &node_progress, &waves, cache);
-                self.spread(target, members, &node_progress, &next, cache, now)
+            (_, PauseState::Active) => {
+                let next = self.next_nodes(target, members, &node_progress, &waves, cache);
+                self.kept_configurations(target, members, &node_progress, &next, cache, now)
             }
         };
         let both = members.iter().zip(&node_progress);
-        let desired = both.zip(give).map(|((member, progress), kept)| {
+        let desired = both.zip(kept).map(|((member, progress), kept)| {
             let desired = kept.unwrap_or_else(|| take(member, progress));
             let desired = member.without_early_takeover(desired);
             (member.name().to_owned(), desired)
@@ -380,7 +380,7 @@ impl RolloutProgress {
             CacheState::Stale => Some(STALE_CACHE.to_owned()),
             CacheState::Synced => self.outage.map(LostNodes::describe),
         };
-        Advance {
+        RolloutDecision {
             progress,
             desired: desired.collect(),
             wake: node_progress
@@ -393,19 +393,19 @@ impl RolloutProgress {
 
     fn judge(
         &mut self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
     ) {
         match self.phase {
-            Phase::Rolling => {
+            Phase::RollingOut => {
                 // Once as many nodes have failed as may be unavailable, no other can change.
                 let most = target.rollout.max_unavailable.of(members.len());
                 let tolerated = waves.tolerated(&target.rollout).min(most);
                 self.judge_rollout(target, members, node_progress, tolerated);
             }
-            Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
+            Phase::Settled | Phase::DeadlineExceeded | Phase::HeldBack { .. } => {
                 self.judge_moving_nodes(&target.rollout, members, node_progress);
             }
             Phase::Failed { .. } => {}
@@ -414,7 +414,7 @@ impl RolloutProgress {
 
     fn judge_rollout(
         &mut self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         tolerated: usize,
@@ -438,30 +438,30 @@ impl RolloutProgress {
             self.phase = if node_progress.iter().all(is_ready) {
                 Phase::Settled
             } else {
-                Phase::Overdue
+                Phase::DeadlineExceeded
             };
         }
     }
 
     /// Whether the rollout, or a move of nodes, judges the node.
-    fn trial(&self, member: &Member<'_>, progress: &NodeProgress) -> Trial {
+    fn judgement(&self, member: &Member<'_>, progress: &NodeProgress) -> Judgement {
         let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
         let is_judged = if moving_nodes::has_ended(&self.phase) {
             self.moving_nodes.contains(member.name())
         } else {
-            !member.was_assigned_before(self.began)
+            !member.was_assigned_before(self.start_generation)
         };
         if is_failed && !is_judged {
-            Trial::Over
+            Judgement::Over
         } else {
-            Trial::UnderWay
+            Judgement::UnderWay
         }
     }
 
     /// Returns the nodes that receive the configuration next.
-    fn next<'a>(
+    fn next_nodes<'a>(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &'a [Member<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
@@ -477,14 +477,14 @@ impl RolloutProgress {
         });
         let begun = moving.as_ref().unwrap_or(waves).begun();
         let order = waves.all();
-        budget::next(&self.phase, rollout, members, node_progress, begun, order)
+        budget::next_nodes(&self.phase, rollout, members, node_progress, begun, order)
     }
 
     /// Returns the desired configuration of each node that must not change yet; `None` for a node
     /// that receives the configuration now, as those that are `next` do.
-    fn spread(
+    fn kept_configurations(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
         next: &BTreeSet<&str>,
@@ -492,8 +492,8 @@ impl RolloutProgress {
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
-        let first = self.first(target, members, node_progress);
-        let give = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
+        let first = self.new_node_spec(target, members, node_progress);
+        let kept = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => member
                 .keep(rollout, now)
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
@@ -505,7 +505,7 @@ impl RolloutProgress {
             }
             _ => None,
         };
-        members.iter().zip(node_progress).map(give).collect()
+        members.iter().zip(node_progress).map(kept).collect()
     }
 }
 

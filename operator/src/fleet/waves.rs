@@ -23,7 +23,7 @@ use crate::{
         member::Member,
         node_progress::{Health, NodeProgress},
         preflight,
-        rollout_progress::{Flow, Phase, RolloutProgress, Target, is_ready},
+        rollout_progress::{PauseState, Phase, RolloutProgress, RolloutTarget, is_ready},
     },
     records::Role,
 };
@@ -334,17 +334,17 @@ impl RolloutProgress {
     /// are the same.
     pub(super) fn report(
         &self,
-        target: &Target,
+        target: &RolloutTarget,
         progress: &WaveProgress,
         before: &ProxyProfileStatus,
         now: Timestamp,
     ) -> RolloutStatus {
         let (phase, verdict) = match &self.phase {
-            Phase::Rolling if target.flow == Flow::Paused => (RolloutPhase::Paused, None),
-            Phase::Rolling if progress.waves.is_empty() => (RolloutPhase::Settled, None),
-            Phase::Rolling => (RolloutPhase::RollingOut, None),
+            Phase::RollingOut if target.pause == PauseState::Paused => (RolloutPhase::Paused, None),
+            Phase::RollingOut if progress.waves.is_empty() => (RolloutPhase::Settled, None),
+            Phase::RollingOut => (RolloutPhase::RollingOut, None),
             Phase::Settled => (RolloutPhase::Settled, None),
-            Phase::Overdue => (RolloutPhase::DeadlineExceeded, None),
+            Phase::DeadlineExceeded => (RolloutPhase::DeadlineExceeded, None),
             Phase::HeldBack { verdict } => (RolloutPhase::HeldBack, Some(verdict.clone())),
             Phase::Failed {
                 on_failure,
@@ -400,8 +400,8 @@ impl RolloutProgress {
         };
         let mut report = RolloutStatus {
             config_hash: self.hash().to_string(),
-            generation: self.began(),
-            request_hash: self.request.clone(),
+            generation: self.start_generation(),
+            request_hash: self.request_hash.clone(),
             phase,
             since: Time(now),
             wave: progress.current,
