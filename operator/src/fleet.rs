@@ -20,11 +20,11 @@ mod findings;
 mod first_configuration;
 mod heartbeats;
 mod history;
-mod known;
 mod member;
 mod moving_nodes;
 mod node_findings;
 mod node_progress;
+mod object_cache;
 mod observations;
 mod outage;
 mod plan;
@@ -61,7 +61,7 @@ use crds::{
 use jiff::Timestamp;
 
 pub(crate) use crate::fleet::{
-    known::Change,
+    object_cache::ObjectChange,
     plan::{Action, Plan},
     rollup::NodeCounts,
     watch_health::WatchSignal,
@@ -71,9 +71,9 @@ use crate::{
     fleet::{
         conflict::Conflicts,
         heartbeats::Heartbeats,
-        known::{ObjectCache, PlanImpact},
         member::{DesiredNodeProxy, Member},
         node_progress::after,
+        object_cache::{ObjectCache, PlanImpact},
         observations::Observations,
         preflight::Preflight,
         rollout_progress::{
@@ -118,7 +118,7 @@ pub(crate) struct Fleet {
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A change of profiles.
-    Profile(Change<ProfileRecord>),
+    Profile(ObjectChange<ProfileRecord>),
     /// The status of a profile was written.
     Reported {
         /// The profile.
@@ -127,11 +127,11 @@ pub(crate) enum Event {
         left_out: BTreeSet<String>,
     },
     /// A change of nodes.
-    Node(Change<NodeRecord>),
+    Node(ObjectChange<NodeRecord>),
     /// A change of NodeProxies.
-    Proxy(Change<NodeProxyRecord>),
+    Proxy(ObjectChange<NodeProxyRecord>),
     /// A change of the agents' DaemonSets.
-    Placement(Change<Placement>),
+    Placement(ObjectChange<Placement>),
     /// What is known of the DaemonSet of kube-proxy.
     Starter(KubeProxyStarter),
     /// A watch, or a list, has failed and is tried again, or works again.
@@ -207,10 +207,10 @@ impl Fleet {
                 } else {
                     self.left_out.insert(name, LeftOut::new(left_out));
                 }
-                self.profiles.apply(Change::Applied(record)).0
+                self.profiles.apply(ObjectChange::Applied(record)).0
             }
             Event::Node(change) => {
-                let change = change.each(|node| {
+                let change = change.map_objects(|node| {
                     node.correct_times(self.offset, self.nodes.get(&node.name));
                 });
                 self.nodes.apply(change).0
@@ -219,16 +219,16 @@ impl Fleet {
             Event::Starter(starter) => {
                 let known = self.starter.replace(starter);
                 if known == self.starter {
-                    PlanImpact::Nothing
+                    PlanImpact::None
                 } else {
-                    PlanImpact::Something
+                    PlanImpact::Replan
                 }
             }
             Event::Proxy(change) => {
-                let change = change.each(|proxy| {
+                let change = change.map_objects(|proxy| {
                     proxy.correct_times(self.offset, self.proxies.get(&proxy.name));
                 });
-                self.heartbeats.receive(&change, &self.proxies);
+                self.heartbeats.note_reports(&change, &self.proxies);
                 let (impact, gone) = self.proxies.apply(change);
                 let gone = gone.into_iter();
                 self.departed
@@ -237,27 +237,27 @@ impl Fleet {
             }
             Event::Watch { kind, signal, at } => {
                 if self.watches.note(kind, signal, at) {
-                    PlanImpact::Something
+                    PlanImpact::Replan
                 } else {
-                    PlanImpact::Nothing
+                    PlanImpact::None
                 }
             }
             // The NodeProxies must be listed first: they say which agents renew a Lease.
             Event::Leases { versions, at } => match self.proxies.listed() {
                 Some(proxies) => {
-                    let promised = proxies.values().filter(|proxy| proxy.has_promised_lease());
-                    let promised = promised.map(|proxy| proxy.name.as_str());
-                    let impact = self.heartbeats.observe(promised, &versions, at);
+                    let renewing = proxies.values().filter(|proxy| proxy.renews_lease());
+                    let renewing = renewing.map(|proxy| proxy.name.as_str());
+                    let impact = self.heartbeats.observe(renewing, &versions, at);
                     if self.observations.renewal_matters(&self.heartbeats) {
-                        PlanImpact::Something
+                        PlanImpact::Replan
                     } else {
                         impact
                     }
                 }
-                None => PlanImpact::Nothing,
+                None => PlanImpact::None,
             },
         };
-        self.has_changes |= impact == PlanImpact::Something;
+        self.has_changes |= impact == PlanImpact::Replan;
     }
 
     /// Returns every profile, as last read or written.
@@ -456,9 +456,9 @@ impl Fleet {
 
         observations.close(proxies);
         plan.actions.extend(unknown);
-        let gone = proxies
-            .values()
-            .filter(|proxy| proxy.ends_after.is_empty() && !desired.contains_key(&proxy.name));
+        let gone = proxies.values().filter(|proxy| {
+            proxy.pending_finalizers.is_empty() && !desired.contains_key(&proxy.name)
+        });
         let deletions = gone.map(|proxy| Action::Delete {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),

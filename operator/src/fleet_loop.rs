@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     clock_offset::ClockOffset,
-    fleet::{Action, Change, Event, Fleet, Plan},
+    fleet::{Action, Event, Fleet, ObjectChange, Plan},
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
     records::Record,
     watches::{Events, watch},
@@ -213,9 +213,9 @@ fn log(action: &Action, event: &Event, failures: u32) {
             info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "assigned the node its configuration");
         }
         Action::Delete { node, .. } => match event {
-            Event::Proxy(Change::Applied(rest)) => warn!(
+            Event::Proxy(ObjectChange::Applied(rest)) => warn!(
                 node,
-                finalizers = ?rest.ends_after,
+                finalizers = ?rest.pending_finalizers,
                 "the NodeProxy stays until other programs remove these finalizers from it"
             ),
             _ => info!(

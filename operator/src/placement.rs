@@ -6,13 +6,13 @@ use serde_json::Value;
 
 pub(crate) use crds::placement::Pods;
 
-use crate::records::{NodeRecord, Record, Version};
+use crate::records::{NodeRecord, ObjectVersion, Record};
 
 /// One DaemonSet of agents.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Placement {
     placement: placement::Placement,
-    version: Version,
+    version: ObjectVersion,
 }
 
 /// The label selector of the DaemonSets whose Pods are agents.
@@ -24,7 +24,7 @@ impl Placement {
     /// Parses `daemon_set`. One that cannot be read selects all nodes.
     pub(crate) fn parse(daemon_set: DynamicObject) -> Self {
         let DynamicObject { metadata, data, .. } = daemon_set;
-        let version = Version::of(&metadata);
+        let version = ObjectVersion::of(&metadata);
         let name = metadata.name.unwrap_or_default();
         let spec = data.get("spec").unwrap_or(&Value::Null);
         Self {
@@ -49,12 +49,12 @@ impl Record for Placement {
         self.placement.name()
     }
 
-    fn version(&self) -> &Version {
+    fn version(&self) -> &ObjectVersion {
         &self.version
     }
 
     /// The controller writes the status of a DaemonSet with each Pod that starts.
-    fn decides_as(&self, other: &Self) -> bool {
+    fn is_equivalent_to(&self, other: &Self) -> bool {
         self.placement == other.placement
     }
 }

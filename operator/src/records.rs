@@ -51,7 +51,7 @@ pub(crate) const BASELINE_ANNOTATION: &str = "signpost.dev/baseline";
 
 /// The version of an object, to find the newer of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Version {
+pub(crate) struct ObjectVersion {
     uid: String,
     resource: Option<u64>,
 }
@@ -61,9 +61,9 @@ pub(crate) trait Record {
     /// The object's name.
     fn name(&self) -> &str;
     /// The version of the object.
-    fn version(&self) -> &Version;
+    fn version(&self) -> &ObjectVersion;
     /// Whether this object leads to the same decisions as `other`.
-    fn decides_as(&self, other: &Self) -> bool;
+    fn is_equivalent_to(&self, other: &Self) -> bool;
 }
 
 /// One profile.
@@ -76,7 +76,7 @@ pub(crate) struct ProfileRecord {
     pub(crate) unreadable: Vec<FieldError>,
     /// Whether the whole status can be read; if not, it is written anew.
     pub(crate) is_status_whole: bool,
-    version: Version,
+    version: ObjectVersion,
 }
 
 /// The `NodeProxy` of one node: its assigned configuration and the agent's report.
@@ -110,13 +110,13 @@ pub(crate) struct NodeProxyRecord {
     /// Whether there is a status, also one that cannot be read.
     pub(crate) has_status: bool,
     /// The finalizers that its deletion waits for; none unless it was deleted.
-    pub(crate) ends_after: Vec<String>,
-    version: Version,
+    pub(crate) pending_finalizers: Vec<String>,
+    version: ObjectVersion,
 }
 
-// === impl Version ===
+// === impl ObjectVersion ===
 
-impl Version {
+impl ObjectVersion {
     /// Returns the version of an object.
     pub(crate) fn of(metadata: &ObjectMeta) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl ProfileRecord {
     /// Parses `object`. Unknown fields are ignored, so that a newer CustomResourceDefinition does
     /// not invalidate the profile; the ranking checks the known fields.
     pub(crate) fn parse(object: DynamicObject) -> Self {
-        let version = Version::of(&object.metadata);
+        let version = ObjectVersion::of(&object.metadata);
         let field = |name: &str| object.data.get(name).cloned().unwrap_or(Value::Null);
         let written = object.data.get("status");
         let is_status_whole =
@@ -206,11 +206,11 @@ impl Record for ProfileRecord {
         self.profile.metadata.name.as_deref().unwrap_or_default()
     }
 
-    fn version(&self) -> &Version {
+    fn version(&self) -> &ObjectVersion {
         &self.version
     }
 
-    fn decides_as(&self, other: &Self) -> bool {
+    fn is_equivalent_to(&self, other: &Self) -> bool {
         self.version == other.version
     }
 }
@@ -267,7 +267,7 @@ impl NodeProxyRecord {
     /// Parses `object`. Its specs are those of `shared` where they are equal.
     pub(crate) fn parse(object: DynamicObject, shared: &mut SharedSpecs) -> Self {
         let DynamicObject { metadata, data, .. } = object;
-        let version = Version::of(&metadata);
+        let version = ObjectVersion::of(&metadata);
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
         let previous = annotation(PREVIOUS_ANNOTATION);
         let baseline = annotation(BASELINE_ANNOTATION);
@@ -305,7 +305,7 @@ impl NodeProxyRecord {
                 .flatten()
                 .map(|owner| owner.uid)
                 .collect(),
-            ends_after: metadata
+            pending_finalizers: metadata
                 .deletion_timestamp
                 .and(metadata.finalizers)
                 .unwrap_or_default(),
@@ -335,7 +335,7 @@ impl NodeProxyRecord {
     }
 
     /// Whether the node's agent renews a Lease.
-    pub(crate) fn has_promised_lease(&self) -> bool {
+    pub(crate) fn renews_lease(&self) -> bool {
         let status = self.status.as_ref();
         status.is_some_and(|status| status.heartbeat == Some(Heartbeat::Lease))
     }
@@ -363,13 +363,13 @@ impl Record for NodeProxyRecord {
         &self.name
     }
 
-    fn version(&self) -> &Version {
+    fn version(&self) -> &ObjectVersion {
         &self.version
     }
 
     /// Statuses that differ in the time of the last sync only, which agents up to version 0.1 write every
     /// five minutes: it is used only to detect a silent agent without a Lease.
-    fn decides_as(&self, other: &Self) -> bool {
+    fn is_equivalent_to(&self, other: &Self) -> bool {
         let mut renewed = Self {
             version: other.version.clone(),
             ..self.clone()

@@ -4,7 +4,7 @@ use crds::starter::KubeProxyDaemonSet;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use crate::fleet::Change;
+use crate::fleet::ObjectChange;
 
 /// What the operator knows of the DaemonSet.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,12 +27,12 @@ pub(crate) fn parse(daemon_set: DynamicObject) -> Option<KubeProxyDaemonSet> {
 
 impl KubeProxyStarter {
     /// Returns what is known after `change`; `None` if that is the same as before.
-    pub(crate) fn after(change: Change<Option<KubeProxyDaemonSet>>) -> Option<Self> {
+    pub(crate) fn after(change: ObjectChange<Option<KubeProxyDaemonSet>>) -> Option<Self> {
         let set = match change {
-            Change::Applied(set) => *set,
-            Change::Deleted(_) => None,
-            Change::Relisting => return None,
-            Change::Listed(sets) => sets.into_iter().flatten().next(),
+            ObjectChange::Applied(set) => *set,
+            ObjectChange::Deleted(_) => None,
+            ObjectChange::ListRequested => return None,
+            ObjectChange::Listed(sets) => sets.into_iter().flatten().next(),
         };
         Some(set.map_or(Self::Absent, |set| Self::Present(Box::new(set))))
     }

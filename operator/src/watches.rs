@@ -33,7 +33,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use crate::{
-    fleet::{Change, Event, WatchSignal},
+    fleet::{Event, ObjectChange, WatchSignal},
     placement::{self, Placement},
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SharedSpecs, SlimNode},
     starter::{self as kube_proxy, KubeProxyStarter},
@@ -135,11 +135,12 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
             Ok(change) => Some(change),
             Err(error) if is_forbidden(&error) => {
                 refusals += 1;
-                (!is_known && refusals >= REFUSALS).then(|| Change::Listed(Vec::new()))
+                (!is_known && refusals >= REFUSALS).then(|| ObjectChange::Listed(Vec::new()))
             }
             Err(error) => return ready(Some(failure("DaemonSet", &error))),
         };
-        is_known |= matches!(&change, Some(change) if !matches!(change, Change::Relisting));
+        is_known |=
+            matches!(&change, Some(change) if !matches!(change, ObjectChange::ListRequested));
         ready(change.map(Event::Placement))
     })
 }
@@ -252,7 +253,7 @@ fn changes<K, R>(
     kind: &'static str,
     api: Api<K>,
     parse: impl FnMut(K) -> R + Send,
-    event: fn(Change<R>) -> Event,
+    event: fn(ObjectChange<R>) -> Event,
 ) -> impl Stream<Item = Event> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -261,7 +262,7 @@ where
     let mut is_failing = false;
     attempts(kind, api, watcher::Config::default(), parse).flat_map(move |attempt| {
         let (change, signal) = match attempt {
-            Ok(Change::Relisting) => (Some(Change::Relisting), None),
+            Ok(ObjectChange::ListRequested) => (Some(ObjectChange::ListRequested), None),
             Ok(change) => {
                 let recovered = || signal(kind, WatchSignal::Recovered);
                 (
@@ -285,7 +286,7 @@ fn attempts<K, R>(
     api: Api<K>,
     config: watcher::Config,
     mut parse: impl FnMut(K) -> R + Send,
-) -> impl Stream<Item = Result<Change<R>, watcher::Error>> + Send
+) -> impl Stream<Item = Result<ObjectChange<R>, watcher::Error>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     R: Send + 'static,
@@ -294,20 +295,24 @@ where
     let events = watcher(api, config).default_backoff();
     events.filter_map(move |event| {
         let change = match event {
-            Ok(watcher::Event::Apply(object)) => Some(Ok(Change::Applied(Box::new(parse(object))))),
+            Ok(watcher::Event::Apply(object)) => {
+                Some(Ok(ObjectChange::Applied(Box::new(parse(object)))))
+            }
             Ok(watcher::Event::Delete(object)) => {
                 let name = object.meta().name.clone();
-                name.map(|name| Ok(Change::Deleted(name)))
+                name.map(|name| Ok(ObjectChange::Deleted(name)))
             }
             Ok(watcher::Event::Init) => {
                 listing.clear();
-                Some(Ok(Change::Relisting))
+                Some(Ok(ObjectChange::ListRequested))
             }
             Ok(watcher::Event::InitApply(object)) => {
                 listing.push(parse(object));
                 None
             }
-            Ok(watcher::Event::InitDone) => Some(Ok(Change::Listed(std::mem::take(&mut listing)))),
+            Ok(watcher::Event::InitDone) => {
+                Some(Ok(ObjectChange::Listed(std::mem::take(&mut listing))))
+            }
             Err(error) => {
                 warn!(what, error = %chain(&error), "unable to watch");
                 Some(Err(error))

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::{
     announcements::Announcer,
     baseline::Baseline,
-    fleet::{self, Action, Change, Event},
+    fleet::{self, Action, Event, ObjectChange},
     lease::Term,
     records::{
         BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord,
@@ -108,7 +108,7 @@ impl Writer {
                 Ok(match (action, status.code) {
                     // Its watch may fail for long.
                     (Action::Delete { node, .. } | Action::Assign { node, .. }, 404) => {
-                        Written::Applied(Event::Proxy(Change::Deleted(node.clone())))
+                        Written::Applied(Event::Proxy(ObjectChange::Deleted(node.clone())))
                     }
                     _ => Written::Conflict,
                 })
@@ -172,7 +172,7 @@ impl Writer {
                     .proxies
                     .patch(node, &parameters, &Patch::Apply(assignment))
                     .await?;
-                Ok(Event::Proxy(Change::Applied(Box::new(
+                Ok(Event::Proxy(ObjectChange::Applied(Box::new(
                     NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
@@ -192,7 +192,7 @@ impl Writer {
                     .proxies
                     .patch_status(node, &parameters, &Patch::Apply(unknown))
                     .await?;
-                Ok(Event::Proxy(Change::Applied(Box::new(
+                Ok(Event::Proxy(ObjectChange::Applied(Box::new(
                     NodeProxyRecord::parse(written, &mut SharedSpecs::default()),
                 ))))
             }
@@ -209,10 +209,10 @@ impl Writer {
                 let rest = answer
                     .left()
                     .map(|object| NodeProxyRecord::parse(object, &mut SharedSpecs::default()))
-                    .filter(|record| !record.ends_after.is_empty());
+                    .filter(|record| !record.pending_finalizers.is_empty());
                 Ok(Event::Proxy(match rest {
-                    Some(record) => Change::Applied(Box::new(record)),
-                    None => Change::Deleted(node.clone()),
+                    Some(record) => ObjectChange::Applied(Box::new(record)),
+                    None => ObjectChange::Deleted(node.clone()),
                 }))
             }
         }
@@ -364,9 +364,9 @@ mod tests {
                 panic!("{written:?}");
             };
             match (change, finalizers) {
-                (Change::Deleted(node), None) => assert_eq!(node, "n1"),
-                (Change::Applied(record), Some(finalizer)) => {
-                    assert_eq!(record.ends_after, [finalizer]);
+                (ObjectChange::Deleted(node), None) => assert_eq!(node, "n1"),
+                (ObjectChange::Applied(record), Some(finalizer)) => {
+                    assert_eq!(record.pending_finalizers, [finalizer]);
                 }
                 (change, _) => panic!("{change:?} with {finalizers:?}"),
             }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    fleet::known::{Change, ObjectCache, PlanImpact},
+    fleet::object_cache::{ObjectCache, ObjectChange, PlanImpact},
     records::NodeProxyRecord,
 };
 
@@ -27,7 +27,7 @@ const LONGEST_GAP: Duration = Duration::from_secs(45);
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeats {
     /// The observations by node name.
-    seen: BTreeMap<String, Seen>,
+    leases: BTreeMap<String, ObservedLease>,
     /// The nodes whose agents were silent at the last list.
     silent: BTreeSet<String>,
     listed_at: Option<Instant>,
@@ -36,7 +36,7 @@ pub(crate) struct Heartbeats {
 
 /// The observation of one agent.
 #[derive(Debug)]
-struct Seen {
+struct ObservedLease {
     /// The resource version of its Lease; absent if the Lease does not exist.
     version: Option<String>,
     /// When the operator first saw that version.
@@ -47,38 +47,39 @@ struct Seen {
 
 impl Heartbeats {
     /// Applies a list of Leases requested at `now`: their `versions` by node. Agents that are not
-    /// in `promised` renew no Lease. Returns whether that changes which agents are silent.
+    /// in `renewing` renew no Lease. Returns whether that changes which agents are silent.
     pub(crate) fn observe<'a>(
         &mut self,
-        promised: impl Iterator<Item = &'a str>,
+        renewing: impl Iterator<Item = &'a str>,
         versions: &BTreeMap<String, String>,
         now: Instant,
     ) -> PlanImpact {
-        let mut before = std::mem::take(&mut self.seen);
+        let mut before = std::mem::take(&mut self.leases);
         let last = self.listed_at.replace(now);
         if last.is_some_and(|last| now.saturating_duration_since(last) > LONGEST_GAP) {
             before.clear();
         }
         let look = |node: &str| {
             let version = versions.get(node).cloned();
-            let same = before.remove(node).filter(|seen| seen.version == version);
-            let seen = same.unwrap_or(Seen {
+            let same = before.remove(node).filter(|lease| lease.version == version);
+            let lease = same.unwrap_or(ObservedLease {
                 version,
                 since: now,
             });
-            (node.to_owned(), seen)
+            (node.to_owned(), lease)
         };
-        self.seen = promised.map(look).collect();
-        let ages = self.seen.values();
-        let ages = ages.map(|seen| now.saturating_duration_since(seen.since));
+        self.leases = renewing.map(look).collect();
+        let ages = self.leases.values();
+        let ages = ages.map(|lease| now.saturating_duration_since(lease.since));
         self.oldest = ages.max().unwrap_or_default();
-        let is_silent = |seen: &Seen| now.saturating_duration_since(seen.since) >= SILENCE;
-        let silent = self.seen.iter().filter(|(_, seen)| is_silent(seen));
+        let is_silent =
+            |lease: &ObservedLease| now.saturating_duration_since(lease.since) >= SILENCE;
+        let silent = self.leases.iter().filter(|(_, lease)| is_silent(lease));
         let silent = silent.map(|(node, _)| node.clone()).collect();
         if std::mem::replace(&mut self.silent, silent) == self.silent {
-            PlanImpact::Nothing
+            PlanImpact::None
         } else {
-            PlanImpact::Something
+            PlanImpact::Replan
         }
     }
 
@@ -89,21 +90,21 @@ impl Heartbeats {
 
     /// Counts a status write by an agent as a heartbeat, if its status differs from the `known`
     /// one.
-    pub(crate) fn receive(
+    pub(crate) fn note_reports(
         &mut self,
-        change: &Change<NodeProxyRecord>,
+        change: &ObjectChange<NodeProxyRecord>,
         known: &ObjectCache<NodeProxyRecord>,
     ) {
         let reported = match change {
-            Change::Applied(record) => slice::from_ref(&**record),
-            Change::Listed(records) => records,
-            Change::Deleted(_) | Change::Relisting => &[],
+            ObjectChange::Applied(record) => slice::from_ref(&**record),
+            ObjectChange::Listed(records) => records,
+            ObjectChange::Deleted(_) | ObjectChange::ListRequested => &[],
         };
         for record in reported {
             let before = known.listed().and_then(|known| known.get(&record.name));
-            let is_news = before.is_none_or(|before| before.status != record.status);
-            if is_news && !record.is_called_silent() {
-                self.seen.remove(&record.name);
+            let is_new = before.is_none_or(|before| before.status != record.status);
+            if is_new && !record.is_called_silent() {
+                self.leases.remove(&record.name);
                 self.silent.remove(&record.name);
             }
         }
@@ -111,8 +112,8 @@ impl Heartbeats {
 
     /// Returns the version of the Lease of `node`; `None` until the first list after its agent's last
     /// report.
-    pub(crate) fn version(&self, node: &str) -> Option<&str> {
-        self.seen.get(node)?.version.as_deref()
+    pub(crate) fn lease_version(&self, node: &str) -> Option<&str> {
+        self.leases.get(node)?.version.as_deref()
     }
 
     /// Whether the agent of `node` was silent at the last list.

@@ -160,7 +160,7 @@ impl Member<'_> {
     /// a sync. It renews its report at least every five minutes, but compares with the kernel only
     /// every `syncPeriod`. An agent that handed its node over to another proxy does not compare.
     pub(crate) fn silent_from(&self) -> Option<Timestamp> {
-        if self.is_handed_back() || self.proxy?.has_promised_lease() {
+        if self.is_handed_back() || self.proxy?.renews_lease() {
             return None;
         }
         let last = self.status()?.last_sync_time?;
@@ -175,7 +175,7 @@ impl Member<'_> {
         let Some(proxy) = self.proxy else {
             return false;
         };
-        if proxy.has_promised_lease() {
+        if proxy.renews_lease() {
             let is_silent = self.heartbeats.is_silent(self.name()) && !self.is_handed_back();
             return is_silent || proxy.is_called_silent();
         }
@@ -205,7 +205,7 @@ impl Member<'_> {
     /// Returns the write that marks the agent as silent, if it has stopped renewing its Lease and
     /// its own report still stands.
     pub(crate) fn mark_unknown(&self, now: Timestamp) -> Option<Action> {
-        let proxy = self.proxy.filter(|proxy| proxy.has_promised_lease())?;
+        let proxy = self.proxy.filter(|proxy| proxy.renews_lease())?;
         if !self.is_silent(now) || proxy.is_called_silent() {
             return None;
         }

@@ -151,7 +151,7 @@ impl Observations {
         for (node, lease) in &mut self.leases {
             if let AwaitedLease::Unchanged(before) = lease
                 && heartbeats
-                    .version(node)
+                    .lease_version(node)
                     .is_some_and(|version| version != before)
             {
                 *lease = AwaitedLease::Renewed;

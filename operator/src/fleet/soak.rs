@@ -50,7 +50,7 @@ impl Member<'_> {
         };
         let end = after(start, min_ready);
         let remaining = (now < end).then_some(end);
-        let has_lease = proxy.has_promised_lease() && !self.is_handed_back();
+        let has_lease = proxy.renews_lease() && !self.is_handed_back();
         let first_part = min_ready.checked_sub(LAST_PART).filter(|_| has_lease);
         let Some(first_part) = first_part else {
             return remaining;
@@ -64,7 +64,7 @@ impl Member<'_> {
             observations.await_no_renewal(self.name());
             return remaining;
         }
-        let lease = self.heartbeats.version(self.name());
+        let lease = self.heartbeats.lease_version(self.name());
         let has_renewed = observations.has_renewed(self.name(), lease);
         remaining.or_else(|| (!has_renewed).then_some(latest))
     }

@@ -129,18 +129,21 @@ impl Cluster {
 
     /// The operator's watches end, and it lists everything anew.
     fn relist(&mut self) {
-        self.fleet.apply(Event::Profile(Change::Relisting));
-        self.fleet.apply(Event::Node(Change::Relisting));
-        self.fleet.apply(Event::Proxy(Change::Relisting));
+        self.fleet
+            .apply(Event::Profile(ObjectChange::ListRequested));
+        self.fleet.apply(Event::Node(ObjectChange::ListRequested));
+        self.fleet.apply(Event::Proxy(ObjectChange::ListRequested));
         let profiles = self.profiles.values().map(profile_record).collect();
         let nodes = self.nodes.values().map(node_record).collect();
         let proxies = self.proxies.values().map(proxy_record).collect();
-        self.fleet.apply(Event::Profile(Change::Listed(profiles)));
-        self.fleet.apply(Event::Node(Change::Listed(nodes)));
-        self.fleet.apply(Event::Proxy(Change::Listed(proxies)));
+        self.fleet
+            .apply(Event::Profile(ObjectChange::Listed(profiles)));
+        self.fleet.apply(Event::Node(ObjectChange::Listed(nodes)));
+        self.fleet
+            .apply(Event::Proxy(ObjectChange::Listed(proxies)));
         let placements = self.placements.clone();
         self.fleet
-            .apply(Event::Placement(Change::Listed(placements)));
+            .apply(Event::Placement(ObjectChange::Listed(placements)));
         self.fleet.apply(Event::Starter(self.starter.clone()));
     }
 
@@ -155,7 +158,7 @@ impl Cluster {
         self.placements.retain(|known| known.name() != name);
         self.placements.push(placement.clone());
         self.fleet
-            .apply(Event::Placement(Change::Applied(Box::new(placement))));
+            .apply(Event::Placement(ObjectChange::Applied(Box::new(placement))));
     }
 
     fn next_version(&mut self) -> String {
@@ -200,13 +203,16 @@ impl Cluster {
     fn put_node(&mut self, name: &str, mut node: Value) {
         node["metadata"]["resourceVersion"] = self.next_version().into();
         self.fleet
-            .apply(Event::Node(Change::Applied(Box::new(node_record(&node)))));
+            .apply(Event::Node(ObjectChange::Applied(Box::new(node_record(
+                &node,
+            )))));
         self.nodes.insert(name.into(), node);
     }
 
     fn remove_node(&mut self, name: &str) {
         self.nodes.remove(name);
-        self.fleet.apply(Event::Node(Change::Deleted(name.into())));
+        self.fleet
+            .apply(Event::Node(ObjectChange::Deleted(name.into())));
     }
 
     /// Creates the profile or replaces its spec. By default a node is available as soon as it is
@@ -239,9 +245,9 @@ impl Cluster {
         profile["metadata"]["resourceVersion"] = version.into();
         profile["spec"] = spec;
         self.fleet
-            .apply(Event::Profile(Change::Applied(Box::new(profile_record(
-                &profile,
-            )))));
+            .apply(Event::Profile(ObjectChange::Applied(Box::new(
+                profile_record(&profile),
+            ))));
         self.profiles.insert(name.into(), profile);
     }
 
@@ -249,13 +255,14 @@ impl Cluster {
     /// recreated.
     fn delete_proxies(&mut self) {
         self.proxies.clear();
-        self.fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
+        self.fleet
+            .apply(Event::Proxy(ObjectChange::Listed(Vec::new())));
     }
 
     fn remove_profile(&mut self, name: &str) {
         self.profiles.remove(name);
         self.fleet
-            .apply(Event::Profile(Change::Deleted(name.into())));
+            .apply(Event::Profile(ObjectChange::Deleted(name.into())));
     }
 
     /// Returns the present time on the monotonic clock.
@@ -410,14 +417,14 @@ impl Cluster {
                     .expect("only what is there is removed");
                 assert_eq!(known["metadata"]["uid"], uid);
                 assert_eq!(known["metadata"]["resourceVersion"], json!(decided_by));
-                self.fleet.apply(Event::Proxy(Change::Deleted(node)));
+                self.fleet.apply(Event::Proxy(ObjectChange::Deleted(node)));
             }
         }
     }
 
     fn put_proxy(&mut self, node: &str, proxy: Value) {
         self.fleet
-            .apply(Event::Proxy(Change::Applied(Box::new(proxy_record(
+            .apply(Event::Proxy(ObjectChange::Applied(Box::new(proxy_record(
                 &proxy,
             )))));
         self.proxies.insert(node.into(), proxy);

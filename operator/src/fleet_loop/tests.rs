@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch::Sender};
 use tower::service_fn;
 
 use super::*;
-use crate::{fleet::Change, lease::Term};
+use crate::{fleet::ObjectChange, lease::Term};
 
 fn fleet_loop(client: &Client, offset: Receiver<ClockOffset>) -> FleetLoop {
     let build = BuildInfo {
@@ -40,7 +40,7 @@ async fn t339_an_operator_follows_a_clock_that_is_corrected() {
     let fleet_loop = fleet_loop(&client, measured.subscribe());
     let mut fleet = Fleet::new(ahead);
     measured.send_replace(ClockOffset::default());
-    fleet_loop.apply(&mut fleet, Event::Node(Change::Relisting));
+    fleet_loop.apply(&mut fleet, Event::Node(ObjectChange::ListRequested));
     assert!(fleet.follow_clock(ahead), "it still has the former offset");
 }
 
@@ -52,7 +52,7 @@ async fn t157_events_that_come_one_by_one_are_taken_in_together() {
     let (sender, receiver) = mpsc::channel(1);
     let feeding = tokio::spawn(async move {
         for number in 0..1000 {
-            let deleted = Event::Node(Change::Deleted(format!("node-{number}")));
+            let deleted = Event::Node(ObjectChange::Deleted(format!("node-{number}")));
             if sender.send(deleted).await.is_err() {
                 return;
             }

@@ -10,7 +10,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::{Record, Version};
+use super::{ObjectVersion, Record};
 use crate::clock_offset::{ClockOffset, ServerTime};
 
 /// One node of the cluster.
@@ -32,7 +32,7 @@ pub(crate) struct NodeRecord {
     pub(crate) lost_at: Option<ServerTime>,
     /// What it says about how kube-proxy is started on it.
     pub(crate) marks: NodeMarks,
-    version: Version,
+    version: ObjectVersion,
 }
 
 /// Whether a node's kubelet reports.
@@ -131,7 +131,7 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
 impl NodeRecord {
     /// Parses `node`.
     pub(crate) fn parse(node: SlimNode) -> Self {
-        let version = Version::of(&node.metadata);
+        let version = ObjectVersion::of(&node.metadata);
         let ready = node
             .status
             .conditions
@@ -197,12 +197,12 @@ impl Record for NodeRecord {
         &self.name
     }
 
-    fn version(&self) -> &Version {
+    fn version(&self) -> &ObjectVersion {
         &self.version
     }
 
     /// A kubelet writes the status of its Node every five minutes, usually without changes.
-    fn decides_as(&self, other: &Self) -> bool {
+    fn is_equivalent_to(&self, other: &Self) -> bool {
         let version = other.version.clone();
         *other
             == Self {

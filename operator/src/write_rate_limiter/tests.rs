@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    fleet::{Change, Event, Fleet},
+    fleet::{Event, Fleet, ObjectChange},
     records::ProfileRecord,
     starter::KubeProxyStarter,
 };
@@ -116,12 +116,12 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     let profile = json!({"metadata": {"name": "default", "uid": "1", "resourceVersion": "1"}});
     let profile = serde_json::from_value(profile).expect("a profile");
     let mut fleet = Fleet::default();
-    fleet.apply(Event::Profile(Change::Listed(vec![ProfileRecord::parse(
-        profile,
-    )])));
-    fleet.apply(Event::Node(Change::Listed(Vec::new())));
-    fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
-    fleet.apply(Event::Placement(Change::Listed(Vec::new())));
+    fleet.apply(Event::Profile(ObjectChange::Listed(vec![
+        ProfileRecord::parse(profile),
+    ])));
+    fleet.apply(Event::Node(ObjectChange::Listed(Vec::new())));
+    fleet.apply(Event::Proxy(ObjectChange::Listed(Vec::new())));
+    fleet.apply(Event::Placement(ObjectChange::Listed(Vec::new())));
     fleet.apply(Event::Starter(KubeProxyStarter::Absent));
     let (mut rate_limiter, start) = (WriteRateLimiter::default(), Instant::now());
     let mut tries = Vec::new();

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Cluster, proxy_record};
-use crate::fleet::{Action, Change, Event};
+use crate::fleet::{Action, Event, ObjectChange};
 
 fn iptables() -> Value {
     json!({"mode": "iptables"})
@@ -359,11 +359,15 @@ fn t195_after_a_restore_of_etcd_the_operator_works_with_what_was_restored() {
 fn an_answer_to_a_write_is_newer_than_a_list_that_was_requested_before() {
     let mut cluster = Cluster::with_nodes(2);
     let listed = cluster.proxies.values().map(proxy_record).collect();
-    cluster.fleet.apply(Event::Proxy(Change::Relisting));
+    cluster
+        .fleet
+        .apply(Event::Proxy(ObjectChange::ListRequested));
     cluster.put_profile("default", iptables());
     cluster.run();
     cluster.forget_writes();
-    cluster.fleet.apply(Event::Proxy(Change::Listed(listed)));
+    cluster
+        .fleet
+        .apply(Event::Proxy(ObjectChange::Listed(listed)));
     cluster.run();
     assert_eq!(cluster.assigned, [""; 0]);
 }

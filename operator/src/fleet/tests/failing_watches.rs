@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::{Cluster, iptables, proxy_record};
-use crate::fleet::{Change, Event, WatchSignal};
+use crate::fleet::{Event, ObjectChange, WatchSignal};
 
 /// A cluster of three nodes whose first one has just been given a change and has not reported. By default it has
 /// ten minutes to be ready.
@@ -31,8 +31,9 @@ impl Cluster {
     fn hear_again(&mut self) {
         self.is_deaf = false;
         let proxies = self.proxies.values().map(proxy_record).collect();
-        self.fleet.apply(Event::Proxy(Change::Relisting));
-        self.fleet.apply(Event::Proxy(Change::Listed(proxies)));
+        self.fleet.apply(Event::Proxy(ObjectChange::ListRequested));
+        self.fleet
+            .apply(Event::Proxy(ObjectChange::Listed(proxies)));
         self.signal("NodeProxy", WatchSignal::Recovered);
     }
 

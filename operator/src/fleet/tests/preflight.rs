@@ -23,7 +23,7 @@ impl Cluster {
             "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
             "spec": {"selector": {}, "template": {"spec": pod}},
         }));
-        let change = Change::Applied(Box::new(crate::starter::parse(set)));
+        let change = ObjectChange::Applied(Box::new(crate::starter::parse(set)));
         self.know(KubeProxyStarter::after(change).expect("it is known"));
     }
 
@@ -56,7 +56,9 @@ impl Cluster {
 
     /// DaemonSet kube-system/kube-proxy is deleted.
     fn delete_kube_proxy(&mut self) {
-        self.know(KubeProxyStarter::after(Change::Deleted("kube-proxy".into())).expect("known"));
+        self.know(
+            KubeProxyStarter::after(ObjectChange::Deleted("kube-proxy".into())).expect("known"),
+        );
         self.run();
     }
 
@@ -491,6 +493,6 @@ fn a_daemon_set_that_is_being_deleted_is_none() {
         "spec": {"selector": {}, "template": {"spec": {"containers": []}}},
     });
     let parsed: Option<KubeProxyDaemonSet> = crate::starter::parse(object(&set));
-    let known = KubeProxyStarter::after(Change::Listed(vec![parsed]));
+    let known = KubeProxyStarter::after(ObjectChange::Listed(vec![parsed]));
     assert_eq!(known, Some(KubeProxyStarter::Absent));
 }

@@ -26,10 +26,10 @@ fn every_node_is_given_the_profile_at_once() {
 fn nothing_is_written_before_every_watch_has_listed() {
     let cluster = Cluster::with_nodes(3);
     let mut fleet = Fleet::default();
-    fleet.apply(Event::Node(Change::Listed(
+    fleet.apply(Event::Node(ObjectChange::Listed(
         cluster.nodes.values().map(super::node_record).collect(),
     )));
-    fleet.apply(Event::Proxy(Change::Listed(
+    fleet.apply(Event::Proxy(ObjectChange::Listed(
         cluster.proxies.values().map(super::proxy_record).collect(),
     )));
     assert_eq!(
@@ -37,13 +37,13 @@ fn nothing_is_written_before_every_watch_has_listed() {
         [],
         "no profile is known, which does not mean that there is none"
     );
-    fleet.apply(Event::Profile(Change::Listed(Vec::new())));
+    fleet.apply(Event::Profile(ObjectChange::Listed(Vec::new())));
     assert_eq!(
         fleet.plan(cluster.now, cluster.instant()).actions,
         [],
         "no DaemonSet is known either"
     );
-    fleet.apply(Event::Placement(Change::Listed(Vec::new())));
+    fleet.apply(Event::Placement(ObjectChange::Listed(Vec::new())));
     assert!(!fleet.is_complete(), "nor is that of kube-proxy");
     fleet.apply(Event::Starter(KubeProxyStarter::Absent));
     assert_eq!(
@@ -193,9 +193,11 @@ fn an_answer_of_the_api_server_is_not_undone_by_an_older_event() {
     let before = cluster.proxies["n1"].clone();
     cluster.put_profile("default", json!({"mode": "iptables"}));
     cluster.run();
-    cluster.fleet.apply(Event::Proxy(Change::Applied(Box::new(
-        super::proxy_record(&before),
-    ))));
+    cluster
+        .fleet
+        .apply(Event::Proxy(ObjectChange::Applied(Box::new(
+            super::proxy_record(&before),
+        ))));
     assert_eq!(
         cluster.fleet.plan(cluster.now, cluster.instant()).actions,
         []

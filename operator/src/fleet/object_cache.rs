@@ -6,13 +6,13 @@ use crate::records::Record;
 
 /// A change reported by a watch.
 #[derive(Clone, Debug)]
-pub(crate) enum Change<R> {
+pub(crate) enum ObjectChange<R> {
     /// The object exists with this content.
     Applied(Box<R>),
     /// The object of this name was deleted.
     Deleted(String),
     /// A list of all objects has been requested.
-    Relisting,
+    ListRequested,
     /// The complete list of objects.
     Listed(Vec<R>),
 }
@@ -21,9 +21,9 @@ pub(crate) enum Change<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanImpact {
     /// The last plan remains valid.
-    Nothing,
+    None,
     /// A new plan is required.
-    Something,
+    Replan,
 }
 
 /// The last known objects of one kind.
@@ -33,18 +33,18 @@ pub(crate) struct ObjectCache<R> {
     objects: Option<BTreeMap<String, R>>,
     /// The names of objects that were applied since the last list was requested. That list may have
     /// them in an older version.
-    since_request: BTreeSet<String>,
+    applied_since_request: BTreeSet<String>,
 }
 
-// === impl Change ===
+// === impl ObjectChange ===
 
-impl<R> Change<R> {
+impl<R> ObjectChange<R> {
     /// Returns the change with each of its objects changed by `change`.
-    pub(crate) fn each(mut self, mut change: impl FnMut(&mut R)) -> Self {
+    pub(crate) fn map_objects(mut self, mut change: impl FnMut(&mut R)) -> Self {
         match &mut self {
             Self::Applied(record) => change(record),
             Self::Listed(records) => records.iter_mut().for_each(change),
-            Self::Deleted(_) | Self::Relisting => {}
+            Self::Deleted(_) | Self::ListRequested => {}
         }
         self
     }
@@ -53,16 +53,16 @@ impl<R> Change<R> {
 // === impl ObjectCache ===
 
 impl<R: Record> ObjectCache<R> {
-    fn impact(&self, change: &Change<R>) -> PlanImpact {
+    fn impact(&self, change: &ObjectChange<R>) -> PlanImpact {
         let record = match change {
-            Change::Applied(record) => record,
-            Change::Relisting => return PlanImpact::Nothing,
-            Change::Deleted(_) | Change::Listed(_) => return PlanImpact::Something,
+            ObjectChange::Applied(record) => record,
+            ObjectChange::ListRequested => return PlanImpact::None,
+            ObjectChange::Deleted(_) | ObjectChange::Listed(_) => return PlanImpact::Replan,
         };
         let known = self.objects.as_ref();
         match known.and_then(|known| known.get(record.name())) {
-            Some(known) if known.decides_as(record) => PlanImpact::Nothing,
-            _ => PlanImpact::Something,
+            Some(known) if known.is_equivalent_to(record) => PlanImpact::None,
+            _ => PlanImpact::Replan,
         }
     }
 
@@ -70,23 +70,23 @@ impl<R: Record> ObjectCache<R> {
     /// new plan, and the objects that are gone. Never replaces an object with an older version of
     /// it, except by a list that was requested later: after a restore of etcd, the objects are
     /// older.
-    pub(crate) fn apply(&mut self, change: Change<R>) -> (PlanImpact, Vec<R>) {
+    pub(crate) fn apply(&mut self, change: ObjectChange<R>) -> (PlanImpact, Vec<R>) {
         let impact = self.impact(&change);
         (impact, self.replace(change))
     }
 
-    fn replace(&mut self, change: Change<R>) -> Vec<R> {
+    fn replace(&mut self, change: ObjectChange<R>) -> Vec<R> {
         match change {
-            Change::Relisting => {
-                self.since_request.clear();
+            ObjectChange::ListRequested => {
+                self.applied_since_request.clear();
                 Vec::new()
             }
-            Change::Listed(records) => {
+            ObjectChange::Listed(records) => {
                 let mut known = self.objects.take().unwrap_or_default();
                 let newest = |record: R| match known.remove(record.name()) {
                     Some(newer)
                         if record.version().is_before(newer.version())
-                            && self.since_request.contains(record.name()) =>
+                            && self.applied_since_request.contains(record.name()) =>
                     {
                         newer
                     }
@@ -100,7 +100,7 @@ impl<R: Record> ObjectCache<R> {
                 );
                 known.into_values().collect()
             }
-            Change::Applied(record) => {
+            ObjectChange::Applied(record) => {
                 // Before the first list there is nothing to compare with, and the list will include
                 // the object.
                 let Some(known) = &mut self.objects else {
@@ -110,13 +110,13 @@ impl<R: Record> ObjectCache<R> {
                 match known.get(&name) {
                     Some(newer) if record.version().is_before(newer.version()) => {}
                     _ => {
-                        self.since_request.insert(name.clone());
+                        self.applied_since_request.insert(name.clone());
                         known.insert(name, *record);
                     }
                 }
                 Vec::new()
             }
-            Change::Deleted(name) => {
+            ObjectChange::Deleted(name) => {
                 let gone = self.objects.as_mut().and_then(|known| known.remove(&name));
                 gone.into_iter().collect()
             }
@@ -138,7 +138,7 @@ impl<R> Default for ObjectCache<R> {
     fn default() -> Self {
         Self {
             objects: None,
-            since_request: BTreeSet::new(),
+            applied_since_request: BTreeSet::new(),
         }
     }
 }
