@@ -67,6 +67,7 @@ pub(crate) use crate::fleet::{
     watch_health::WatchSignal,
 };
 use crate::{
+    agent_daemon_set::AgentDaemonSet,
     clock_offset::ClockOffset,
     fleet::{
         conflict::Conflicts,
@@ -84,9 +85,8 @@ use crate::{
         watch_health::WatchHealth,
         waves::WaveProgress,
     },
-    placement::Placement,
+    kube_proxy_daemon_set::KubeProxyDaemonSetState,
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord, Record},
-    starter::KubeProxyStarter,
 };
 
 /// The observed state of the fleet.
@@ -95,9 +95,9 @@ pub(crate) struct Fleet {
     profiles: ObjectCache<ProfileRecord>,
     nodes: ObjectCache<NodeRecord>,
     proxies: ObjectCache<NodeProxyRecord>,
-    placements: ObjectCache<Placement>,
+    agent_daemon_sets: ObjectCache<AgentDaemonSet>,
     /// What is known of the DaemonSet of kube-proxy; absent before the operator has asked for it.
-    starter: Option<KubeProxyStarter>,
+    kube_proxy: Option<KubeProxyDaemonSetState>,
     courses: BTreeMap<String, RolloutProgress>,
     observations: Observations,
     heartbeats: Heartbeats,
@@ -131,9 +131,9 @@ pub(crate) enum Event {
     /// A change of NodeProxies.
     Proxy(ObjectChange<NodeProxyRecord>),
     /// A change of the agents' DaemonSets.
-    Placement(ObjectChange<Placement>),
+    AgentDaemonSet(ObjectChange<AgentDaemonSet>),
     /// What is known of the DaemonSet of kube-proxy.
-    Starter(KubeProxyStarter),
+    KubeProxyDaemonSet(KubeProxyDaemonSetState),
     /// A watch, or a list, has failed and is tried again, or works again.
     Watch {
         /// What it is of.
@@ -215,10 +215,10 @@ impl Fleet {
                 });
                 self.nodes.apply(change).0
             }
-            Event::Placement(change) => self.placements.apply(change).0,
-            Event::Starter(starter) => {
-                let known = self.starter.replace(starter);
-                if known == self.starter {
+            Event::AgentDaemonSet(change) => self.agent_daemon_sets.apply(change).0,
+            Event::KubeProxyDaemonSet(kube_proxy) => {
+                let known = self.kube_proxy.replace(kube_proxy);
+                if known == self.kube_proxy {
                     PlanImpact::None
                 } else {
                     PlanImpact::Replan
@@ -291,8 +291,8 @@ impl Fleet {
         self.profiles.listed().is_some()
             && self.nodes.listed().is_some()
             && self.proxies.listed().is_some()
-            && self.placements.listed().is_some()
-            && self.starter.is_some()
+            && self.agent_daemon_sets.listed().is_some()
+            && self.kube_proxy.is_some()
     }
 
     /// Whether a plan may differ from the last one before [`Plan::wake`].
@@ -310,8 +310,8 @@ impl Fleet {
             profiles,
             nodes,
             proxies,
-            placements,
-            starter,
+            agent_daemon_sets,
+            kube_proxy,
             courses,
             observations,
             heartbeats,
@@ -319,12 +319,12 @@ impl Fleet {
             unwritten,
             left_out,
         } = self;
-        let (Some(profiles), Some(nodes), Some(proxies), Some(placements), Some(starter)) = (
+        let (Some(profiles), Some(nodes), Some(proxies), Some(agent_daemon_sets), Some(kube_proxy)) = (
             profiles.listed(),
             nodes.listed(),
             proxies.listed(),
-            placements.listed(),
-            starter.as_ref(),
+            agent_daemon_sets.listed(),
+            kube_proxy.as_ref(),
         ) else {
             return Plan::default();
         };
@@ -344,7 +344,7 @@ impl Fleet {
         });
 
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
-        let preflight = Preflight::of(starter, nodes);
+        let preflight = Preflight::of(kube_proxy, nodes);
         let mut conflicts = Conflicts::default();
         let mut left_out_of: BTreeMap<String, NodesLeftOut> = BTreeMap::new();
         let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
@@ -368,7 +368,7 @@ impl Fleet {
                 member.takeover_block = preflight.takeover_block(member);
             }
             let by_label = node.without_agent();
-            let exclusion = || member.as_ref()?.exclusion(placements, now);
+            let exclusion = || member.as_ref()?.exclusion(agent_daemon_sets, now);
             let by_daemon_set = by_label.is_none().then(exclusion).flatten();
             let is_excluded = by_daemon_set.is_some();
             if let Some(why) = by_label.or(by_daemon_set) {

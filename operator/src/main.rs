@@ -16,7 +16,7 @@
 //! Nodes do not depend on the operator: without it, agents keep the configuration they were
 //! assigned.
 
-mod announcements;
+mod agent_daemon_set;
 mod baseline;
 mod boot_time;
 mod clock_offset;
@@ -24,11 +24,11 @@ mod election;
 mod fleet;
 mod fleet_loop;
 mod initial_profile;
+mod kube_proxy_daemon_set;
 mod lease;
 mod operator_metrics;
-mod placement;
+mod profile_events;
 mod records;
-mod starter;
 mod watches;
 mod write_rate_limiter;
 mod writes;

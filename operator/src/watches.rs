@@ -33,10 +33,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use crate::{
+    agent_daemon_set::{self, AgentDaemonSet},
     fleet::{Event, ObjectChange, WatchSignal},
-    placement::{self, Placement},
+    kube_proxy_daemon_set::{self, KubeProxyDaemonSetState},
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SharedSpecs, SlimNode},
-    starter::{self as kube_proxy, KubeProxyStarter},
 };
 
 /// A stream of fleet events that never ends.
@@ -53,7 +53,7 @@ const LEASES_A_PAGE: u32 = 500;
 
 /// How many requests for DaemonSets must be refused, one after another, before the operator
 /// works without them: an API server that has just started refuses until it has read the roles.
-const REFUSALS: u32 = 5;
+const FORBIDDEN_LIMIT: u32 = 5;
 
 /// A page of a list of Leases: of their metadata only what the operator uses.
 #[derive(Debug, Deserialize)]
@@ -116,18 +116,23 @@ pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
         ),
     );
     let of_agents = stream::select(
-        placements(daemon_sets),
-        list(client.clone(), namespace.to_owned()),
+        agent_daemon_set_events(daemon_sets),
+        lease_events(client.clone(), namespace.to_owned()),
     );
-    let of_kube_proxy = starters(of_kube_proxy);
+    let of_kube_proxy = kube_proxy_daemon_set_events(of_kube_proxy);
     stream::select(of_fleet, stream::select(of_agents, of_kube_proxy)).boxed()
 }
 
 /// An operator that may not read DaemonSets, such as one whose role is of an older version, works
 /// as if there were none: an agent may run on every node.
-fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
-    let config = watcher::Config::default().labels(placement::AGENTS);
-    let attempts = attempts("the DaemonSets of agents", api, config, Placement::parse);
+fn agent_daemon_set_events(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
+    let config = watcher::Config::default().labels(agent_daemon_set::AGENTS);
+    let attempts = attempts(
+        "the DaemonSets of agents",
+        api,
+        config,
+        AgentDaemonSet::parse,
+    );
     let mut refusals = 0;
     let mut is_known = false;
     attempts.filter_map(move |attempt| {
@@ -135,18 +140,18 @@ fn placements(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
             Ok(change) => Some(change),
             Err(error) if is_forbidden(&error) => {
                 refusals += 1;
-                (!is_known && refusals >= REFUSALS).then(|| ObjectChange::Listed(Vec::new()))
+                (!is_known && refusals >= FORBIDDEN_LIMIT).then(|| ObjectChange::Listed(Vec::new()))
             }
             Err(error) => return ready(Some(failure("DaemonSet", &error))),
         };
         is_known |=
             matches!(&change, Some(change) if !matches!(change, ObjectChange::ListRequested));
-        ready(change.map(Event::Placement))
+        ready(change.map(Event::AgentDaemonSet))
     })
 }
 
 /// An operator that may not read this DaemonSet knows that, whatever it read before.
-fn starters(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
+fn kube_proxy_daemon_set_events(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
     // Its role names the object, and the API server reads the name from this selector.
     let name = format!("metadata.name={}", starter::KUBE_PROXY);
     let config = watcher::Config::default().fields(&name);
@@ -154,25 +159,25 @@ fn starters(api: Api<DynamicObject>) -> impl Stream<Item = Event> + Send {
         "the DaemonSet of kube-proxy",
         api,
         config,
-        kube_proxy::parse,
+        kube_proxy_daemon_set::parse,
     );
     let mut refusals = 0;
     attempts.filter_map(move |attempt| {
         let known = match attempt {
-            Ok(change) => KubeProxyStarter::after(change),
+            Ok(change) => KubeProxyDaemonSetState::after(change),
             Err(error) if is_forbidden(&error) => {
                 refusals += 1;
-                (refusals >= REFUSALS).then_some(KubeProxyStarter::Forbidden)
+                (refusals >= FORBIDDEN_LIMIT).then_some(KubeProxyDaemonSetState::Forbidden)
             }
             Err(error) => return ready(Some(failure("DaemonSet", &error))),
         };
         if known
             .as_ref()
-            .is_some_and(|known| *known != KubeProxyStarter::Forbidden)
+            .is_some_and(|known| *known != KubeProxyDaemonSetState::Forbidden)
         {
             refusals = 0;
         }
-        ready(known.map(Event::Starter))
+        ready(known.map(Event::KubeProxyDaemonSet))
     })
 }
 
@@ -184,16 +189,16 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     }
 }
 
-fn list(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
-    let mut turns = interval(LEASES);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let start = (client, namespace, turns);
-    stream::unfold(start, |(client, namespace, mut turns)| async move {
-        turns.tick().await;
+fn lease_events(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
+    let mut ticks = interval(LEASES);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let start = (client, namespace, ticks);
+    stream::unfold(start, |(client, namespace, mut ticks)| async move {
+        ticks.tick().await;
         let at = Instant::now();
         let error = match timeout(LEASES_LIMIT, observe_leases(&client, &namespace)).await {
             Ok(Ok(versions)) => {
-                return Some((Event::Leases { versions, at }, (client, namespace, turns)));
+                return Some((Event::Leases { versions, at }, (client, namespace, ticks)));
             }
             Ok(Err(error)) => chain(&error).to_string(),
             Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
@@ -201,7 +206,7 @@ fn list(client: Client, namespace: String) -> impl Stream<Item = Event> + Send {
         warn!(error, "unable to list the Leases of agents");
         Some((
             signal("Lease", WatchSignal::Failed),
-            (client, namespace, turns),
+            (client, namespace, ticks),
         ))
     })
 }

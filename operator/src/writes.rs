@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
-    announcements::Announcer,
     baseline::Baseline,
     fleet::{self, Action, Event, ObjectChange},
     lease::Term,
+    profile_events::ProfileEventRecorder,
     records::{
         BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord,
         SPEC_FIELD_MANAGER, STATUS_FIELD_MANAGER, SharedSpecs,
@@ -32,7 +32,7 @@ use crate::{
 pub(crate) struct Writer {
     profiles: Api<DynamicObject>,
     proxies: Api<DynamicObject>,
-    announcer: Announcer,
+    events: ProfileEventRecorder,
     term: Term,
 }
 
@@ -86,7 +86,7 @@ impl Writer {
         Self {
             profiles: Api::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&())),
             proxies: Api::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&())),
-            announcer: Announcer::new(client.clone(), identity),
+            events: ProfileEventRecorder::new(client.clone(), identity),
             term,
         }
     }
@@ -101,7 +101,9 @@ impl Writer {
         match timeout(LIMIT, self.request(action)).await {
             Ok(Ok(event)) => {
                 // The status is written, also if its Events cannot be.
-                timeout(LIMIT, self.announce(action, &event)).await.ok();
+                timeout(LIMIT, self.record_events(action, &event))
+                    .await
+                    .ok();
                 Ok(Written::Applied(event))
             }
             Ok(Err(kube::Error::Api(status))) if is_conflict(action, status.code) => {
@@ -126,14 +128,12 @@ impl Writer {
         }
     }
 
-    async fn announce(&self, action: &Action, written: &Event) {
+    async fn record_events(&self, action: &Action, written: &Event) {
         if let (Action::UpdateStatus { before, status, .. }, Event::Reported { record, .. }) =
             (action, written)
         {
             let before = before.as_deref();
-            self.announcer
-                .announce(&record.profile, before, status)
-                .await;
+            self.events.record(&record.profile, before, status).await;
         }
     }
 

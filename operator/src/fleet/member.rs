@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
+    agent_daemon_set::{AgentDaemonSet, Pods},
     baseline::Baseline,
     fleet::{
         Action,
@@ -23,7 +24,6 @@ use crate::{
         observations::Observations,
         preflight::KubeProxyRestart,
     },
-    placement::{Placement, Pods},
     records::{NodeProxyRecord, NodeRecord, Report},
 };
 
@@ -186,7 +186,7 @@ impl Member<'_> {
     /// such DaemonSet, or as long as the node's agent reports.
     pub(crate) fn exclusion(
         &self,
-        placements: &BTreeMap<String, Placement>,
+        agent_daemon_sets: &BTreeMap<String, AgentDaemonSet>,
         now: Timestamp,
     ) -> Option<String> {
         // A NodeProxy that was deleted and created again has no report yet.
@@ -196,8 +196,9 @@ impl Member<'_> {
             proxy if proxy.or(self.departed).is_some_and(had_agent) => Pods::Running,
             _ => Pods::All,
         };
-        let placements = placements.values();
-        let exclusions = placements.map(|placement| placement.exclusion(self.node, pods));
+        let exclusions = agent_daemon_sets
+            .values()
+            .map(|daemon_set| daemon_set.exclusion(self.node, pods));
         let exclusions: Vec<String> = exclusions.collect::<Option<_>>()?;
         (!exclusions.is_empty()).then(|| exclusions.join("; "))
     }

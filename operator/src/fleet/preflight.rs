@@ -18,8 +18,8 @@ use crate::{
         node_progress::NodeProgress,
         waves::nodes,
     },
+    kube_proxy_daemon_set::KubeProxyDaemonSetState,
     records::NodeRecord,
-    starter::KubeProxyStarter,
 };
 
 /// What is known of the ways in which kube-proxy is started.
@@ -50,11 +50,14 @@ const LONGEST: usize = 2048;
 // === impl Preflight ===
 
 impl<'a> Preflight<'a> {
-    pub(super) fn of(starter: &'a KubeProxyStarter, nodes: &BTreeMap<String, NodeRecord>) -> Self {
-        let daemon_set = match starter {
-            KubeProxyStarter::Absent => None,
-            KubeProxyStarter::Present(set) => Some(&**set),
-            KubeProxyStarter::Forbidden => return Self::Forbidden,
+    pub(super) fn of(
+        daemon_set: &'a KubeProxyDaemonSetState,
+        nodes: &BTreeMap<String, NodeRecord>,
+    ) -> Self {
+        let daemon_set = match daemon_set {
+            KubeProxyDaemonSetState::Absent => None,
+            KubeProxyDaemonSetState::Present(set) => Some(&**set),
+            KubeProxyDaemonSetState::Forbidden => return Self::Forbidden,
         };
         let marks = nodes.values().map(|node| node.marks);
         Self::Known(Starters::of(daemon_set, marks))

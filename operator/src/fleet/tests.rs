@@ -52,9 +52,9 @@ struct Cluster {
     nodes: BTreeMap<String, Value>,
     proxies: BTreeMap<String, Value>,
     /// The DaemonSets of agents.
-    placements: Vec<Placement>,
+    agent_daemon_sets: Vec<AgentDaemonSet>,
     /// The DaemonSet of kube-proxy.
-    starter: KubeProxyStarter,
+    kube_proxy: KubeProxyDaemonSetState,
     now: Timestamp,
     /// When the test began, at [`START`].
     began: Instant,
@@ -88,8 +88,8 @@ impl Cluster {
             profiles: BTreeMap::new(),
             nodes: BTreeMap::new(),
             proxies: BTreeMap::new(),
-            placements: Vec::new(),
-            starter: KubeProxyStarter::Absent,
+            agent_daemon_sets: Vec::new(),
+            kube_proxy: KubeProxyDaemonSetState::Absent,
             now: START,
             began: Instant::now(),
             is_deaf: false,
@@ -141,10 +141,12 @@ impl Cluster {
         self.fleet.apply(Event::Node(ObjectChange::Listed(nodes)));
         self.fleet
             .apply(Event::Proxy(ObjectChange::Listed(proxies)));
-        let placements = self.placements.clone();
+        let agent_daemon_sets = self.agent_daemon_sets.clone();
+        self.fleet.apply(Event::AgentDaemonSet(ObjectChange::Listed(
+            agent_daemon_sets,
+        )));
         self.fleet
-            .apply(Event::Placement(ObjectChange::Listed(placements)));
-        self.fleet.apply(Event::Starter(self.starter.clone()));
+            .apply(Event::KubeProxyDaemonSet(self.kube_proxy.clone()));
     }
 
     /// Creates the DaemonSet of agents with this Pod spec, or replaces it.
@@ -154,11 +156,13 @@ impl Cluster {
             "metadata": {"name": name, "uid": name, "resourceVersion": self.next_version()},
             "spec": {"selector": {}, "template": {"spec": pod}},
         });
-        let placement = Placement::parse(object(&daemon_set));
-        self.placements.retain(|known| known.name() != name);
-        self.placements.push(placement.clone());
+        let daemon_set = AgentDaemonSet::parse(object(&daemon_set));
+        self.agent_daemon_sets.retain(|known| known.name() != name);
+        self.agent_daemon_sets.push(daemon_set.clone());
         self.fleet
-            .apply(Event::Placement(ObjectChange::Applied(Box::new(placement))));
+            .apply(Event::AgentDaemonSet(ObjectChange::Applied(Box::new(
+                daemon_set,
+            ))));
     }
 
     fn next_version(&mut self) -> String {

@@ -4,8 +4,8 @@ use serde_json::json;
 use super::*;
 use crate::{
     fleet::{Event, Fleet, ObjectChange},
+    kube_proxy_daemon_set::KubeProxyDaemonSetState,
     records::ProfileRecord,
-    starter::KubeProxyStarter,
 };
 
 /// The fraction with which pauses are the longest.
@@ -121,8 +121,8 @@ fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     ])));
     fleet.apply(Event::Node(ObjectChange::Listed(Vec::new())));
     fleet.apply(Event::Proxy(ObjectChange::Listed(Vec::new())));
-    fleet.apply(Event::Placement(ObjectChange::Listed(Vec::new())));
-    fleet.apply(Event::Starter(KubeProxyStarter::Absent));
+    fleet.apply(Event::AgentDaemonSet(ObjectChange::Listed(Vec::new())));
+    fleet.apply(Event::KubeProxyDaemonSet(KubeProxyDaemonSetState::Absent));
     let (mut rate_limiter, start) = (WriteRateLimiter::default(), Instant::now());
     let mut tries = Vec::new();
     for half_second in 0..400 {

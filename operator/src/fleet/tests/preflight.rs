@@ -23,13 +23,13 @@ impl Cluster {
             "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
             "spec": {"selector": {}, "template": {"spec": pod}},
         }));
-        let change = ObjectChange::Applied(Box::new(crate::starter::parse(set)));
-        self.know(KubeProxyStarter::after(change).expect("it is known"));
+        let change = ObjectChange::Applied(Box::new(crate::kube_proxy_daemon_set::parse(set)));
+        self.know(KubeProxyDaemonSetState::after(change).expect("it is known"));
     }
 
-    fn know(&mut self, starter: KubeProxyStarter) {
-        self.starter = starter.clone();
-        self.fleet.apply(Event::Starter(starter));
+    fn know(&mut self, kube_proxy: KubeProxyDaemonSetState) {
+        self.kube_proxy = kube_proxy.clone();
+        self.fleet.apply(Event::KubeProxyDaemonSet(kube_proxy));
     }
 
     /// The agents of all nodes report rules of kube-proxy.
@@ -57,7 +57,8 @@ impl Cluster {
     /// DaemonSet kube-system/kube-proxy is deleted.
     fn delete_kube_proxy(&mut self) {
         self.know(
-            KubeProxyStarter::after(ObjectChange::Deleted("kube-proxy".into())).expect("known"),
+            KubeProxyDaemonSetState::after(ObjectChange::Deleted("kube-proxy".into()))
+                .expect("known"),
         );
         self.run();
     }
@@ -430,7 +431,7 @@ fn t336_what_may_start_kube_proxy_again_is_no_part_of_a_verdict() {
 fn t294_an_operator_that_may_not_read_the_daemon_set_takes_no_services_over_and_says_so() {
     let mut cluster = Cluster::with_nodes(2);
     cluster.find_rules("True");
-    cluster.know(KubeProxyStarter::Forbidden);
+    cluster.know(KubeProxyDaemonSetState::Forbidden);
     cluster.put_profile("default", json!({"mode": "iptables"}));
     cluster.run();
     assert_eq!(
@@ -492,7 +493,7 @@ fn a_daemon_set_that_is_being_deleted_is_none() {
         "metadata": {"name": "kube-proxy", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"selector": {}, "template": {"spec": {"containers": []}}},
     });
-    let parsed: Option<KubeProxyDaemonSet> = crate::starter::parse(object(&set));
-    let known = KubeProxyStarter::after(ObjectChange::Listed(vec![parsed]));
-    assert_eq!(known, Some(KubeProxyStarter::Absent));
+    let parsed: Option<KubeProxyDaemonSet> = crate::kube_proxy_daemon_set::parse(object(&set));
+    let known = KubeProxyDaemonSetState::after(ObjectChange::Listed(vec![parsed]));
+    assert_eq!(known, Some(KubeProxyDaemonSetState::Absent));
 }

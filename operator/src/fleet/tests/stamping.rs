@@ -43,9 +43,9 @@ fn nothing_is_written_before_every_watch_has_listed() {
         [],
         "no DaemonSet is known either"
     );
-    fleet.apply(Event::Placement(ObjectChange::Listed(Vec::new())));
+    fleet.apply(Event::AgentDaemonSet(ObjectChange::Listed(Vec::new())));
     assert!(!fleet.is_complete(), "nor is that of kube-proxy");
-    fleet.apply(Event::Starter(KubeProxyStarter::Absent));
+    fleet.apply(Event::KubeProxyDaemonSet(KubeProxyDaemonSetState::Absent));
     assert_eq!(
         fleet.plan(cluster.now, cluster.instant()).actions.len(),
         3,

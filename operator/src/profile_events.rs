@@ -18,16 +18,16 @@ use tracing::warn;
 
 /// Publishes Events about profiles.
 #[derive(Clone)]
-pub(crate) struct Announcer {
+pub(crate) struct ProfileEventRecorder {
     recorder: Recorder,
 }
 
 /// The longest note the API accepts, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
-// === impl Announcer ===
+// === impl ProfileEventRecorder ===
 
-impl Announcer {
+impl ProfileEventRecorder {
     /// Publishes with `client` as the operator instance `identity`.
     pub(crate) fn new(client: Client, identity: &str) -> Self {
         let reporter = Reporter {
@@ -42,7 +42,7 @@ impl Announcer {
     /// Publishes an Event for each condition that changed between the status `before` and `after`
     /// of `profile`. An Event that cannot be published is only logged: the conditions state the
     /// same and remain.
-    pub(crate) async fn announce(
+    pub(crate) async fn record(
         &self,
         profile: &ProxyProfile,
         before: Option<&ProxyProfileStatus>,
@@ -60,7 +60,7 @@ impl Announcer {
     }
 }
 
-impl std::fmt::Debug for Announcer {
+impl std::fmt::Debug for ProfileEventRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Announcer")
     }

@@ -8,7 +8,7 @@ use crate::fleet::ObjectChange;
 
 /// What the operator knows of the DaemonSet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum KubeProxyStarter {
+pub(crate) enum KubeProxyDaemonSetState {
     /// There is none, or it is being deleted.
     Absent,
     /// There is one.
@@ -23,9 +23,9 @@ pub(crate) fn parse(daemon_set: DynamicObject) -> Option<KubeProxyDaemonSet> {
     KubeProxyDaemonSet::parse(&daemon_set.metadata, spec)
 }
 
-// === impl KubeProxyStarter ===
+// === impl KubeProxyDaemonSetState ===
 
-impl KubeProxyStarter {
+impl KubeProxyDaemonSetState {
     /// Returns what is known after `change`; `None` if that is the same as before.
     pub(crate) fn after(change: ObjectChange<Option<KubeProxyDaemonSet>>) -> Option<Self> {
         let set = match change {

@@ -10,7 +10,7 @@ use crate::records::{NodeRecord, ObjectVersion, Record};
 
 /// One DaemonSet of agents.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Placement {
+pub(crate) struct AgentDaemonSet {
     placement: placement::Placement,
     version: ObjectVersion,
 }
@@ -20,7 +20,7 @@ pub(crate) const AGENTS: &str = "app.kubernetes.io/name=signpost,app.kubernetes.
 
 // === impl Placement ===
 
-impl Placement {
+impl AgentDaemonSet {
     /// Parses `daemon_set`. One that cannot be read selects all nodes.
     pub(crate) fn parse(daemon_set: DynamicObject) -> Self {
         let DynamicObject { metadata, data, .. } = daemon_set;
@@ -44,7 +44,7 @@ impl Placement {
     }
 }
 
-impl Record for Placement {
+impl Record for AgentDaemonSet {
     fn name(&self) -> &str {
         self.placement.name()
     }
