@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::boot_time::BootTime;
 
-/// The time limits of the election.
+/// The time limits of the election, as Kubernetes' own programs call them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ElectionTimeouts {
     /// How long a lease is valid without renewal.
-    pub(crate) duration: Duration,
-    /// How long the holder tries to renew the lease before it gives up. Less than `duration`, so
+    pub(crate) lease_duration: Duration,
+    /// How long the holder tries to renew the lease before it gives up. Less than `lease_duration`, so
     /// that the holder has stopped acting before another operator starts.
-    pub(crate) renewal: Duration,
+    pub(crate) renew_deadline: Duration,
     /// The interval between two reads of the lease.
-    pub(crate) retry: Duration,
+    pub(crate) retry_period: Duration,
 }
 
 /// The fields of a Lease that the election uses.
@@ -36,7 +36,7 @@ pub(crate) struct LeaseRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct Election {
     identity: String,
-    terms: Terms,
+    timeouts: ElectionTimeouts,
     seen: Option<(LeaseRecord, BootTime)>,
     held_since: Option<BootTime>,
 }
@@ -54,15 +54,15 @@ pub(crate) enum Step {
     StandDown,
 }
 
-// === impl Terms ===
+// === impl ElectionTimeouts ===
 
-impl Terms {
+impl ElectionTimeouts {
     /// The values of the Kubernetes control plane: the lease survives two missed renewals, and a
     /// dead leader is replaced within 17 seconds, during which nodes keep forwarding.
     pub(crate) const KUBERNETES: Self = Self {
-        duration: Duration::from_secs(15),
-        renewal: Duration::from_secs(10),
-        retry: Duration::from_secs(2),
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
     };
 }
 
@@ -70,10 +70,10 @@ impl Terms {
 
 impl Election {
     /// Creates a candidate with this identity, which must be unique among candidates.
-    pub(crate) const fn new(identity: String, terms: Terms) -> Self {
+    pub(crate) const fn new(identity: String, timeouts: ElectionTimeouts) -> Self {
         Self {
             identity,
-            terms,
+            timeouts,
             seen: None,
             held_since: None,
         }
@@ -93,7 +93,7 @@ impl Election {
         if taken_away && self.held_since.is_some() {
             // Standing down is final: a candidate that has lost the lease must not return to
             // acting.
-            self.terms.renewal = Duration::ZERO;
+            self.timeouts.renew_deadline = Duration::ZERO;
         }
     }
 
@@ -105,10 +105,10 @@ impl Election {
     }
 
     /// Returns how much longer the holder may act without a renewal, counted from `now`.
-    pub(crate) fn left(&self, now: BootTime) -> Duration {
+    pub(crate) fn time_left(&self, now: BootTime) -> Duration {
         let held = |since| {
-            self.terms
-                .renewal
+            self.timeouts
+                .renew_deadline
                 .saturating_sub(now.saturating_duration_since(since))
         };
         self.held_since.map_or(Duration::ZERO, held)
@@ -117,7 +117,7 @@ impl Election {
     /// Returns the next action at `now`.
     pub(crate) fn step(&self, now: BootTime) -> Step {
         if self.held_since.is_some() {
-            return if self.left(now).is_zero() {
+            return if self.time_left(now).is_zero() {
                 Step::StandDown
             } else {
                 Step::Renew
@@ -136,15 +136,15 @@ impl Election {
                 if over.is_zero() {
                     Step::Acquire
                 } else {
-                    Step::Wait(over.min(self.terms.retry))
+                    Step::Wait(over.min(self.timeouts.retry_period))
                 }
             }
         }
     }
 
     /// The interval between two reads of the lease.
-    pub(crate) const fn retry(&self) -> Duration {
-        self.terms.retry
+    pub(crate) const fn retry_period(&self) -> Duration {
+        self.timeouts.retry_period
     }
 
     /// The identity of this candidate.
@@ -153,8 +153,8 @@ impl Election {
     }
 
     /// The duration it writes into the lease.
-    pub(crate) const fn duration(&self) -> Duration {
-        self.terms.duration
+    pub(crate) const fn lease_duration(&self) -> Duration {
+        self.timeouts.lease_duration
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn candidate(name: &str) -> Election {
-        Election::new(name.into(), Terms::KUBERNETES)
+        Election::new(name.into(), ElectionTimeouts::KUBERNETES)
     }
 
     fn seconds(count: u64) -> Duration {
@@ -187,7 +187,7 @@ mod tests {
         a.observe(Some(lease("", 4)), start);
         assert_eq!(a.step(start), Step::Acquire);
         assert_eq!(
-            a.left(start),
+            a.time_left(start),
             Duration::ZERO,
             "wanting it is not holding it"
         );
@@ -224,7 +224,7 @@ mod tests {
         let mut both = 0;
         for second in 0..30 {
             let now = start + seconds(second);
-            both += u32::from(!a.left(now).is_zero() && b.step(now) == Step::Acquire);
+            both += u32::from(!a.time_left(now).is_zero() && b.step(now) == Step::Acquire);
         }
         assert_eq!(both, 0);
         assert_eq!(a.step(start + seconds(9)), Step::Renew);

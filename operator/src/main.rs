@@ -4,7 +4,7 @@
 //! ```text
 //!   ProxyProfile, Node, NodeProxy,
 //!   DaemonSets, agents' Leases                       Lease
-//!        | watches                                     | lease (election decides)
+//!        | watches                                     | leader_elector
 //!        v                                             v
 //!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while it holds the lease
 //!        ^                                             |
@@ -25,7 +25,7 @@ mod fleet;
 mod fleet_loop;
 mod initial_profile;
 mod kube_proxy_daemon_set;
-mod lease;
+mod leader_elector;
 mod operator_metrics;
 mod profile_events;
 mod records;
@@ -44,10 +44,10 @@ use runtime::{
 };
 
 use crate::{
-    election::{Election, Terms},
+    election::{Election, ElectionTimeouts},
     fleet_loop::FleetLoop,
     initial_profile::InitialProfile,
-    lease::{Candidate, LeaseLost},
+    leader_elector::{LeaderElector, LeaseLost},
     operator_metrics::OperatorMetrics,
     writes::Writer,
 };
@@ -79,18 +79,18 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
     .await?;
 
     let identity = arguments.identity.unwrap_or_else(read_identity);
-    let election = Election::new(identity.clone(), Terms::KUBERNETES);
-    let candidate = Candidate::new(
+    let election = Election::new(identity.clone(), ElectionTimeouts::KUBERNETES);
+    let leader_elector = LeaderElector::new(
         client.clone(),
         &arguments.namespace,
         &arguments.lease_name,
         election,
     );
     let fleet_loop = FleetLoop {
-        writer: Writer::new(&client, &identity, candidate.term()),
+        writer: Writer::new(&client, &identity, leader_elector.leadership()),
         metrics: OperatorMetrics::register(&metrics),
         heartbeat: health.heartbeat("fleet", STUCK),
-        offset: candidate.offset(),
+        offset: leader_elector.offset(),
     };
     let initial_profile = InitialProfile::new(&client, &arguments.namespace);
     let api_server = health.check("api-server");
@@ -108,7 +108,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
         lead(
             client,
             arguments.namespace,
-            candidate,
+            leader_elector,
             fleet_loop,
             initial_profile,
             api_server,
@@ -125,7 +125,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
 async fn lead(
     client: Client,
     namespace: String,
-    mut candidate: Candidate,
+    mut leader_elector: LeaderElector,
     fleet_loop: FleetLoop,
     initial_profile: InitialProfile,
     api_server: Check,
@@ -135,7 +135,7 @@ async fn lead(
     // holds the lease.
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        () = candidate.acquire(|| api_server.ready()) => {}
+        () = leader_elector.acquire(|| api_server.ready()) => {}
     }
     fleet_loop.metrics.lead();
     let act = async {
@@ -146,10 +146,10 @@ async fn lead(
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        lost = candidate.hold() => return Err(lost),
+        lost = leader_elector.renew_until_lost() => return Err(lost),
         _ = act => {}
     }
-    candidate.release().await;
+    leader_elector.release().await;
     Ok(())
 }
 

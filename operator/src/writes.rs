@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::{
     baseline::Baseline,
     fleet::{self, Action, Event, ObjectChange},
-    lease::Term,
+    leader_elector::Leadership,
     profile_events::ProfileEventRecorder,
     records::{
         BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord,
@@ -33,7 +33,7 @@ pub(crate) struct Writer {
     profiles: Api<DynamicObject>,
     proxies: Api<DynamicObject>,
     events: ProfileEventRecorder,
-    term: Term,
+    leadership: Leadership,
 }
 
 /// The result of a write that the API server answered.
@@ -66,7 +66,7 @@ pub(crate) enum WriteError {
     /// The operator has not renewed its lease in time, because its process was stopped.
     /// Another operator may be the leader.
     #[error("did not write {kind} {name}: the lease has not been renewed in time")]
-    TermOver { kind: &'static str, name: String },
+    LeadershipExpired { kind: &'static str, name: String },
 }
 
 /// The API server's own limit for requests other than watches is too long to block the other
@@ -81,22 +81,22 @@ const NO_OBJECT: &str = "1";
 // === impl Writer ===
 
 impl Writer {
-    /// Writes with `client` as the operator instance `identity` during `term`.
-    pub(crate) fn new(client: &Client, identity: &str, term: Term) -> Self {
+    /// Writes with `client` as the operator instance `identity` during its `leadership`.
+    pub(crate) fn new(client: &Client, identity: &str, leadership: Leadership) -> Self {
         Self {
             profiles: Api::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&())),
             proxies: Api::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&())),
             events: ProfileEventRecorder::new(client.clone(), identity),
-            term,
+            leadership,
         }
     }
 
     /// Makes the write `action`.
     pub(crate) async fn commit(&self, action: &Action) -> Result<Written, WriteError> {
         let (kind, name) = action.object();
-        if self.term.is_over() {
+        if self.leadership.has_expired() {
             let name = name.to_owned();
-            return Err(WriteError::TermOver { kind, name });
+            return Err(WriteError::LeadershipExpired { kind, name });
         }
         match timeout(LIMIT, self.request(action)).await {
             Ok(Ok(event)) => {
@@ -323,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn t213_a_late_creation_does_not_replace_what_was_created_meanwhile() {
         let write = async |existing, version| {
-            let writer = Writer::new(&api_server(existing), "a", Term::endless());
+            let writer = Writer::new(&api_server(existing), "a", Leadership::endless());
             writer
                 .commit(&assignment(version))
                 .await
@@ -353,7 +353,7 @@ mod tests {
                 let body = Body::from(answer.to_string().into_bytes());
                 async move { Ok::<_, tower::BoxError>(Response::new(body)) }
             });
-            let writer = Writer::new(&Client::new(service, "default"), "a", Term::endless());
+            let writer = Writer::new(&Client::new(service, "default"), "a", Leadership::endless());
             let delete = Action::Delete {
                 node: "n1".to_owned(),
                 uid: "u".to_owned(),

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch::Sender};
 use tower::service_fn;
 
 use super::*;
-use crate::{fleet::ObjectChange, lease::Term};
+use crate::{fleet::ObjectChange, leader_elector::Leadership};
 
 fn fleet_loop(client: &Client, offset: Receiver<ClockOffset>) -> FleetLoop {
     let build = BuildInfo {
@@ -22,7 +22,7 @@ fn fleet_loop(client: &Client, offset: Receiver<ClockOffset>) -> FleetLoop {
         version: "1",
     };
     FleetLoop {
-        writer: Writer::new(client, "a", Term::endless()),
+        writer: Writer::new(client, "a", Leadership::endless()),
         metrics: OperatorMetrics::register(&Metrics::new(&build)),
         heartbeat: Health::new().heartbeat("fleet", Duration::MAX),
         offset,

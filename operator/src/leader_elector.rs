@@ -24,16 +24,16 @@ use crate::{
     election::{Election, LeaseRecord, Step},
 };
 
-/// A candidate for one Lease.
+/// One of several operators that want to hold a Lease.
 #[derive(Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct LeaderElector {
     api: Api<Lease>,
     name: String,
     election: Election,
     /// The Lease as last read or written.
     lease: Option<Lease>,
     /// Until when this operator may act.
-    term: watch::Sender<Option<BootTime>>,
+    leads_until: watch::Sender<Option<BootTime>>,
     clock: fn() -> BootTime,
     /// The offset of the API server's clock at the last write.
     offset: watch::Sender<ClockOffset>,
@@ -41,7 +41,7 @@ pub(crate) struct Candidate {
 
 /// Until when an operator may act without renewing its lease.
 #[derive(Clone, Debug)]
-pub(crate) struct Term {
+pub(crate) struct Leadership {
     end: watch::Receiver<Option<BootTime>>,
     clock: fn() -> BootTime,
 }
@@ -65,17 +65,17 @@ enum LeaseError {
 /// Less than half of the renewal time, so that one request that hangs does not lose the lease.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
-// === impl Candidate ===
+// === impl LeaderElector ===
 
-impl Candidate {
-    /// A candidate for the lease `name` in `namespace`.
+impl LeaderElector {
+    /// Elects by the lease `name` in `namespace`.
     pub(crate) fn new(client: Client, namespace: &str, name: &str, election: Election) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
             name: name.to_owned(),
             election,
             lease: None,
-            term: watch::Sender::new(None),
+            leads_until: watch::Sender::new(None),
             clock: BootTime::now,
             offset: watch::Sender::new(ClockOffset::default()),
         }
@@ -87,10 +87,10 @@ impl Candidate {
         self.offset.subscribe()
     }
 
-    /// Returns the term of this operator, which each renewal extends.
-    pub(crate) fn term(&self) -> Term {
-        Term {
-            end: self.term.subscribe(),
+    /// Returns until when this operator leads, which each renewal extends.
+    pub(crate) fn leadership(&self) -> Leadership {
+        Leadership {
+            end: self.leads_until.subscribe(),
             clock: self.clock,
         }
     }
@@ -117,31 +117,31 @@ impl Candidate {
                             }
                         }
                     } else {
-                        self.tell_holder(&mut shown);
+                        self.log_holder(&mut shown);
                     }
                 }
                 Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
             }
             let pause = match self.election.step(self.now()) {
                 Step::Wait(pause) => pause,
-                _ => self.election.retry(),
+                _ => self.election.retry_period(),
             };
             sleep(pause).await;
         }
     }
 
     /// Renews the lease until it is lost, and returns the error then.
-    pub(crate) async fn hold(&mut self) -> LeaseLost {
-        let mut pause = self.election.retry();
+    pub(crate) async fn renew_until_lost(&mut self) -> LeaseLost {
+        let mut pause = self.election.retry_period();
         loop {
             sleep(pause).await;
-            pause = self.election.retry();
+            pause = self.election.retry_period();
             if self.election.step(self.now()) != Step::Renew {
                 return LeaseLost {
                     name: self.name.clone(),
                 };
             }
-            let left = self.election.left(self.now());
+            let left = self.election.time_left(self.now());
             let Ok(renewed) = timeout(left, self.write(self.election.identity().to_owned())).await
             else {
                 return LeaseLost {
@@ -181,7 +181,7 @@ impl Candidate {
         }
     }
 
-    fn tell_holder(&self, shown: &mut String) {
+    fn log_holder(&self, shown: &mut String) {
         let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
         let holder = spec
             .and_then(|spec| spec.holder_identity.clone())
@@ -236,8 +236,8 @@ impl Candidate {
                     self.offset.send_replace(measured);
                 }
                 self.election.accepted(record(&lease), began);
-                self.term
-                    .send_replace(Some(began + self.election.left(began)));
+                self.leads_until
+                    .send_replace(Some(began + self.election.time_left(began)));
                 self.lease = Some(lease);
                 Ok(true)
             }
@@ -261,7 +261,7 @@ impl Candidate {
             } else {
                 Some(now.clone())
             },
-            lease_duration_seconds: i32::try_from(self.election.duration().as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(self.election.lease_duration().as_secs()).ok(),
             lease_transitions: Some(known.lease_transitions.unwrap_or_default() + i32::from(!same)),
             renew_time: Some(now),
             holder_identity: Some(holder),
@@ -271,10 +271,10 @@ impl Candidate {
     }
 }
 
-// === impl Term ===
+// === impl Leadership ===
 
-impl Term {
-    /// A term that has begun and does not end.
+impl Leadership {
+    /// A leadership that does not end.
     #[cfg(test)]
     pub(crate) fn endless() -> Self {
         Self {
@@ -283,8 +283,8 @@ impl Term {
         }
     }
 
-    /// Whether the term is over or has not begun.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether it has ended or has not begun.
+    pub(crate) fn has_expired(&self) -> bool {
         let now = (self.clock)();
         self.end.borrow().is_none_or(|end| end <= now)
     }
@@ -327,7 +327,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::election::Terms;
+    use crate::election::ElectionTimeouts;
 
     thread_local! {
         /// The start of the clock, and for how long the machine has been suspended.
@@ -344,11 +344,11 @@ mod tests {
         CLOCK.with(|(_, suspended)| suspended.set(suspended.get() + time));
     }
 
-    fn candidate(client: Client) -> Candidate {
-        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
-        let mut candidate = Candidate::new(client, "default", "lease", election);
-        candidate.clock = clock;
-        candidate
+    fn elector(client: Client) -> LeaderElector {
+        let election = Election::new("a".to_owned(), ElectionTimeouts::KUBERNETES);
+        let mut elector = LeaderElector::new(client, "default", "lease", election);
+        elector.clock = clock;
+        elector
     }
 
     /// An API server with one Lease. It applies write number `lost` but does not answer it. With each
@@ -399,52 +399,56 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_that_was_applied_but_not_answered_does_not_cost_the_lease() {
-        let mut candidate = candidate(api_server(2));
-        candidate.acquire(|| ()).await;
-        let held = timeout(Duration::from_secs(60), candidate.hold()).await;
+        let mut elector = elector(api_server(2));
+        elector.acquire(|| ()).await;
+        let held = timeout(Duration::from_secs(60), elector.renew_until_lost()).await;
         assert!(held.is_err(), "{held:?}");
     }
 
     /// Failure story T339. Somebody may correct the clock while an operator is the leader.
     #[tokio::test(start_paused = true)]
     async fn t339_each_renewal_measures_the_clock_of_the_api_server() {
-        let mut candidate = candidate(api_server(0));
-        let offset = candidate.offset();
+        let mut elector = elector(api_server(0));
+        let offset = elector.offset();
         let is_about = |hours: i64| {
             let ahead = ClockOffset::ahead(SignedDuration::from_hours(hours));
             !offset.borrow().differs_from(ahead)
         };
         assert!(is_about(0), "nothing is known");
-        candidate.acquire(|| ()).await;
+        elector.acquire(|| ()).await;
         assert!(is_about(2), "{offset:?}");
-        let renewed = Terms::KUBERNETES.retry * 3 / 2;
-        let held = timeout(renewed, candidate.hold()).await;
+        let renewed = ElectionTimeouts::KUBERNETES.retry_period * 3 / 2;
+        let held = timeout(renewed, elector.renew_until_lost()).await;
         assert!(held.is_err() && is_about(4), "{held:?}, {offset:?}");
     }
 
     /// Failure story T204. A process that is stopped and continued may write before it notices.
     #[tokio::test(start_paused = true)]
     async fn t204_a_leader_that_was_paused_for_too_long_may_write_no_more() {
-        let mut candidate = candidate(api_server(0));
-        let term = candidate.term();
-        assert!(term.is_over(), "it has not begun");
-        candidate.acquire(|| ()).await;
-        let held = timeout(Duration::from_secs(60), candidate.hold()).await;
-        assert!(held.is_err() && !term.is_over(), "{held:?}");
-        tokio::time::advance(Terms::KUBERNETES.renewal).await;
-        assert!(term.is_over());
+        let mut elector = elector(api_server(0));
+        let leadership = elector.leadership();
+        assert!(leadership.has_expired(), "it has not begun");
+        elector.acquire(|| ()).await;
+        let held = timeout(Duration::from_secs(60), elector.renew_until_lost()).await;
+        assert!(held.is_err() && !leadership.has_expired(), "{held:?}");
+        tokio::time::advance(ElectionTimeouts::KUBERNETES.renew_deadline).await;
+        assert!(leadership.has_expired());
     }
 
     /// Failure story T212. The timers of the process stand still meanwhile.
     #[tokio::test(start_paused = true)]
     async fn t212_a_leader_whose_machine_was_suspended_for_too_long_writes_no_more() {
-        let mut candidate = candidate(api_server(0));
-        let term = candidate.term();
-        candidate.acquire(|| ()).await;
-        suspend(Terms::KUBERNETES.renewal);
-        assert!(term.is_over());
-        let held = timeout(Terms::KUBERNETES.retry * 2, candidate.hold()).await;
+        let mut elector = elector(api_server(0));
+        let leadership = elector.leadership();
+        elector.acquire(|| ()).await;
+        suspend(ElectionTimeouts::KUBERNETES.renew_deadline);
+        assert!(leadership.has_expired());
+        let held = timeout(
+            ElectionTimeouts::KUBERNETES.retry_period * 2,
+            elector.renew_until_lost(),
+        )
+        .await;
         assert!(held.is_ok(), "it does not take its lease up again");
-        assert!(term.is_over());
+        assert!(leadership.has_expired());
     }
 }
