@@ -80,7 +80,7 @@ use crate::{
         rollout_progress::{
             CacheState, EvaluationContext, PauseState, RolloutProgress, RolloutTarget,
         },
-        rollup::{NodesLeftOut, Rollup},
+        rollup::{NodesWithoutAgent, Rollup},
         unwritten_verdicts::UnwrittenVerdicts,
         watch_health::WatchHealth,
         waves::WaveProgress,
@@ -98,15 +98,15 @@ pub(crate) struct Fleet {
     agent_daemon_sets: ObjectCache<AgentDaemonSet>,
     /// What is known of the DaemonSet of kube-proxy; absent before the operator has asked for it.
     kube_proxy: Option<KubeProxyDaemonSetState>,
-    courses: BTreeMap<String, RolloutProgress>,
+    rollouts: BTreeMap<String, RolloutProgress>,
     observations: Observations,
     heartbeats: Heartbeats,
     /// The last known `NodeProxy` of each node whose object was deleted. Its agent keeps that
     /// configuration.
-    departed: BTreeMap<String, NodeProxyRecord>,
+    deleted_proxies: BTreeMap<String, NodeProxyRecord>,
     unwritten: UnwrittenVerdicts,
     /// The fields of a profile's status that the API server does not know, by profile.
-    left_out: BTreeMap<String, LeftOut>,
+    unknown_fields: BTreeMap<String, UnknownFields>,
     /// Whether any event since the last plan can change the next one.
     has_changes: bool,
     /// The offset of the API server's clock by which its times are read.
@@ -124,7 +124,7 @@ pub(crate) enum Event {
         /// The profile.
         record: Box<ProfileRecord>,
         /// The fields of the status that the API server does not know.
-        left_out: BTreeSet<String>,
+        unknown_fields: BTreeSet<String>,
     },
     /// A change of nodes.
     Node(ObjectChange<NodeRecord>),
@@ -154,7 +154,7 @@ pub(crate) enum Event {
 
 /// The fields of a status that the API server did not know.
 #[derive(Debug)]
-struct LeftOut {
+struct UnknownFields {
     fields: BTreeSet<String>,
     /// When to try them again; absent before the first plan since.
     due: Option<Timestamp>,
@@ -162,7 +162,7 @@ struct LeftOut {
 
 /// How often a status is written with all its fields where the API server did not know some: its
 /// definition may have been replaced. An answer without them changes nothing there.
-const TRIED_AGAIN: Duration = Duration::from_secs(600);
+const UNKNOWN_FIELDS_RETRY: Duration = Duration::from_secs(600);
 
 /// The maximum length of a label value, in bytes. A longer name is not written as a label.
 const LONGEST_LABEL: usize = 63;
@@ -200,12 +200,16 @@ impl Fleet {
     pub(crate) fn apply(&mut self, event: Event) {
         let impact = match event {
             Event::Profile(change) => self.profiles.apply(change).0,
-            Event::Reported { record, left_out } => {
+            Event::Reported {
+                record,
+                unknown_fields,
+            } => {
                 let name = record.name().to_owned();
-                if left_out.is_empty() {
-                    self.left_out.remove(&name);
+                if unknown_fields.is_empty() {
+                    self.unknown_fields.remove(&name);
                 } else {
-                    self.left_out.insert(name, LeftOut::new(left_out));
+                    self.unknown_fields
+                        .insert(name, UnknownFields::new(unknown_fields));
                 }
                 self.profiles.apply(ObjectChange::Applied(record)).0
             }
@@ -231,7 +235,7 @@ impl Fleet {
                 self.heartbeats.note_reports(&change, &self.proxies);
                 let (impact, gone) = self.proxies.apply(change);
                 let gone = gone.into_iter();
-                self.departed
+                self.deleted_proxies
                     .extend(gone.map(|record| (record.name.clone(), record)));
                 impact
             }
@@ -267,10 +271,10 @@ impl Fleet {
     }
 
     /// Whether these are the fields of a profile's status that the API server did not know last.
-    pub(crate) fn is_left_out(&self, profile: &str, fields: &BTreeSet<String>) -> bool {
-        self.left_out
+    pub(crate) fn has_unknown_fields(&self, profile: &str, fields: &BTreeSet<String>) -> bool {
+        self.unknown_fields
             .get(profile)
-            .is_some_and(|left_out| left_out.fields == *fields)
+            .is_some_and(|unknown_fields| unknown_fields.fields == *fields)
     }
 
     /// Returns the age of the oldest heartbeat among all agents.
@@ -295,7 +299,7 @@ impl Fleet {
             && self.kube_proxy.is_some()
     }
 
-    /// Whether a plan may differ from the last one before [`Plan::wake`].
+    /// Whether a plan may differ from the last one before [`Plan::requeue_at`].
     pub(crate) const fn has_changes(&self) -> bool {
         self.has_changes
     }
@@ -312,12 +316,12 @@ impl Fleet {
             proxies,
             agent_daemon_sets,
             kube_proxy,
-            courses,
+            rollouts,
             observations,
             heartbeats,
-            departed,
+            deleted_proxies,
             unwritten,
-            left_out,
+            unknown_fields,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies), Some(agent_daemon_sets), Some(kube_proxy)) = (
             profiles.listed(),
@@ -335,10 +339,10 @@ impl Fleet {
             Some(_) => CacheState::Stale,
             None => CacheState::Synced,
         };
-        courses.retain(|name, _| profiles.contains_key(name));
+        rollouts.retain(|name, _| profiles.contains_key(name));
         unwritten.retain(profiles);
-        left_out.retain(|name, _| profiles.contains_key(name));
-        departed.retain(|name, record| {
+        unknown_fields.retain(|name, _| profiles.contains_key(name));
+        deleted_proxies.retain(|name, record| {
             let is_the_same = |node: &NodeRecord| record.owners.contains(&node.uid);
             !proxies.contains_key(name) && nodes.get(name).is_some_and(is_the_same)
         });
@@ -346,7 +350,7 @@ impl Fleet {
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
         let preflight = Preflight::of(kube_proxy, nodes);
         let mut conflicts = Conflicts::default();
-        let mut left_out_of: BTreeMap<String, NodesLeftOut> = BTreeMap::new();
+        let mut nodes_without_agent: BTreeMap<String, NodesWithoutAgent> = BTreeMap::new();
         let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
         for node in nodes.values() {
             let proxy = proxies.get(&node.name);
@@ -359,7 +363,7 @@ impl Fleet {
             let mut member = resolution.effective.take().map(|effective| Member {
                 node,
                 proxy,
-                departed: departed.get(&node.name),
+                deleted_proxy: deleted_proxies.get(&node.name),
                 heartbeats,
                 effective,
                 takeover_block: None,
@@ -373,9 +377,9 @@ impl Fleet {
             let is_excluded = by_daemon_set.is_some();
             if let Some(why) = by_label.or(by_daemon_set) {
                 if let Some(winner) = resolution.winner {
-                    let left_out = left_out_of.entry(winner).or_default();
-                    left_out.names.push(format!("{} ({why})", node.name));
-                    left_out.excluded += u32::from(is_excluded);
+                    let without_agent = nodes_without_agent.entry(winner).or_default();
+                    without_agent.names.push(format!("{} ({why})", node.name));
+                    without_agent.excluded += u32::from(is_excluded);
                 }
                 continue;
             }
@@ -387,7 +391,7 @@ impl Fleet {
 
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
-        plan.wake_at(watches.stale_until(instant).map(at));
+        plan.requeue_by(watches.stale_until(instant).map(at));
         let mut unknown = Vec::new();
         let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {
@@ -398,7 +402,7 @@ impl Fleet {
                 members,
             };
             let (rollout_progress, progress) = outcome.advance(
-                courses.remove(name),
+                rollouts.remove(name),
                 EvaluationContext {
                     now,
                     suspended_until,
@@ -410,10 +414,10 @@ impl Fleet {
             );
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
             unknown.extend(outcome.members.iter().filter_map(|m| m.mark_unknown(now)));
-            let nodes_left_out = left_out_of.remove(name).unwrap_or_default();
-            rollup.leave_out(nodes_left_out, &outcome.target.rollout);
+            let without_agent = nodes_without_agent.remove(name).unwrap_or_default();
+            rollup.set_nodes_without_agent(without_agent, &outcome.target.rollout);
             rollup.takeover_warnings = preflight.describe_warnings(&outcome.members);
-            plan.wake_at(rollup.wake);
+            plan.requeue_by(rollup.requeue_at);
             plan.counts.insert(name.clone(), rollup.counts);
             let status = rollup.status(
                 record,
@@ -424,8 +428,8 @@ impl Fleet {
                 conflicts.of(name),
                 now,
             );
-            let left_out = left_out.get_mut(name);
-            let known = reported::as_read(&status, left_out.as_ref().map(|it| &it.fields));
+            let unknown_fields = unknown_fields.get_mut(name);
+            let known = reported::as_read(&status, unknown_fields.as_ref().map(|it| &it.fields));
             if let Some(rollout_progress) = rollout_progress {
                 // Whether an operator that starts now would know.
                 let is_written =
@@ -433,15 +437,15 @@ impl Fleet {
                 let has_failed = rollout_progress.has_failed();
                 if let Some(until) = unwritten.wait(name, has_failed, is_written, now) {
                     waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
-                    plan.wake_at(Some(until));
+                    plan.requeue_by(Some(until));
                 }
                 if !has_failed && !reported::is_reported(&record.status(), &known) {
                     waiting.extend(outcome.changes(&desired));
                 }
-                courses.insert(name.clone(), rollout_progress);
+                rollouts.insert(name.clone(), rollout_progress);
             }
-            let is_whole = record.is_status_whole || left_out.is_some();
-            let is_tried_again = left_out.is_some_and(|it| it.is_due(now, &mut plan));
+            let is_whole = record.is_status_whole || unknown_fields.is_some();
+            let is_tried_again = unknown_fields.is_some_and(|it| it.is_due(now, &mut plan));
             if !is_whole || is_tried_again || record.profile.status.as_ref() != Some(&*known) {
                 let before = record.profile.status.clone().map(Box::new);
                 let status = Box::new(status);
@@ -563,9 +567,9 @@ pub(crate) fn labels<'a>(
     .filter(|(_, value)| value.len() <= LONGEST_LABEL)
 }
 
-// === impl LeftOut ===
+// === impl UnknownFields ===
 
-impl LeftOut {
+impl UnknownFields {
     const fn new(fields: BTreeSet<String>) -> Self {
         Self { fields, due: None }
     }
@@ -573,9 +577,9 @@ impl LeftOut {
     /// Whether to try the fields again at `now`; has `plan` made again when they are due next. They
     /// stay due until a write is answered: this one may fail or have to wait.
     fn is_due(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
-        let due = *self.due.get_or_insert(after(now, TRIED_AGAIN));
+        let due = *self.due.get_or_insert(after(now, UNKNOWN_FIELDS_RETRY));
         if due > now {
-            plan.wake_at(Some(due));
+            plan.requeue_by(Some(due));
         }
         due <= now
     }
@@ -607,11 +611,11 @@ impl Outcome<'_> {
         let decision = rollout_progress.advance(&self.target, &self.members, observations, context);
         desired.extend(decision.desired);
         // Deadlines move on until then.
-        let wake = decision.wake;
-        plan.wake_at(wake.map(|wake| {
+        let requeue_at = decision.requeue_at;
+        plan.requeue_by(requeue_at.map(|requeue_at| {
             context
                 .suspended_until
-                .map_or(wake, |until| wake.max(until))
+                .map_or(requeue_at, |until| requeue_at.max(until))
         }));
         (Some(rollout_progress), decision.progress)
     }

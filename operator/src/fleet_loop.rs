@@ -37,13 +37,13 @@ pub(crate) struct FleetLoop {
 
 /// How long events are collected before the fleet is evaluated, so that a thousand agents that
 /// report within a second cause ten evaluations and not a thousand.
-const GATHER: Duration = Duration::from_millis(100);
+const SHORTEST_BATCH: Duration = Duration::from_millis(100);
 /// The minimum of that time as a multiple of the duration of the last plan. A plan evaluates all
 /// nodes: however often agents report, plans use at most a twentieth of a processor, unless
-/// [`LONGEST_GATHER`] is shorter.
-const GATHER_FOR_A_PLAN: u32 = 19;
+/// [`LONGEST_BATCH`] is shorter.
+const BATCH_PER_PLAN: u32 = 19;
 /// An edit of a profile waits no longer than this.
-const LONGEST_GATHER: Duration = Duration::from_secs(1);
+const LONGEST_BATCH: Duration = Duration::from_secs(1);
 /// High enough that the round trip does not limit throughput, low enough that the API server can
 /// serve other clients.
 const WRITES_AT_ONCE: usize = 16;
@@ -63,7 +63,7 @@ impl FleetLoop {
         warn_of_unusual(offset);
         let mut fleet = Fleet::new(offset);
         let mut rate_limiter = WriteRateLimiter::default();
-        let mut wake = None;
+        let mut requeue_at = None;
         let mut planning = Duration::ZERO;
         loop {
             self.heartbeat.idle();
@@ -71,24 +71,24 @@ impl FleetLoop {
                 // Both branches are cancel-safe: a stream keeps the items that were not taken, and
                 // a timer holds nothing.
                 received = events.next() => received.into_iter().for_each(|event| self.apply(&mut fleet, event)),
-                () = pause(wake) => {}
+                () = pause(requeue_at) => {}
             }
             self.heartbeat.busy();
-            let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
-            gather(&mut events, time, |event| self.apply(&mut fleet, event)).await;
+            let time = (planning * BATCH_PER_PLAN).clamp(SHORTEST_BATCH, LONGEST_BATCH);
+            collect_events(&mut events, time, |event| self.apply(&mut fleet, event)).await;
             self.metrics.received(fleet.oldest_heartbeat());
             self.metrics.watches(fleet.failing_watches(Instant::now()));
-            let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
+            let is_due = requeue_at.is_some_and(|requeue_at| requeue_at <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
                 continue;
             }
             let began = Instant::now();
             let plan = fleet.plan(Timestamp::now(), began);
             planning = began.elapsed();
-            wake = plan.wake;
+            requeue_at = plan.requeue_at;
             let counts = plan.counts.clone();
-            let rewake = self.commit(plan, &mut fleet, &mut rate_limiter).await;
-            wake = [wake, rewake].into_iter().flatten().min();
+            let requeue_writes_at = self.commit(plan, &mut fleet, &mut rate_limiter).await;
+            requeue_at = [requeue_at, requeue_writes_at].into_iter().flatten().min();
             self.metrics
                 .sync(&counts, seconds(Timestamp::now()), began.elapsed());
             self.metrics.statuses(fleet.profiles());
@@ -128,7 +128,7 @@ impl FleetLoop {
             self.metrics.wrote(&action, result(&written));
             match written {
                 Ok(Written::Applied(event)) => {
-                    warn_of_fields_left_out(&event, fleet);
+                    warn_of_unknown_fields(&event, fleet);
                     let failures = rate_limiter.succeeded(&action, Instant::now());
                     log(&action, &event, failures);
                     self.apply(fleet, event);
@@ -167,7 +167,9 @@ impl FleetLoop {
 
 fn result(written: &Result<Written, WriteError>) -> WriteResult {
     match written {
-        Ok(Written::Applied(Event::Reported { left_out, .. })) if !left_out.is_empty() => {
+        Ok(Written::Applied(Event::Reported { unknown_fields, .. }))
+            if !unknown_fields.is_empty() =>
+        {
             WriteResult::partial
         }
         Ok(Written::Applied(_)) => WriteResult::success,
@@ -186,14 +188,17 @@ fn warn_of_unusual(offset: ClockOffset) {
 }
 
 /// Warns once of the fields of a profile's status that the API server does not know.
-fn warn_of_fields_left_out(event: &Event, fleet: &Fleet) {
-    if let Event::Reported { record, left_out } = event
-        && !left_out.is_empty()
-        && !fleet.is_left_out(record.name(), left_out)
+fn warn_of_unknown_fields(event: &Event, fleet: &Fleet) {
+    if let Event::Reported {
+        record,
+        unknown_fields,
+    } = event
+        && !unknown_fields.is_empty()
+        && !fleet.has_unknown_fields(record.name(), unknown_fields)
     {
         warn!(
             profile = record.name(),
-            fields = ?left_out,
+            fields = ?unknown_fields,
             "the CustomResourceDefinition of ProxyProfile is older than this operator: the status is written without these fields"
         );
     }
@@ -233,7 +238,7 @@ fn log(action: &Action, event: &Event, failures: u32) {
 
 /// Applies all events received within `time`. A watch buffers one event and produces the next only
 /// after its connection task has run, so this waits for events that have not arrived yet.
-async fn gather(events: &mut Events, time: Duration, mut take: impl FnMut(Event)) {
+async fn collect_events(events: &mut Events, time: Duration, mut take: impl FnMut(Event)) {
     let taking = async {
         while let Some(event) = events.next().await {
             take(event);
@@ -243,12 +248,12 @@ async fn gather(events: &mut Events, time: Duration, mut take: impl FnMut(Event)
     timeout(time, taking).await.ok();
 }
 
-/// Waits until `wake`, or forever if there is none.
-async fn pause(wake: Option<Timestamp>) {
-    let Some(wake) = wake else {
+/// Waits until `requeue_at`, or forever if there is none.
+async fn pause(requeue_at: Option<Timestamp>) {
+    let Some(requeue_at) = requeue_at else {
         return std::future::pending().await;
     };
-    let left = Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
+    let left = Duration::try_from(requeue_at.duration_since(Timestamp::now())).unwrap_or_default();
     sleep_until(tokio::time::Instant::now() + left).await;
 }
 

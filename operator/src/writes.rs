@@ -152,7 +152,7 @@ impl Writer {
                     apply_status(client, &resource, profile, STATUS_FIELD_MANAGER, body).await?;
                 Ok(Event::Reported {
                     record: Box::new(ProfileRecord::parse(written.object)),
-                    left_out: written.left_out,
+                    unknown_fields: written.left_out,
                 })
             }
             Action::Assign {

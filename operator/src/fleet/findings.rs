@@ -57,9 +57,9 @@ impl Rollup {
             target.undo.describe(&target.hash, generation)
         });
         let (ready, reason, mut message) = self.ready(&accepted, phase);
-        if !self.left_out.is_empty() {
+        if !self.nodes_without_agent.is_empty() {
             message += "; left out, because no agent can run there: ";
-            message += &first(&self.left_out);
+            message += &first(&self.nodes_without_agent);
         }
         if let Some(undo) = undo.as_ref().filter(|_| phase.is_some_and(has_verdict)) {
             message += "; ";
@@ -144,15 +144,15 @@ impl Rollup {
                 "applies to no node".to_owned(),
             );
         }
-        let arrived = self.arrived;
-        if arrived == matched {
+        let ready_with_target = self.ready_with_target;
+        if ready_with_target == matched {
             return (
                 Status::True,
                 ALL_NODES_PROGRAMMED,
-                format!("{arrived} of {matched} nodes are ready with it"),
+                format!("{ready_with_target} of {matched} nodes are ready with it"),
             );
         }
-        let mut message = format!("{arrived} of {matched} nodes are ready with it");
+        let mut message = format!("{ready_with_target} of {matched} nodes are ready with it");
         if let Some(Phase::Failed { .. }) = phase {
             message += "; the rollout failed";
         }
@@ -307,7 +307,7 @@ impl Rollup {
             );
             return Some((Status::False, unsupported.reason, message));
         }
-        (self.honouring > 0).then(|| {
+        (self.with_all_features > 0).then(|| {
             (
                 Status::True,
                 ALL_HONOURED,

@@ -35,7 +35,7 @@ pub(crate) struct Member<'a> {
     /// Its `NodeProxy`, if it exists.
     pub(crate) proxy: Option<&'a NodeProxyRecord>,
     /// The deleted `NodeProxy` of the node, if any. The agent keeps its configuration.
-    pub(crate) departed: Option<&'a NodeProxyRecord>,
+    pub(crate) deleted_proxy: Option<&'a NodeProxyRecord>,
     /// The heartbeats of all agents.
     pub(crate) heartbeats: &'a Heartbeats,
     /// The spec that the profile would assign now; the current spec while an invalid profile keeps it.
@@ -193,7 +193,7 @@ impl Member<'_> {
         let had_agent = |proxy: &NodeProxyRecord| proxy.has_status || proxy.baseline.is_some();
         let pods = match self.proxy {
             Some(proxy) if proxy.has_status && !self.is_silent(now) => return None,
-            proxy if proxy.or(self.departed).is_some_and(had_agent) => Pods::Running,
+            proxy if proxy.or(self.deleted_proxy).is_some_and(had_agent) => Pods::Running,
             _ => Pods::All,
         };
         let exclusions = agent_daemon_sets
@@ -254,21 +254,21 @@ impl Member<'_> {
                 baseline: proxy.baseline.clone(),
             });
         }
-        let departed = self.departed?;
+        let deleted_proxy = self.deleted_proxy?;
         let before = Self {
-            proxy: self.departed,
-            departed: None,
+            proxy: self.deleted_proxy,
+            deleted_proxy: None,
             ..self.clone()
         };
-        let mut spec = departed.whole_spec()?.clone();
+        let mut spec = deleted_proxy.whole_spec()?.clone();
         if self.is_of_a_former_profile(&spec) {
             // Later generations of the new profile will be greater.
             Arc::make_mut(&mut spec).profile_generation = 0;
         }
         Some(DesiredNodeProxy {
             spec,
-            previous: departed.previous.clone(),
-            baseline: before.baseline(departed.baseline.clone(), rollout, now),
+            previous: deleted_proxy.previous.clone(),
+            baseline: before.baseline(deleted_proxy.baseline.clone(), rollout, now),
         })
     }
 

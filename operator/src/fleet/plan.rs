@@ -14,7 +14,7 @@ pub(crate) struct Plan {
     /// The writes in order: the reports come first, before the writes that follow from them.
     pub(crate) actions: Vec<Action>,
     /// When to plan again even if no event arrives.
-    pub(crate) wake: Option<Timestamp>,
+    pub(crate) requeue_at: Option<Timestamp>,
     /// The node counts of each profile.
     pub(crate) counts: BTreeMap<String, NodeCounts>,
 }
@@ -77,8 +77,8 @@ pub(crate) enum Action {
 
 impl Plan {
     /// Has the next plan made at `time` at the latest.
-    pub(super) fn wake_at(&mut self, time: Option<Timestamp>) {
-        self.wake = [self.wake, time].into_iter().flatten().min();
+    pub(super) fn requeue_by(&mut self, time: Option<Timestamp>) {
+        self.requeue_at = [self.requeue_at, time].into_iter().flatten().min();
     }
 }
 

@@ -126,7 +126,7 @@ impl Member<'_> {
     }
 
     fn was_asked_to_take_over(&self) -> bool {
-        let proxy = self.proxy.or(self.departed);
+        let proxy = self.proxy.or(self.deleted_proxy);
         let spec = proxy.and_then(|proxy| proxy.spec.as_ref());
         spec.is_some_and(|spec| spec.config.handover == Handover::Takeover)
     }

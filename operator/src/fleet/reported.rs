@@ -18,16 +18,16 @@ use crate::{
 };
 
 /// Returns what can be read of `status` once it is written without the fields that the API server
-/// has `left_out`.
+/// does not know.
 pub(super) fn as_read<'a>(
     status: &'a ProxyProfileStatus,
-    left_out: Option<&BTreeSet<String>>,
+    unknown_fields: Option<&BTreeSet<String>>,
 ) -> Cow<'a, ProxyProfileStatus> {
-    let Some(left_out) = left_out else {
+    let Some(unknown_fields) = unknown_fields else {
         return Cow::Borrowed(status);
     };
     let written = serde_json::to_value(status).unwrap_or_default();
-    Cow::Owned(readable(&without_fields(written, left_out)).unwrap_or_default())
+    Cow::Owned(readable(&without_fields(written, unknown_fields)).unwrap_or_default())
 }
 
 /// Whether the status as `written` has the progress of the rollout that `status` has.

@@ -25,7 +25,7 @@ pub(crate) struct RollbackProgress {
     /// many as stop a rollout. No node that serves follows them.
     pub(crate) failed: Vec<String>,
     /// When to evaluate again even if no event arrives.
-    pub(crate) wake: Option<Timestamp>,
+    pub(crate) requeue_at: Option<Timestamp>,
 }
 
 // === impl RollbackProgress ===
@@ -41,13 +41,13 @@ impl RollbackProgress {
     ) -> Self {
         let (mut rolled_back, mut changing, mut silent) = (0, 0, 0);
         let mut failed = Vec::new();
-        let mut wake = None;
+        let mut requeue_at = None;
         for member in members {
             let rollback = member.rollback_progress(from, rollout, observations, now);
             let Some((progress, baseline)) = rollback else {
                 continue;
             };
-            wake = [wake, progress.ends()].into_iter().flatten().min();
+            requeue_at = [requeue_at, progress.ends()].into_iter().flatten().min();
             if baseline.agent == Readiness::NotReady {
                 // Nodes that failed with the change went back at once, and use no budget.
                 let is_pending = matches!(progress, NodeProgress::Pending(_));
@@ -82,7 +82,7 @@ impl RollbackProgress {
                 silent: most.saturating_sub(silent),
             },
             failed,
-            wake,
+            requeue_at,
         }
     }
 }

@@ -166,7 +166,7 @@ pub(crate) struct RolloutDecision {
     /// The desired configuration of each node.
     pub(crate) desired: BTreeMap<String, DesiredNodeProxy>,
     /// When to evaluate again even if no event arrives.
-    pub(crate) wake: Option<Timestamp>,
+    pub(crate) requeue_at: Option<Timestamp>,
 }
 
 // === impl RolloutProgress ===
@@ -383,10 +383,10 @@ impl RolloutProgress {
         RolloutDecision {
             progress,
             desired: desired.collect(),
-            wake: node_progress
+            requeue_at: node_progress
                 .iter()
                 .filter_map(NodeProgress::ends)
-                .chain(rollback.wake)
+                .chain(rollback.requeue_at)
                 .min(),
         }
     }

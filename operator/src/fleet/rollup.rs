@@ -31,9 +31,9 @@ pub(crate) struct Rollup {
     /// The node counts.
     pub(crate) counts: NodeCounts,
     /// When the next agent will count as silent.
-    pub(crate) wake: Option<Timestamp>,
+    pub(crate) requeue_at: Option<Timestamp>,
     /// The number of nodes that were assigned the profile's configuration and are ready with it.
-    pub(super) arrived: u32,
+    pub(super) ready_with_target: u32,
     /// The hash that most nodes have applied.
     pub(super) current: Option<String>,
     /// The latencies of the fleet.
@@ -50,13 +50,13 @@ pub(crate) struct Rollup {
     pub(super) unready: Vec<String>,
     /// The nodes that the profile selects but on which no agent can run, each with the reason. They
     /// are not counted.
-    pub(super) left_out: Vec<String>,
+    pub(super) nodes_without_agent: Vec<String>,
     /// What may start kube-proxy again on nodes that take Services over.
     pub(super) takeover_warnings: Option<String>,
     /// The settings that some nodes do not support.
     pub(super) unsupported: Vec<UnsupportedField>,
     /// The number of nodes that support all settings.
-    pub(super) honouring: u32,
+    pub(super) with_all_features: u32,
 }
 
 /// The node counts of one profile.
@@ -82,7 +82,7 @@ pub(crate) struct NodeCounts {
 
 /// The nodes that a profile selects but on which no agent can run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NodesLeftOut {
+pub(super) struct NodesWithoutAgent {
     /// Their names, each with the reason.
     pub(super) names: Vec<String>,
     /// How many of them the DaemonSets of agents exclude.
@@ -100,7 +100,7 @@ pub(super) struct UnsupportedField {
 
 /// Why a node is listed as one of the worst, worst first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
+enum NodeProblem {
     Degraded(String),
     NotReady(String),
     Slow,
@@ -117,11 +117,11 @@ impl Rollup {
         let mut rollup = Self::default();
         let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
         let mut latencies: Vec<Latency> = Vec::new();
-        let mut troubles: Vec<(Trouble, Option<Microseconds>, &str)> = Vec::new();
+        let mut problems: Vec<(NodeProblem, Option<Microseconds>, &str)> = Vec::new();
         for member in members {
             let silent = member.is_silent(now);
             if let Some(from) = member.silent_from().filter(|from| *from > now) {
-                rollup.wake = [rollup.wake, Some(from)].into_iter().flatten().min();
+                rollup.requeue_at = [rollup.requeue_at, Some(from)].into_iter().flatten().min();
             }
             let ready = !silent && member.condition_status(READY) == Status::True;
             let degraded = member.condition_status(DEGRADED) == Status::True;
@@ -133,7 +133,8 @@ impl Rollup {
                 .current()
                 .is_some_and(|spec| spec.config_hash == *target);
             rollup.counts.assigned += u32::from(asked_for);
-            rollup.arrived += u32::from(ready && asked_for && member.is_ready_with_spec());
+            rollup.ready_with_target +=
+                u32::from(ready && asked_for && member.is_ready_with_spec());
             rollup.counts.silent += u32::from(silent);
             if silent {
                 rollup.silent.push(member.name().to_owned());
@@ -155,26 +156,26 @@ impl Rollup {
                     .map_or(otherwise.name, |condition| condition.reason.as_str())
                     .to_owned()
             };
-            let trouble = if degraded {
-                Trouble::Degraded(reason(DEGRADED, NODES_DEGRADED))
+            let problem = if degraded {
+                NodeProblem::Degraded(reason(DEGRADED, NODES_DEGRADED))
             } else if silent {
-                Trouble::NotReady(AGENT_SILENT.name.to_owned())
+                NodeProblem::NotReady(AGENT_SILENT.name.to_owned())
             } else if !ready {
                 let nothing = if member.current().is_some() {
                     NOT_REPORTED
                 } else {
                     NO_CONFIGURATION
                 };
-                Trouble::NotReady(reason(READY, nothing))
+                NodeProblem::NotReady(reason(READY, nothing))
             } else if p99.is_some_and(|p99| p99 > SLOW) {
-                Trouble::Slow
+                NodeProblem::Slow
             } else {
                 continue;
             };
-            if let Trouble::NotReady(reason) = &trouble {
+            if let NodeProblem::NotReady(reason) = &problem {
                 rollup.unready.push(format!("{} ({reason})", member.name()));
             }
-            troubles.push((trouble, p99, member.name()));
+            problems.push((problem, p99, member.name()));
         }
         // The tie between equally frequent hashes is broken deterministically.
         rollup.current = applied
@@ -182,24 +183,28 @@ impl Rollup {
             .max_by_key(|(hash, count)| (*count, *hash))
             .map(|(hash, _)| hash.to_owned());
         rollup.latency = fleet_latency(latencies);
-        rollup.worst = worst(troubles);
+        rollup.worst = worst(problems);
         rollup.node_findings = node_findings::sum_up(members, now);
         rollup.agent_versions = node_findings::agent_versions(members);
         rollup
     }
 
     /// Adds the nodes that are left out.
-    pub(super) fn leave_out(&mut self, left_out: NodesLeftOut, rollout: &Rollout) {
-        self.left_out = left_out.names;
-        self.counts.excluded = left_out.excluded;
-        let selected = usize::try_from(self.counts.matched + left_out.excluded);
+    pub(super) fn set_nodes_without_agent(
+        &mut self,
+        without_agent: NodesWithoutAgent,
+        rollout: &Rollout,
+    ) {
+        self.nodes_without_agent = without_agent.names;
+        self.counts.excluded = without_agent.excluded;
+        let selected = usize::try_from(self.counts.matched + without_agent.excluded);
         let most = rollout.max_unavailable.of(selected.unwrap_or(usize::MAX));
         self.counts.max_unavailable = u32::try_from(most).unwrap_or(u32::MAX);
     }
 
     fn features(&mut self, member: &Member<'_>) {
         match member.condition(FEATURES_HONOURED) {
-            Some(unsupported) if unsupported.status == "True" => self.honouring += 1,
+            Some(unsupported) if unsupported.status == "True" => self.with_all_features += 1,
             Some(unsupported) if unsupported.status == "False" => {
                 // A newer agent may report a reason that this operator does not know.
                 let reason = reason::find(&unsupported.reason).unwrap_or(FIELD_NOT_HONOURED);
@@ -222,31 +227,31 @@ fn fleet_latency(mut latencies: Vec<Latency>) -> Option<FleetLatency> {
     Some(FleetLatency::new(median, greatest))
 }
 
-fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstNode> {
-    let severity = |trouble: &Trouble| match trouble {
-        Trouble::Degraded(_) => 0,
-        Trouble::NotReady(_) => 1,
-        Trouble::Slow => 2,
+fn worst(mut problems: Vec<(NodeProblem, Option<Microseconds>, &str)>) -> Vec<WorstNode> {
+    let severity = |problem: &NodeProblem| match problem {
+        NodeProblem::Degraded(_) => 0,
+        NodeProblem::NotReady(_) => 1,
+        NodeProblem::Slow => 2,
     };
-    troubles.sort_by(|(a, a_p99, a_name), (b, b_p99, b_name)| {
+    problems.sort_by(|(a, a_p99, a_name), (b, b_p99, b_name)| {
         severity(a)
             .cmp(&severity(b))
             .then_with(|| b_p99.cmp(a_p99))
             .then_with(|| a_name.cmp(b_name))
     });
-    troubles.truncate(MOST_WORST_NODES);
+    problems.truncate(MOST_WORST_NODES);
     let describe =
-        |(trouble, p99_microseconds, name): (Trouble, Option<Microseconds>, &str)| WorstNode {
+        |(problem, p99_microseconds, name): (NodeProblem, Option<Microseconds>, &str)| WorstNode {
             name: name.to_owned(),
-            reason: match trouble {
-                Trouble::Degraded(reason) | Trouble::NotReady(reason) => {
+            reason: match problem {
+                NodeProblem::Degraded(reason) | NodeProblem::NotReady(reason) => {
                     reason.chars().take(LONGEST_REASON).collect()
                 }
-                Trouble::Slow => "Slow".to_owned(),
+                NodeProblem::Slow => "Slow".to_owned(),
             },
             p99_microseconds,
         };
-    troubles.into_iter().map(describe).collect()
+    problems.into_iter().map(describe).collect()
 }
 
 /// The maximum length that the schema of [`WorstNode::reason`] allows.

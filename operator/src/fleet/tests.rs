@@ -78,7 +78,7 @@ struct Cluster {
     /// The fields of a profile's status that the API server does not know.
     unknown_fields: BTreeSet<String>,
     /// When the last plan asked to be woken.
-    wake: Option<Timestamp>,
+    requeue_at: Option<Timestamp>,
 }
 
 impl Cluster {
@@ -102,7 +102,7 @@ impl Cluster {
             reported: Vec::new(),
             marked_unknown: Vec::new(),
             unknown_fields: BTreeSet::new(),
-            wake: None,
+            requeue_at: None,
         };
         cluster.restart_operator();
         cluster
@@ -283,9 +283,12 @@ impl Cluster {
 
     /// Returns what the operator would write now.
     fn plan(&mut self) -> Plan {
-        let is_made = self.fleet.has_changes() || self.wake.is_some_and(|wake| wake <= self.now);
+        let is_made = self.fleet.has_changes()
+            || self
+                .requeue_at
+                .is_some_and(|requeue_at| requeue_at <= self.now);
         let plan = self.fleet.plan(self.now, self.instant());
-        self.wake = plan.wake;
+        self.requeue_at = plan.requeue_at;
         assert!(
             is_made || plan.actions.is_empty(),
             "without news before its time: {:?}",
@@ -299,8 +302,8 @@ impl Cluster {
         for _ in 0..1000 {
             let plan = self.plan();
             let soon = plan
-                .wake
-                .filter(|wake| *wake <= self.now + SignedDuration::from_secs(1));
+                .requeue_at
+                .filter(|requeue_at| *requeue_at <= self.now + SignedDuration::from_secs(1));
             if plan.actions.is_empty() && !self.report() {
                 match soon {
                     Some(_) => self.now += SignedDuration::from_secs(1),
@@ -319,8 +322,8 @@ impl Cluster {
         let end = self.now + SignedDuration::from_secs(seconds);
         self.run();
         while self.now < end {
-            let wake = self.plan().wake;
-            let next = wake.filter(|wake| *wake > self.now && *wake < end);
+            let requeue_at = self.plan().requeue_at;
+            let next = requeue_at.filter(|requeue_at| *requeue_at > self.now && *requeue_at < end);
             self.now = next.unwrap_or(end);
             self.run();
         }
@@ -348,7 +351,7 @@ impl Cluster {
                 known["metadata"]["resourceVersion"] = version.into();
                 self.fleet.apply(Event::Reported {
                     record: Box::new(profile_record(known)),
-                    left_out: self.unknown_fields.clone(),
+                    unknown_fields: self.unknown_fields.clone(),
                 });
                 self.reported.push(profile);
             }

@@ -65,7 +65,7 @@ async fn t157_events_that_come_one_by_one_are_taken_in_together() {
     };
     let mut events: Events = stream::unfold(receiver, next).boxed();
     let mut count = 0;
-    gather(&mut events, GATHER, |_| count += 1).await;
+    collect_events(&mut events, SHORTEST_BATCH, |_| count += 1).await;
     assert_eq!(count, 1000);
     feeding.abort();
 }
@@ -101,7 +101,7 @@ async fn t334_writes_of_a_plan_do_not_wait_for_one_another() {
     });
     let plan = Plan {
         actions: assignments.collect(),
-        wake: None,
+        requeue_at: None,
         counts: BTreeMap::new(),
     };
     let start = tokio::time::Instant::now();

@@ -245,18 +245,18 @@ fn t408_nothing_is_planned_again_before_the_watch_can_work() {
     cluster.advance(590);
     cluster.signal("NodeProxy", WatchSignal::Failed);
     cluster.run();
-    let wake = cluster.plan().wake.expect("something to wait for");
+    let requeue_at = cluster.plan().requeue_at.expect("something to wait for");
     assert_eq!(
-        wake.duration_since(cluster.now),
+        requeue_at.duration_since(cluster.now),
         SignedDuration::from_secs(180)
     );
     assert_eq!(cluster.progressing(), "True/RollingOut");
     cluster.advance(60);
     cluster.signal("NodeProxy", WatchSignal::Recovered);
     cluster.run();
-    let wake = cluster.plan().wake.expect("something to wait for");
+    let requeue_at = cluster.plan().requeue_at.expect("something to wait for");
     assert_eq!(
-        wake.duration_since(cluster.now),
+        requeue_at.duration_since(cluster.now),
         SignedDuration::from_secs(60)
     );
 }

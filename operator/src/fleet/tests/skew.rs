@@ -214,7 +214,9 @@ fn t295_fields_are_tried_every_ten_minutes_and_soon_again_if_the_write_fails() {
         for _ in 0..3 {
             let failed = cluster.fleet.plan(cluster.now, cluster.instant());
             assert_eq!(failed.actions.len(), 1, "it is still to be written");
-            let in_turn = failed.wake.is_none_or(|wake| wake > cluster.now);
+            let in_turn = failed
+                .requeue_at
+                .is_none_or(|requeue_at| requeue_at > cluster.now);
             assert!(in_turn, "the pace of writes decides when");
         }
         for action in cluster.fleet.plan(cluster.now, cluster.instant()).actions {

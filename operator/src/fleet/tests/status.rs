@@ -284,12 +284,12 @@ fn an_agent_that_has_gone_silent_is_noticed_although_nothing_is_heard() {
         cluster.condition("default", "Ready"),
         "True/AllNodesProgrammed"
     );
-    let wake = cluster
+    let requeue_at = cluster
         .fleet
         .plan(cluster.now, cluster.instant())
-        .wake
+        .requeue_at
         .expect("something to wait for");
-    cluster.now = wake;
+    cluster.now = requeue_at;
     cluster.run();
     assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
     assert_eq!(cluster.condition("default", "Degraded"), "True/AgentSilent");
