@@ -16,11 +16,11 @@
 
 mod budget;
 mod conflict;
-mod findings;
 mod first_configuration;
 mod heartbeats;
 mod history;
 mod member;
+mod min_ready;
 mod moving_nodes;
 mod node_findings;
 mod node_progress;
@@ -29,18 +29,18 @@ mod observations;
 mod outage;
 mod plan;
 mod preflight;
+mod profile_status;
 mod proven;
-mod reported;
 mod rollback;
 mod rollback_budget;
 mod rollback_progress;
 mod rollout_progress;
 mod rollup;
-mod soak;
 mod unwritten_verdicts;
 mod verdict;
 mod watch_health;
 mod waves;
+mod written_status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -429,7 +429,8 @@ impl Fleet {
                 now,
             );
             let unknown_fields = unknown_fields.get_mut(name);
-            let known = reported::as_read(&status, unknown_fields.as_ref().map(|it| &it.fields));
+            let known =
+                written_status::as_written(&status, unknown_fields.as_ref().map(|it| &it.fields));
             if let Some(rollout_progress) = rollout_progress {
                 // Whether an operator that starts now would know.
                 let is_written =
@@ -439,7 +440,7 @@ impl Fleet {
                     waiting.extend(outcome.members.iter().map(|m| m.name().to_owned()));
                     plan.requeue_by(Some(until));
                 }
-                if !has_failed && !reported::is_reported(&record.status(), &known) {
+                if !has_failed && !written_status::has_same_progress(&record.status(), &known) {
                     waiting.extend(outcome.changes(&desired));
                 }
                 rollouts.insert(name.clone(), rollout_progress);
@@ -602,7 +603,10 @@ impl Outcome<'_> {
             let kept = self.members.iter();
             let rollout = &self.target.rollout;
             desired.extend(kept.filter_map(|member| {
-                Some((member.name().to_owned(), member.keep(rollout, context.now)?))
+                Some((
+                    member.name().to_owned(),
+                    member.keep_current(rollout, context.now)?,
+                ))
             }));
             return (rollout_progress, WaveProgress::default());
         }
@@ -627,7 +631,7 @@ impl Outcome<'_> {
     ) -> impl Iterator<Item = String> {
         let changes = self.members.iter().filter(|member| {
             let desired = desired.get(member.name());
-            desired.is_some_and(|it| reported::is_change(member, it, &self.target.hash))
+            desired.is_some_and(|it| written_status::assigns_target(member, it, &self.target.hash))
         });
         changes.map(|member| member.name().to_owned())
     }

@@ -20,7 +20,7 @@ use crate::{
     fleet::{
         Action,
         heartbeats::Heartbeats,
-        node_progress::{NodeProgress, after, is_about_the_source},
+        node_progress::{NodeProgress, after, is_about_the_api_server},
         observations::Observations,
         preflight::KubeProxyRestart,
     },
@@ -153,7 +153,7 @@ impl Member<'_> {
             && observed(self.status().and_then(|status| status.observed_generation))
             && self
                 .condition(READY)
-                .is_some_and(|ready| ready.status == "True" || is_about_the_source(ready))
+                .is_some_and(|ready| ready.status == "True" || is_about_the_api_server(ready))
     }
 
     /// The time from which an agent without a Lease counts as silent; absent if it has not reported
@@ -246,7 +246,11 @@ impl Member<'_> {
 
     /// Returns the desired configuration at `now` that keeps the current one, or restores the one
     /// of a deleted object.
-    pub(crate) fn keep(&self, rollout: &Rollout, now: Timestamp) -> Option<DesiredNodeProxy> {
+    pub(crate) fn keep_current(
+        &self,
+        rollout: &Rollout,
+        now: Timestamp,
+    ) -> Option<DesiredNodeProxy> {
         if let Some((proxy, spec)) = self.proxy.zip(self.current()) {
             return Some(DesiredNodeProxy {
                 spec: spec.clone(),
@@ -268,7 +272,7 @@ impl Member<'_> {
         Some(DesiredNodeProxy {
             spec,
             previous: deleted_proxy.previous.clone(),
-            baseline: before.baseline(deleted_proxy.baseline.clone(), rollout, now),
+            baseline: before.next_baseline(deleted_proxy.baseline.clone(), rollout, now),
         })
     }
 
@@ -276,7 +280,7 @@ impl Member<'_> {
     /// explicitly. The agent then reports on other fields.
     pub(crate) fn has_other_written_fields(&self) -> bool {
         self.current().is_some_and(|current| {
-            asks_the_same(current, &self.effective)
+            requests_the_same(current, &self.effective)
                 && current.written_fields != self.effective.written_fields
         })
     }
@@ -297,7 +301,7 @@ impl Member<'_> {
 
     /// Returns the desired configuration at `now` that applies `spec`. The spec to return to is the
     /// current one if the node is ready with it, otherwise the previous one.
-    pub(crate) fn take(
+    pub(crate) fn assign(
         &self,
         spec: &Arc<NodeProxySpec>,
         judgement: Judgement,
@@ -305,7 +309,7 @@ impl Member<'_> {
         now: Timestamp,
     ) -> DesiredNodeProxy {
         let is_kept = |current: &NodeProxySpec| {
-            asks_the_same(current, spec) && current.written_fields == spec.written_fields
+            requests_the_same(current, spec) && current.written_fields == spec.written_fields
         };
         let is_over = |current: &NodeProxySpec| match current.profile_name == spec.profile_name {
             true => judgement == Judgement::Over && !is_kept(current),
@@ -314,7 +318,7 @@ impl Member<'_> {
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
         let (previous, baseline) = match self.current() {
             Some(current) if current.config_hash != spec.config_hash => {
-                let baseline = self.baseline(written, rollout, now);
+                let baseline = self.next_baseline(written, rollout, now);
                 let whole = self.proxy.and_then(NodeProxyRecord::whole_spec);
                 let previous = whole.filter(|current| self.was_ready(current)).cloned();
                 (previous, baseline)
@@ -323,7 +327,7 @@ impl Member<'_> {
             // the same configuration otherwise begins the time anew for which that would be kept.
             Some(current) if is_over(current) => (
                 None,
-                written.and_then(|it| self.baseline(Some(it), rollout, now)),
+                written.and_then(|it| self.next_baseline(Some(it), rollout, now)),
             ),
             _ => (None, written),
         };
@@ -334,7 +338,7 @@ impl Member<'_> {
             Some(current) if is_kept(current) => current.clone(),
             Some(current) if current.config_hash == spec.config_hash => {
                 let is_being_changed = self.is_being_changed(current, rollout, now);
-                Arc::new(self.reword(current, spec, is_being_changed))
+                Arc::new(self.with_kept_generation(current, spec, is_being_changed))
             }
             _ => spec.clone(),
         };
@@ -349,7 +353,7 @@ impl Member<'_> {
     /// gave the node the configuration, so that a rollout that changed nothing there takes nothing
     /// back; generations of another profile come before all of this one. A change of another profile
     /// that is still under way there is this profile's from now on: no other judges it any more.
-    fn reword(
+    fn with_kept_generation(
         &self,
         current: &NodeProxySpec,
         spec: &NodeProxySpec,
@@ -371,32 +375,33 @@ impl Member<'_> {
     /// not shown to work there.
     fn is_being_changed(&self, current: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> bool {
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
-        let is_proven =
-            self.is_ready_with_spec() && !self.is_within(rollout.min_ready.duration(), now);
+        let is_proven = self.is_ready_with_spec()
+            && !self.was_assigned_within(rollout.min_ready.duration(), now);
         baseline.is_some_and(|baseline| baseline.config_hash != current.config_hash)
-            && self.is_within(rollout.progress_deadline.duration(), now)
+            && self.was_assigned_within(rollout.progress_deadline.duration(), now)
             && !is_proven
     }
 
     /// Whether the node's configuration was last written less than `span` ago.
-    fn is_within(&self, span: Duration, now: Timestamp) -> bool {
+    fn was_assigned_within(&self, span: Duration, now: Timestamp) -> bool {
         let assigned = self.proxy.and_then(|proxy| Some(proxy.assigned_at?.own()));
         assigned.is_some_and(|assigned| now < after(assigned, span))
     }
 
     /// Returns the baseline for the next change: the present state of the node. Before the deadline
     /// of the last change, a fault may be caused by that change, so its baseline is kept.
-    fn baseline(
+    fn next_baseline(
         &self,
         written: Option<Baseline>,
         rollout: &Rollout,
         now: Timestamp,
     ) -> Option<Baseline> {
-        let present = self.present(now);
+        let present = self.current_baseline(now);
         let is_healthy = present.as_ref().is_some_and(Baseline::is_healthy);
         match written {
             Some(written)
-                if !is_healthy && self.is_within(rollout.progress_deadline.duration(), now) =>
+                if !is_healthy
+                    && self.was_assigned_within(rollout.progress_deadline.duration(), now) =>
             {
                 Some(written)
             }
@@ -448,7 +453,7 @@ impl Member<'_> {
         now: Timestamp,
     ) -> DesiredNodeProxy {
         DesiredNodeProxy {
-            baseline: self.present(now),
+            baseline: self.current_baseline(now),
             ..DesiredNodeProxy::first(spec)
         }
     }
@@ -459,14 +464,14 @@ impl Member<'_> {
         Some(DesiredNodeProxy {
             spec,
             previous: None,
-            baseline: self.present(now),
+            baseline: self.current_baseline(now),
         })
     }
 }
 
 /// Whether the two specs request the same from the node. They may differ in the generation of the
 /// profile and in which fields were written with their default value.
-fn asks_the_same(current: &NodeProxySpec, desired: &NodeProxySpec) -> bool {
+fn requests_the_same(current: &NodeProxySpec, desired: &NodeProxySpec) -> bool {
     let same = NodeProxySpec {
         profile_generation: desired.profile_generation,
         written_fields: desired.written_fields.clone(),

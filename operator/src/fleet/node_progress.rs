@@ -202,7 +202,7 @@ impl Member<'_> {
         if !baseline.is_healthy() {
             return self.unproven(deadline, now);
         }
-        if self.unready().is_some_and(is_about_the_source) {
+        if self.unready().is_some_and(is_about_the_api_server) {
             return NodeProgress::ApiServerLost;
         }
         match observation {
@@ -218,7 +218,7 @@ impl Member<'_> {
     }
 
     /// Returns the present state of the node at `now`; absent if the node has no spec.
-    pub(crate) fn present(&self, now: Timestamp) -> Option<Baseline> {
+    pub(crate) fn current_baseline(&self, now: Timestamp) -> Option<Baseline> {
         let spec = self.current()?;
         Some(Baseline {
             config_hash: spec.config_hash.clone(),
@@ -310,7 +310,7 @@ impl Member<'_> {
     /// the loss of the API server.
     fn degraded(&self) -> Option<&Condition> {
         self.current_condition(DEGRADED, "True")
-            .filter(|degraded| !is_about_the_source(degraded))
+            .filter(|degraded| !is_about_the_api_server(degraded))
     }
 
     /// Returns the condition APIServiceReachable if it is False for the current generation.
@@ -394,7 +394,7 @@ fn describe(condition: &Condition) -> String {
 }
 
 /// Whether `condition` is about the connection to the API server.
-pub(crate) fn is_about_the_source(condition: &Condition) -> bool {
+pub(crate) fn is_about_the_api_server(condition: &Condition) -> bool {
     [SOURCE_STALE, LISTS_PENDING]
         .iter()
         .any(|reason| reason.name == condition.reason)

@@ -13,9 +13,9 @@ use crds::{
 
 use crate::{
     fleet::{
-        findings::first,
         member::{DesiredNodeProxy, Member},
         node_progress::NodeProgress,
+        profile_status::first_names,
         waves::nodes,
     },
     kube_proxy_daemon_set::KubeProxyDaemonSetState,
@@ -185,7 +185,7 @@ fn list<'a>(restarts: impl Iterator<Item = (KubeProxyRestart, &'a str)>) -> Opti
         let count = nodes(names.len());
         format!(
             "{count}: {cause} ({where_to}: {remedy}) on {}",
-            first(&names)
+            first_names(&names)
         )
     });
     let mut texts: Vec<String> = texts.collect();

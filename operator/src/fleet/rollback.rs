@@ -61,7 +61,7 @@ impl RolloutProgress {
                 OnFailure::Halt => None,
             };
             rollback
-                .or_else(|| member.keep(&target.rollout, now))
+                .or_else(|| member.keep_current(&target.rollout, now))
                 .or_else(|| {
                     let fallback = specs.fallback.as_ref();
                     fallback.map(|spec| member.assign_fallback(spec, now))

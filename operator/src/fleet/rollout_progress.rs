@@ -330,7 +330,7 @@ impl RolloutProgress {
         }
         let take = |member: &Member<'_>, progress: &NodeProgress| {
             let judgement = self.judgement(member, progress);
-            member.take(&member.effective, judgement, &target.rollout, now)
+            member.assign(&member.effective, judgement, &target.rollout, now)
         };
         let rollback = match &self.phase {
             Phase::Failed { .. } => {
@@ -354,7 +354,8 @@ impl RolloutProgress {
             (_, PauseState::Paused) => {
                 let first = self.new_node_spec(target, members, &node_progress);
                 let first = || first.as_ref().map(DesiredNodeProxy::first);
-                let kept = |member: &Member<'_>| member.keep(&target.rollout, now).or_else(first);
+                let kept =
+                    |member: &Member<'_>| member.keep_current(&target.rollout, now).or_else(first);
                 members.iter().map(kept).collect()
             }
             (_, PauseState::Active) => {
@@ -495,13 +496,15 @@ impl RolloutProgress {
         let first = self.new_node_spec(target, members, node_progress);
         let kept = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
             NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => member
-                .keep(rollout, now)
+                .keep_current(rollout, now)
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),
-            NodeProgress::Outdated(_) if !next.contains(member.name()) => member.keep(rollout, now),
+            NodeProgress::Outdated(_) if !next.contains(member.name()) => {
+                member.keep_current(rollout, now)
+            }
             // What would be written is based on what may be old.
-            _ if cache == CacheState::Stale => member.keep(rollout, now),
+            _ if cache == CacheState::Stale => member.keep_current(rollout, now),
             _ if member.has_other_written_fields() && !next.contains(member.name()) => {
-                member.keep(rollout, now)
+                member.keep_current(rollout, now)
             }
             _ => None,
         };

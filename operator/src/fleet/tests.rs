@@ -2,10 +2,12 @@
 //! as in an API server, and agents report what the test sets.
 
 mod accidents;
+mod assignment;
 mod clocks;
 mod cost;
 mod failing_watches;
 mod handover;
+mod min_ready;
 mod newcomers;
 mod news;
 mod outage;
@@ -18,8 +20,6 @@ mod rollback;
 mod rollout;
 mod silence;
 mod skew;
-mod soak;
-mod stamping;
 mod status;
 mod unchanged;
 mod undo;

@@ -19,10 +19,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{
     fleet::{
-        findings::first,
         member::Member,
         node_progress::{Health, NodeProgress},
         preflight,
+        profile_status::first_names,
         rollout_progress::{PauseState, Phase, RolloutProgress, RolloutTarget, is_ready},
     },
     records::Role,
@@ -369,7 +369,7 @@ impl RolloutProgress {
                     "{} of wave {} to be available: {}",
                     nodes(progress.waiting_for.len()),
                     progress.current,
-                    first(&progress.waiting_for)
+                    first_names(&progress.waiting_for)
                 );
                 let all: Vec<&str> = [
                     Some(available.as_str()),
@@ -388,12 +388,12 @@ impl RolloutProgress {
             RolloutPhase::Paused if !progress.failed.is_empty() => format!(
                 "spec.paused to become false; {} failed meanwhile, and will count then: {}",
                 nodes(progress.failed.len()),
-                first(&progress.failed)
+                first_names(&progress.failed)
             ),
             RolloutPhase::RollingBack if !progress.failed_rollbacks.is_empty() => format!(
                 "{} to roll back, which waits for nodes that failed after going back: {}",
                 nodes(progress.to_roll_back),
-                first(&progress.failed_rollbacks)
+                first_names(&progress.failed_rollbacks)
             ),
             RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.to_roll_back)),
             _ => String::new(),

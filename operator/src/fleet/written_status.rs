@@ -19,7 +19,7 @@ use crate::{
 
 /// Returns what can be read of `status` once it is written without the fields that the API server
 /// does not know.
-pub(super) fn as_read<'a>(
+pub(super) fn as_written<'a>(
     status: &'a ProxyProfileStatus,
     unknown_fields: Option<&BTreeSet<String>>,
 ) -> Cow<'a, ProxyProfileStatus> {
@@ -31,7 +31,7 @@ pub(super) fn as_read<'a>(
 }
 
 /// Whether the status as `written` has the progress of the rollout that `status` has.
-pub(super) fn is_reported(written: &ProxyProfileStatus, status: &ProxyProfileStatus) -> bool {
+pub(super) fn has_same_progress(written: &ProxyProfileStatus, status: &ProxyProfileStatus) -> bool {
     let progress = |rollout: &RolloutStatus| (rollout.generation, rollout.phase, rollout.wave);
     written.target_hash == status.target_hash
         && reason(written) == reason(status)
@@ -40,7 +40,7 @@ pub(super) fn is_reported(written: &ProxyProfileStatus, status: &ProxyProfileSta
 
 /// Whether `desired` changes the node to the configuration of hash `target`. To assign a first
 /// configuration, or one that the node has already, is no change.
-pub(super) fn is_change(
+pub(super) fn assigns_target(
     member: &Member<'_>,
     desired: &DesiredNodeProxy,
     target: &ConfigHash,

@@ -59,7 +59,7 @@ impl Rollup {
         let (ready, reason, mut message) = self.ready(&accepted, phase);
         if !self.nodes_without_agent.is_empty() {
             message += "; left out, because no agent can run there: ";
-            message += &first(&self.nodes_without_agent);
+            message += &first_names(&self.nodes_without_agent);
         }
         if let Some(undo) = undo.as_ref().filter(|_| phase.is_some_and(has_verdict)) {
             message += "; ";
@@ -69,7 +69,7 @@ impl Rollup {
         if let Some(stuck) = stuck.filter(|stuck| is_valid && !stuck.is_empty()) {
             message +=
                 "; no earlier configuration is known to return to, and these keep the failed one: ";
-            message += &first(stuck);
+            message += &first_names(stuck);
         }
         let mut findings = vec![
             (READY, (ready, reason, message)),
@@ -157,7 +157,7 @@ impl Rollup {
             message += "; the rollout failed";
         }
         if !self.unready.is_empty() {
-            message += &format!("; not ready: {}", first(&self.unready));
+            message += &format!("; not ready: {}", first_names(&self.unready));
         }
         (Status::False, NODES_NOT_READY, message)
     }
@@ -283,7 +283,7 @@ impl Rollup {
             _ if !self.silent.is_empty() => (
                 Status::True,
                 AGENT_SILENT,
-                format!("no report from the agents of {}", first(&self.silent)),
+                format!("no report from the agents of {}", first_names(&self.silent)),
             ),
             Some(Phase::DeadlineExceeded) => (
                 Status::True,
@@ -323,7 +323,7 @@ impl Rollup {
             .iter()
             .map(|node| format!("{} ({})", node.name, node.reason))
             .collect();
-        first(&names)
+        first_names(&names)
     }
 }
 
@@ -362,7 +362,7 @@ fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {
 }
 
 /// Lists the first few of `names`.
-pub(super) fn first(names: &[String]) -> String {
+pub(super) fn first_names(names: &[String]) -> String {
     let mut text = names
         .iter()
         .take(MOST_NAMED)
