@@ -11,8 +11,9 @@ use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
     member::Member,
-    node_progress::{FailureStart, Health, NodeFailure, NodeProgress},
-    rollout_progress::Phase,
+    node_failure::{FailureStart, NodeFailure},
+    node_progress::{Health, NodeProgress},
+    rollout_phase::Phase,
 };
 
 /// Returns the nodes that receive the configuration next: those that have `begun`, which are the

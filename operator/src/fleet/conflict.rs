@@ -10,6 +10,8 @@ use crds::{
     resolve::{Precedence, Resolution, Verdict},
 };
 
+use crate::fleet::profile_status::node_count;
+
 /// The conflicts of all profiles.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts(BTreeMap<String, ProfileConflicts>);
@@ -63,10 +65,10 @@ impl Conflicts {
         };
         let lost = lost_at_same_priority
             .iter()
-            .map(|(other, nodes)| format!("{other} applies to {}", count(*nodes)));
+            .map(|(other, nodes)| format!("{other} applies to {}", node_count(*nodes)));
         let won = won_at_same_priority
             .iter()
-            .map(|(other, nodes)| format!("applies to {} instead of {other}", count(*nodes)));
+            .map(|(other, nodes)| format!("applies to {} instead of {other}", node_count(*nodes)));
         let clashes: Vec<String> = lost.chain(won).collect();
         if !clashes.is_empty() {
             let message = format!("same priority, same nodes: {}", clashes.join("; "));
@@ -74,7 +76,7 @@ impl Conflicts {
         }
         let overridden: Vec<String> = lost_to_priority
             .iter()
-            .map(|(other, nodes)| format!("{other} on {}", count(*nodes)))
+            .map(|(other, nodes)| format!("{other} on {}", node_count(*nodes)))
             .collect();
         if overridden.is_empty() {
             return nothing();
@@ -87,13 +89,5 @@ impl Conflicts {
                 overridden.join("; ")
             ),
         )
-    }
-}
-
-fn count(nodes: usize) -> String {
-    if nodes == 1 {
-        "1 node".to_owned()
-    } else {
-        format!("{nodes} nodes")
     }
 }

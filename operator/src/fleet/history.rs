@@ -15,7 +15,7 @@ use crds::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{fleet::rollout_progress::RolloutTarget, records::ProfileRecord};
+use crate::{fleet::rollout_target::RolloutTarget, records::ProfileRecord};
 
 /// Returns the revisions for the status of `record`, newest first, with the requested one in the
 /// state `rollout`. A configuration that returns becomes the newest again and is listed once. All

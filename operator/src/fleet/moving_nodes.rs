@@ -12,9 +12,10 @@ use crate::fleet::{
     budget::is_about_the_change,
     member::Member,
     node_progress::NodeProgress,
-    rollout_progress::{Phase, RolloutProgress, is_ready},
+    rollout_phase::Phase,
+    rollout_progress::RolloutProgress,
     verdict::{failed_nodes, verdict},
-    waves::{Waves, is_finished},
+    waves::Waves,
 };
 
 /// The nodes that move, from the first that waits until none waits or changes.
@@ -41,9 +42,9 @@ impl MovingNodes {
             found.map(|(member, _)| member.name().to_owned()).collect()
         });
         let is_open = |(member, progress): (&Member<'_>, &NodeProgress)| {
-            is_waiting(progress) || (moving.contains(member.name()) && !is_finished(progress))
+            is_waiting(progress) || (moving.contains(member.name()) && !progress.is_finished())
         };
-        if has_ended(phase) && members.iter().zip(node_progress).any(is_open) {
+        if phase.has_ended() && members.iter().zip(node_progress).any(is_open) {
             let waiting = members.iter().zip(node_progress);
             let waiting = waiting.filter(|(_, progress)| is_waiting(progress));
             moving.extend(waiting.map(|(member, _)| member.name().to_owned()));
@@ -101,14 +102,6 @@ fn is_found_moving(phase: &Phase, member: &Member<'_>, progress: &NodeProgress) 
     is_undecided && member.came_from_another_profile()
 }
 
-/// Whether a rollout of this phase has ended with every node having its configuration.
-pub(super) const fn has_ended(phase: &Phase) -> bool {
-    matches!(
-        phase,
-        Phase::Settled | Phase::DeadlineExceeded | Phase::HeldBack { .. }
-    )
-}
-
 const fn is_waiting(progress: &NodeProgress) -> bool {
     matches!(progress, NodeProgress::Outdated(_))
 }
@@ -151,7 +144,8 @@ impl RolloutProgress {
         if is_held && waiting > 0 && failed_nodes.len() + worse >= tolerated {
             return;
         }
-        if self.phase != Phase::DeadlineExceeded || node_progress.iter().all(is_ready) {
+        if self.phase != Phase::DeadlineExceeded || node_progress.iter().all(NodeProgress::is_ready)
+        {
             self.phase = Phase::Settled;
         }
     }

@@ -1,5 +1,4 @@
-//! The state of a node with regard to a configuration: what a wave waits for, and what makes it
-//! fail.
+//! The state of a node with regard to a configuration: what a wave waits for.
 //!
 //! Only a change for the worse counts, and only if it lasts. Every change records the node's
 //! previous state ([`Baseline`]); generations and hashes identify the configuration that a report
@@ -11,9 +10,7 @@ use std::{borrow::Cow, time::Duration};
 use crds::{
     condition::{
         API_SERVICE_REACHABLE, DEGRADED, READY,
-        reason::{
-            AGENT_SILENT, LISTS_PENDING, NODE_NOT_READY, PROGRESS_DEADLINE_EXCEEDED, SOURCE_STALE,
-        },
+        reason::{LISTS_PENDING, SOURCE_STALE},
     },
     effective::hash::ConfigHash,
     profile::rollout::Rollout,
@@ -26,6 +23,7 @@ use crate::{
     clock_offset::ServerTime,
     fleet::{
         member::Member,
+        node_failure::{NodeFailure, NodeFault, failure_start},
         observations::{HealthSinceAssigned, Observation, Observations, Since},
     },
     records::{Contact, NodeProxyRecord, Reachability},
@@ -63,30 +61,6 @@ pub(crate) enum NodeProgress {
     Excused,
 }
 
-/// The failure of a node with a configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NodeFailure {
-    /// The reason in one word.
-    pub(crate) reason: String,
-    /// The agent's message, or that the agent is silent, for display.
-    pub(crate) message: String,
-    /// When the failure began.
-    pub(crate) start: FailureStart,
-}
-
-/// When a failure began relative to the change, which decides whether it counts against the
-/// configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureStart {
-    /// Before the node's deadline to be ready: the next node to be changed may fail in the same
-    /// way.
-    WithTheChange,
-    /// Long after the change: the failure has another cause.
-    Afterwards,
-    /// Unknown: the operator found the failure when it started, long after the change.
-    Unknown,
-}
-
 /// The health of a node with its current spec, best first. The nodes with the most reliable results
 /// change first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,23 +78,6 @@ pub(crate) enum Health {
 /// node to be ready.
 pub(super) const GRACE: Duration = Duration::from_secs(120);
 
-/// A fault of a node: the reason in one word, and a sentence.
-struct NodeFault {
-    reason: String,
-    message: String,
-}
-
-// === impl NodeFault ===
-
-impl NodeFault {
-    fn new(reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            reason: reason.to_owned(),
-            message: message.into(),
-        }
-    }
-}
-
 // === impl NodeProgress ===
 
 impl NodeProgress {
@@ -133,6 +90,19 @@ impl NodeProgress {
             | Self::Worse(time) => Some(*time),
             _ => None,
         }
+    }
+
+    /// Whether the node is ready with the configuration and has been for long enough.
+    pub(crate) const fn is_ready(&self) -> bool {
+        matches!(self, Self::Available | Self::ReadyUnproven)
+    }
+
+    /// Whether a rollout no longer waits for the node.
+    pub(crate) const fn is_finished(&self) -> bool {
+        matches!(
+            self,
+            Self::Available | Self::ReadyUnproven | Self::Excused | Self::Failed(_)
+        )
     }
 }
 
@@ -246,42 +216,6 @@ impl Member<'_> {
             .is_some_and(|baseline| baseline.is_healthy())
     }
 
-    /// Returns what is worse than in `baseline`, other than readiness. `was_well` says whether the
-    /// node has been healthy since.
-    fn worse_than(
-        &self,
-        baseline: &Baseline,
-        was_healthy: bool,
-        now: Timestamp,
-    ) -> Option<NodeFault> {
-        if self.node.reach == Reachability::Unreachable {
-            let lost = "its Node is not Ready, or its kubelet has stopped reporting";
-            // A change that made an unready agent ready may have taken the node, too.
-            let became_healthy = baseline.node == Reachability::Reachable && was_healthy;
-            return (baseline.is_healthy() || became_healthy)
-                .then(|| NodeFault::new(NODE_NOT_READY.name, lost));
-        }
-        if baseline.is_healthy() && self.is_silent(now) {
-            let silent = "its agent has stopped reporting";
-            return Some(NodeFault::new(AGENT_SILENT.name, silent));
-        }
-        self.worse_report(baseline)
-    }
-
-    /// Returns what the agent reports that is worse than in `baseline`, other than readiness.
-    fn worse_report(&self, baseline: &Baseline) -> Option<NodeFault> {
-        // Degraded has one reason, and others come before this one.
-        if let Some(failed) = self.failed_connection()
-            && baseline.is_healthy()
-            && !baseline.had_failing_connections()
-        {
-            return Some(NodeFault::new(&failed.reason, describe(failed)));
-        }
-        let degraded = self.degraded().filter(|_| baseline.is_healthy())?;
-        (baseline.degraded.as_ref() != Some(&degraded.reason))
-            .then(|| NodeFault::new(&degraded.reason, describe(degraded)))
-    }
-
     /// Whether the node controller has lost the kubelet, or the operator the agent. That says nothing
     /// about why.
     pub(crate) fn is_lost(&self, now: Timestamp) -> bool {
@@ -298,23 +232,15 @@ impl Member<'_> {
         [lost, silent].into_iter().flatten().min()
     }
 
-    /// Whether the agent reports nothing worse than before the change, whatever became of the
-    /// kubelet.
-    pub(crate) fn serves_as_before(&self) -> bool {
-        let baseline = self.proxy.and_then(assumed_baseline);
-        self.is_ready_with_spec()
-            && baseline.is_none_or(|before| self.worse_report(&before).is_none())
-    }
-
     /// Returns the condition Degraded if it is True for the current generation and not caused by
     /// the loss of the API server.
-    fn degraded(&self) -> Option<&Condition> {
+    pub(super) fn degraded(&self) -> Option<&Condition> {
         self.current_condition(DEGRADED, "True")
             .filter(|degraded| !is_about_the_api_server(degraded))
     }
 
     /// Returns the condition APIServiceReachable if it is False for the current generation.
-    fn failed_connection(&self) -> Option<&Condition> {
+    pub(super) fn failed_connection(&self) -> Option<&Condition> {
         self.current_condition(API_SERVICE_REACHABLE, "False")
     }
 
@@ -369,28 +295,10 @@ impl Member<'_> {
             Reachability::Reachable => Health::Unready,
         }
     }
-
-    fn not_ready_fault(&self, rollout: &Rollout) -> NodeFault {
-        let deadline = rollout.progress_deadline;
-        match self.unready() {
-            Some(ready) => {
-                let message = format!("not ready after {deadline}: {}", describe(ready));
-                NodeFault::new(&ready.reason, message)
-            }
-            None => {
-                let message = format!("no report that it is ready after {deadline}");
-                NodeFault::new(PROGRESS_DEADLINE_EXCEEDED.name, message)
-            }
-        }
-    }
 }
 
 fn grace(rollout: &Rollout) -> Duration {
     GRACE.min(rollout.progress_deadline.duration())
-}
-
-fn describe(condition: &Condition) -> String {
-    format!("{}: {}", condition.reason, condition.message)
 }
 
 /// Whether `condition` is about the connection to the API server.
@@ -402,7 +310,7 @@ pub(crate) fn is_about_the_api_server(condition: &Condition) -> bool {
 
 /// Returns the state of the node before the change. Operators that wrote no baseline recorded the
 /// spec to return to only when the node was ready with it.
-fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
+pub(super) fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
     let written = proxy.baseline.as_ref().map(Cow::Borrowed);
     written.or_else(|| {
         let previous = proxy.previous.as_ref()?;
@@ -422,14 +330,6 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
 fn deadline(proxy: &NodeProxyRecord, seen: Observation, rollout: &Rollout) -> Timestamp {
     let start = seen.start(seen.assigned, proxy.assigned_at);
     after(start, rollout.progress_deadline.duration())
-}
-
-fn failure_start(since: Since, deadline: Timestamp) -> FailureStart {
-    match since {
-        _ if since.time() < deadline => FailureStart::WithTheChange,
-        Since::Changed(_) => FailureStart::Afterwards,
-        Since::Found(_) => FailureStart::Unknown,
-    }
 }
 
 /// Returns the time `span` after `start`, or the maximum timestamp.

@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         member::Member,
-        moving_nodes,
         node_progress::{GRACE, after},
         observations::Observations,
-        rollout_progress::{Phase, RolloutProgress, RolloutTarget},
+        rollout_phase::Phase,
+        rollout_progress::RolloutProgress,
+        rollout_target::RolloutTarget,
     },
     records::Role,
 };
@@ -214,7 +215,7 @@ impl RolloutProgress {
                 return RolloutGroup::Ignored;
             }
             Phase::Failed { .. } => member.was_rolled_back_from(self.hash()),
-            phase if moving_nodes::has_ended(phase) => {
+            phase if phase.has_ended() => {
                 self.moving_nodes.contains(member.name()) && self.has_configuration(member)
             }
             _ => self.was_assigned_by_it(member),

@@ -13,10 +13,10 @@ use crds::{
 
 use crate::{
     fleet::{
-        member::{DesiredNodeProxy, Member},
+        desired_node_proxy::DesiredNodeProxy,
+        member::Member,
         node_progress::NodeProgress,
-        profile_status::first_names,
-        waves::nodes,
+        profile_status::{first_names, node_count},
     },
     kube_proxy_daemon_set::KubeProxyDaemonSetState,
     records::NodeRecord,
@@ -182,7 +182,7 @@ fn list<'a>(restarts: impl Iterator<Item = (KubeProxyRestart, &'a str)>) -> Opti
             STOP_KUBE_PROXY => "next, on all nodes of the cluster",
             _ => "next",
         };
-        let count = nodes(names.len());
+        let count = node_count(names.len());
         format!(
             "{count}: {cause} ({where_to}: {remedy}) on {}",
             first_names(&names)
@@ -190,7 +190,7 @@ fn list<'a>(restarts: impl Iterator<Item = (KubeProxyRestart, &'a str)>) -> Opti
     });
     let mut texts: Vec<String> = texts.collect();
     if others > 0 {
-        texts.push(format!("{} for other reasons", nodes(others)));
+        texts.push(format!("{} for other reasons", node_count(others)));
     }
     (!texts.is_empty()).then(|| texts.join("; "))
 }

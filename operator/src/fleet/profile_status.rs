@@ -23,9 +23,11 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         history,
-        rollout_progress::{PauseState, Phase, RolloutProgress, RolloutTarget},
+        rollout_phase::Phase,
+        rollout_progress::RolloutProgress,
+        rollout_target::{PauseState, RolloutTarget},
         rollup::{NodeCounts, Rollup},
-        waves::WaveProgress,
+        wave_progress::WaveProgress,
     },
     records::ProfileRecord,
 };
@@ -359,6 +361,15 @@ fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {
     };
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     (Status::False, reason, texts.join("; "))
+}
+
+/// Writes how many nodes.
+pub(super) fn node_count(count: usize) -> String {
+    if count == 1 {
+        "1 node".to_owned()
+    } else {
+        format!("{count} nodes")
+    }
 }
 
 /// Lists the first few of `names`.

@@ -7,12 +7,9 @@ use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec, profile::roll
 use jiff::Timestamp;
 
 use crate::fleet::{
-    first_configuration::without_handover,
-    member::{DesiredNodeProxy, Member},
-    node_progress::NodeProgress,
-    rollback_budget::RollbackBudget,
-    rollout_progress::{RolloutProgress, RolloutTarget},
-    waves::WaveProgress,
+    desired_node_proxy::DesiredNodeProxy, member::Member, new_node_spec::without_handover,
+    node_progress::NodeProgress, rollback_budget::RollbackBudget,
+    rollout_progress::RolloutProgress, rollout_target::RolloutTarget, wave_progress::WaveProgress,
 };
 
 /// A rollout that has failed.

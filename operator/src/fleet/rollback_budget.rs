@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::fleet::{member::Member, node_progress::NodeProgress, rollout_progress::is_ready};
+use crate::fleet::{member::Member, node_progress::NodeProgress};
 
 /// How many more nodes may be rolled back now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ impl RollbackBudget {
     ) -> bool {
         let budget = if member.is_silent(now) {
             &mut self.silent
-        } else if is_ready(progress)
+        } else if progress.is_ready()
             || matches!(progress, NodeProgress::AwaitingMinReady(_))
             || member.serves_as_before()
         {

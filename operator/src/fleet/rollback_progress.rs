@@ -5,14 +5,11 @@ use crds::{effective::hash::ConfigHash, profile::rollout::Rollout};
 use jiff::Timestamp;
 
 use crate::{
-    baseline::Readiness,
+    baseline::{Baseline, Readiness},
     fleet::{
-        budget::is_changing,
-        member::Member,
-        node_progress::{FailureStart, NodeProgress},
-        observations::Observations,
-        rollback_budget::RollbackBudget,
-        rollout_progress::Phase,
+        budget::is_changing, member::Member, node_failure::FailureStart,
+        node_progress::NodeProgress, observations::Observations, rollback_budget::RollbackBudget,
+        rollout_phase::Phase,
     },
 };
 
@@ -84,5 +81,38 @@ impl RollbackProgress {
             failed,
             requeue_at,
         }
+    }
+}
+
+// === impl Member ===
+
+impl Member<'_> {
+    /// Returns the state of a node that was rolled back from the configuration of hash `from`, and
+    /// its state before; `None` for other nodes. Going back is a change like any other.
+    pub(crate) fn rollback_progress(
+        &self,
+        from: &ConfigHash,
+        rollout: &Rollout,
+        observations: &mut Observations,
+        now: Timestamp,
+    ) -> Option<(NodeProgress, &Baseline)> {
+        let current = &self.current()?.config_hash;
+        let baseline = self.proxy?.baseline.as_ref()?;
+        self.was_rolled_back_from(from)
+            .then(|| (self.progress(current, rollout, observations, now), baseline))
+    }
+
+    /// Whether the node was rolled back from the configuration of hash `from`.
+    pub(crate) fn was_rolled_back_from(&self, from: &ConfigHash) -> bool {
+        let Some((proxy, current)) = self.proxy.zip(self.current()) else {
+            return false;
+        };
+        let baseline = proxy.baseline.as_ref();
+        // A node that an earlier rollout changed from it could be rolled back to it.
+        let previous = proxy.previous.as_ref();
+        let came_forward = previous.is_some_and(|previous| previous.config_hash == *from);
+        current.config_hash != *from
+            && baseline.is_some_and(|baseline| baseline.config_hash == *from)
+            && !came_forward
     }
 }

@@ -11,91 +11,44 @@
 //! so waiting would not protect anything. A handover that no rollout has proven is the exception,
 //! because kube-proxy may serve the node. Its result is counted with the others. Nodes that move
 //! from another configuration (their labels, the selector or the profiles changed) can lose service:
-//! they change in waves of their own ([`MovingNodes`]), and when too many of those fail, the next ones keep
-//! their configuration. Their failures roll no other node back: the profile is known to work where
-//! it was.
+//! they change in waves of their own ([`MovingNodes`]), and when too many of those fail, the next
+//! ones keep their configuration. Their failures roll no other node back: the profile is known to
+//! work where it was.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{
-    condition::{
-        PROGRESSING,
-        reason::{DEADLINE_EXCEEDED, HALTED, HELD_BACK, ROLLED_BACK, SETTLED},
-    },
-    effective::hash::ConfigHash,
-    node_proxy::NodeProxySpec,
-    profile::{
-        ProxyProfileSpec,
-        progress::{RolloutPhase, RolloutVerdict},
-        rollout::{OnFailure, Rollout},
-        status::ProxyProfileStatus,
-        undo::Undo,
-    },
-};
+use crds::{effective::hash::ConfigHash, profile::rollout::OnFailure};
 use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
-    member::{DesiredNodeProxy, Judgement, Member},
-    moving_nodes::{self, MovingNodes},
+    desired_node_proxy::{DesiredNodeProxy, Judgement},
+    evaluation_context::{CacheState, EvaluationContext},
+    member::Member,
+    moving_nodes::MovingNodes,
     node_progress::NodeProgress,
     observations::Observations,
     outage::LostNodes,
     rollback::FailedRollout,
     rollback_budget::RollbackBudget,
     rollback_progress::RollbackProgress,
+    rollout_phase::Phase,
+    rollout_target::{PauseState, RolloutTarget},
     verdict::{aborted, failed_nodes, verdict},
-    waves::{WaveProgress, Waves},
+    wave_progress::WaveProgress,
+    waves::Waves,
 };
-
-/// The configuration that a profile requests for its nodes.
-#[derive(Clone, Debug)]
-pub(crate) struct RolloutTarget {
-    /// The name of the profile.
-    pub(crate) profile: String,
-    /// The hash of its configuration.
-    pub(crate) hash: ConfigHash,
-    /// The generation of the profile.
-    pub(crate) generation: i64,
-    /// The generation of the profile that last requested another configuration; 0 if none did.
-    pub(crate) previous_generation: i64,
-    /// The proven configuration of the profile, which may be the requested one.
-    pub(crate) proven: Option<Arc<NodeProxySpec>>,
-    /// How to roll out a change.
-    pub(crate) rollout: Rollout,
-    /// Whether changes reach nodes at all.
-    pub(crate) pause: PauseState,
-    /// The spec that is requested. What only holds changes back or undoes them is left out: to change that
-    /// is no other attempt.
-    pub(crate) requested: ProxyProfileSpec,
-    /// The hash of `requested`.
-    pub(crate) request_hash: ConfigHash,
-    /// What `rollout.undo` does.
-    pub(crate) undo: Undo,
-}
-
-/// Whether a profile's changes reach its nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PauseState {
-    /// Nodes receive changes.
-    Active,
-    /// `spec.paused`: nodes keep their configuration.
-    Paused,
-}
 
 /// The progress of one configuration of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RolloutProgress {
     /// The hash of the configuration.
-    hash: ConfigHash,
+    pub(super) hash: ConfigHash,
     /// The generation of the profile at the last evaluation. After a failure, a later generation
     /// starts another attempt.
-    generation: i64,
+    pub(super) generation: i64,
     /// The generation at which the rollout began.
-    start_generation: i64,
+    pub(super) start_generation: i64,
     /// The hash of the profile's request at that generation; absent if another operator evaluated it
     /// and did not write it.
     pub(super) request_hash: Option<String>,
@@ -105,53 +58,6 @@ pub(crate) struct RolloutProgress {
     pub(super) outage: Option<LostNodes>,
     /// The nodes that move to the profile since the rollout has ended.
     pub(super) moving_nodes: MovingNodes,
-}
-
-/// The phase of a rollout.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Phase {
-    /// The nodes are being changed.
-    RollingOut,
-    /// Every node that was able to applied the configuration. Later failures do not count against
-    /// the rollout.
-    Settled,
-    /// Every node has the configuration, but some did not report success in time, fewer than would
-    /// have failed the rollout.
-    DeadlineExceeded,
-    /// The rollout has ended, but too many of the nodes that joined since then fail, and others
-    /// wait.
-    HeldBack {
-        /// Which nodes failed, and why.
-        verdict: RolloutVerdict,
-    },
-    /// Too many nodes failed.
-    Failed {
-        /// What the profile's `onFailure` does.
-        on_failure: OnFailure,
-        /// Which nodes failed, and why.
-        verdict: RolloutVerdict,
-    },
-}
-
-/// When nodes are evaluated, and what is known then.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EvaluationContext {
-    /// The time.
-    pub(crate) now: Timestamp,
-    /// Until when at least no time counts against a node, because reports may be missing.
-    pub(crate) suspended_until: Option<Timestamp>,
-    /// Whether the cache of Nodes and NodeProxies is up to date.
-    pub(crate) cache: CacheState,
-}
-
-/// Whether the cache of Nodes and NodeProxies is up to date.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CacheState {
-    /// It is.
-    Synced,
-    /// Their watches fail, so that no node is judged or changed by what is in it. Nodes without a
-    /// configuration get one.
-    Stale,
 }
 
 /// What a rollout waits for while nodes cannot be watched.
@@ -172,82 +78,6 @@ pub(crate) struct RolloutDecision {
 // === impl RolloutProgress ===
 
 impl RolloutProgress {
-    /// Restores a rollout from the profile's last written status.
-    pub(crate) fn resume(target: &RolloutTarget, status: &ProxyProfileStatus) -> Self {
-        let said = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == PROGRESSING);
-        let same_target = status.target_hash.as_deref() == Some(target.hash.as_str());
-        let verdict = |message: &str| {
-            let written = status
-                .rollout
-                .as_ref()
-                .and_then(|rollout| rollout.verdict.clone());
-            written.unwrap_or_else(|| RolloutVerdict {
-                message: message.to_owned(),
-                ..RolloutVerdict::default()
-            })
-        };
-        let failed = |on_failure, message: &str| Phase::Failed {
-            on_failure,
-            verdict: verdict(message),
-        };
-        // The profile was invalid meanwhile, or an older operator could not read it.
-        let kept = status.rollout.as_ref().filter(|rollout| {
-            status.target_hash.is_none() && rollout.config_hash == target.hash.as_str()
-        });
-        let kept = kept.and_then(|rollout| match rollout.phase {
-            RolloutPhase::Halted => Some(failed(OnFailure::Halt, "")),
-            RolloutPhase::RollingBack | RolloutPhase::RolledBack => {
-                Some(failed(OnFailure::Rollback, ""))
-            }
-            _ => None,
-        });
-        let same_target = same_target || kept.is_some();
-        let mut generation = target.generation;
-        let phase = match (kept, said) {
-            (Some(phase), said) => {
-                let seen = said.and_then(|said| said.observed_generation);
-                generation = seen.unwrap_or(generation);
-                phase
-            }
-            (None, Some(said)) if same_target => {
-                generation = said.observed_generation.unwrap_or(generation);
-                match said.reason.as_str() {
-                    reason if reason == SETTLED.name => Phase::Settled,
-                    reason if reason == DEADLINE_EXCEEDED.name => Phase::DeadlineExceeded,
-                    reason if reason == HELD_BACK.name => Phase::HeldBack {
-                        verdict: verdict(&said.message),
-                    },
-                    reason if reason == HALTED.name => failed(OnFailure::Halt, &said.message),
-                    reason if reason == ROLLED_BACK.name => {
-                        failed(OnFailure::Rollback, &said.message)
-                    }
-                    _ => Phase::RollingOut,
-                }
-            }
-            _ => Phase::RollingOut,
-        };
-        let written = status.rollout.as_ref().filter(|_| same_target);
-        Self {
-            hash: target.hash.clone(),
-            generation,
-            start_generation: written.map_or(target.generation, |rollout| rollout.generation),
-            // A hash by another version of the operator may differ for the same fields. Only while paused
-            // is it needed, for an edit of which this one has not heard.
-            request_hash: match (generation == target.generation, target.pause) {
-                (true, PauseState::Active) => Some(target.request_hash.to_string()),
-                (is_same, _) => written
-                    .and_then(|rollout| rollout.request_hash.clone())
-                    .or_else(|| is_same.then(|| target.request_hash.to_string())),
-            },
-            phase,
-            outage: None,
-            moving_nodes: MovingNodes::default(),
-        }
-    }
-
     /// The hash of the configuration.
     pub(crate) const fn hash(&self) -> &ConfigHash {
         &self.hash
@@ -436,7 +266,7 @@ impl RolloutProgress {
                 verdict: verdict(&failed_nodes, members.len()),
             };
         } else if !members.is_empty() && !node_progress.iter().any(open) {
-            self.phase = if node_progress.iter().all(is_ready) {
+            self.phase = if node_progress.iter().all(NodeProgress::is_ready) {
                 Phase::Settled
             } else {
                 Phase::DeadlineExceeded
@@ -447,7 +277,7 @@ impl RolloutProgress {
     /// Whether the rollout, or a move of nodes, judges the node.
     fn judgement(&self, member: &Member<'_>, progress: &NodeProgress) -> Judgement {
         let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
-        let is_judged = if moving_nodes::has_ended(&self.phase) {
+        let is_judged = if self.phase.has_ended() {
             self.moving_nodes.contains(member.name())
         } else {
             !member.was_assigned_before(self.start_generation)
@@ -472,7 +302,7 @@ impl RolloutProgress {
             return BTreeSet::new();
         }
         let rollout = &target.rollout;
-        let moving = moving_nodes::has_ended(&self.phase).then(|| {
+        let moving = self.phase.has_ended().then(|| {
             self.moving_nodes
                 .waves(&self.phase, rollout, members, node_progress)
         });
@@ -510,12 +340,4 @@ impl RolloutProgress {
         };
         members.iter().zip(node_progress).map(kept).collect()
     }
-}
-
-/// Whether the node is ready with the configuration and has been for long enough.
-pub(crate) const fn is_ready(progress: &NodeProgress) -> bool {
-    matches!(
-        progress,
-        NodeProgress::Available | NodeProgress::ReadyUnproven
-    )
 }

@@ -2,10 +2,7 @@
 
 use crds::{condition::reason::ABORTED, profile::progress::RolloutVerdict};
 
-use crate::fleet::{
-    member::Member,
-    node_progress::{NodeFailure, NodeProgress},
-};
+use crate::fleet::{member::Member, node_failure::NodeFailure, node_progress::NodeProgress};
 
 /// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;

@@ -13,7 +13,7 @@ use crds::{
 use runtime::without_fields;
 
 use crate::{
-    fleet::member::{DesiredNodeProxy, Member},
+    fleet::{desired_node_proxy::DesiredNodeProxy, member::Member},
     records::readable,
 };
 

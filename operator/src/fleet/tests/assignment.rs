@@ -1,5 +1,6 @@
 //! Which configuration each node is assigned.
 
+use crds::node_proxy::NodeProxySpec;
 use serde_json::json;
 
 use super::{super::*, Cluster};

@@ -1,18 +1,28 @@
-//! The configuration for nodes that must not have the one of a rollout yet.
+//! The spec for nodes that have none yet, and must not have the one of a rollout yet either.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec};
+use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec, profile::handover::Handover};
 
 use crate::fleet::{
-    member::Member,
-    node_progress::NodeProgress,
-    rollout_progress::{Phase, RolloutProgress, RolloutTarget},
+    member::Member, node_progress::NodeProgress, preflight, rollout_phase::Phase,
+    rollout_progress::RolloutProgress, rollout_target::RolloutTarget,
 };
 
 // === impl RolloutProgress ===
 
 impl RolloutProgress {
+    /// Returns the configuration for nodes that have none, unless it is the requested one.
+    pub(super) fn new_node_spec(
+        &self,
+        target: &RolloutTarget,
+        members: &[Member<'_>],
+        node_progress: &[NodeProgress],
+    ) -> Option<Arc<NodeProxySpec>> {
+        let earlier = self.earlier_spec(target, members, node_progress).cloned();
+        earlier.or_else(|| without_handover(target, members))
+    }
+
     /// Returns the configuration for a node that joins before the change is proven: the one before
     /// it. `None` if the node receives the requested one.
     pub(super) fn earlier_spec<'a>(
@@ -69,4 +79,18 @@ impl RolloutProgress {
         let specs = proxies.flat_map(|proxy| proxy.whole_spec().into_iter().chain(&proxy.previous));
         specs.filter(|spec| spec.config_hash != *self.hash())
     }
+}
+
+/// Returns the requested configuration without its handover, while that is not proven: kube-proxy
+/// may serve nodes that are new to Signpost, and to take Services over from it is a change like any
+/// other. It follows in waves, and nodes that fail return to this.
+pub(super) fn without_handover(
+    target: &RolloutTarget,
+    members: &[Member<'_>],
+) -> Option<Arc<NodeProxySpec>> {
+    if target.requested.handover != Handover::Takeover || target.proven.is_some() {
+        return None;
+    }
+    let without = members.iter().find(|member| member.current().is_none())?;
+    Some(Arc::new(preflight::without_handover(&without.effective)))
 }
