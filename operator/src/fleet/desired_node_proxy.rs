@@ -188,10 +188,11 @@ impl Member<'_> {
             && !is_proven
     }
 
-    /// Whether the node's configuration was last written less than `span` ago.
+    /// Whether the node's configuration was last written less than `span` ago, without the time for
+    /// which nodes could not be watched.
     fn was_assigned_within(&self, span: Duration, now: Timestamp) -> bool {
         let assigned = self.proxy.and_then(|proxy| Some(proxy.assigned_at?.own()));
-        assigned.is_some_and(|assigned| now < after(assigned, span))
+        assigned.is_some_and(|assigned| now < after(assigned, span.saturating_add(self.unwatched)))
     }
 
     /// Returns the baseline for the next change: the present state of the node. Before the deadline

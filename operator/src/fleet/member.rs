@@ -38,6 +38,8 @@ pub(crate) struct Member<'a> {
     pub(crate) heartbeats: &'a Heartbeats,
     /// The spec that the profile would assign now; the current spec while an invalid profile keeps it.
     pub(crate) effective: Arc<NodeProxySpec>,
+    /// For how long nodes could not be watched since it got its spec.
+    pub(crate) unwatched: Duration,
     /// Why the node must not take Services over yet, if its profile asks for that.
     pub(crate) takeover_block: Option<KubeProxyRestart>,
 }

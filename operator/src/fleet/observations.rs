@@ -183,6 +183,14 @@ impl Observations {
         is_same.then(|| known.assigned.time())
     }
 
+    /// Returns for how long nodes could not be watched since the node of `proxy` got its spec.
+    pub(crate) fn unwatched(&self, proxy: &NodeProxyRecord) -> Duration {
+        let known = self.nodes.get(&proxy.name);
+        let known = known
+            .filter(|((uid, generation), _)| *uid == proxy.uid && *generation == proxy.generation);
+        known.map_or(Duration::ZERO, |(_, observation)| observation.unwatched)
+    }
+
     /// Has the grace period of a node that is worse than before begin anew.
     pub(crate) fn restart_grace(&mut self, node: &str, now: Timestamp) {
         if let Some((_, known)) = self.nodes.get_mut(node)

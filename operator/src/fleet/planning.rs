@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crds::resolve::{NodeFacts, Ranking};
@@ -91,6 +91,7 @@ impl Fleet {
                 deleted_proxy: deleted_proxies.get(&node.name),
                 heartbeats,
                 effective,
+                unwatched: proxy.map_or(Duration::ZERO, |proxy| observations.unwatched(proxy)),
                 takeover_block: None,
             });
             if let Some(member) = &mut member {

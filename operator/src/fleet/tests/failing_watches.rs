@@ -164,6 +164,19 @@ fn t408_time_that_nobody_watched_proves_no_node() {
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 2);
 }
 
+/// Failure story T408. The deadline of the first change had passed meanwhile by the times of its writes, and what the
+/// change had done to the node counted as the node's state before the second one.
+#[test]
+fn t408_a_change_that_broke_a_node_while_nobody_watched_is_no_excuse_for_the_next_one() {
+    let mut cluster = with_a_canary();
+    cluster.fail_to_watch(900);
+    cluster.hear_again();
+    cluster.put_profile("default", json!({"mode": "ipvs", "rollout": {}}));
+    cluster.advance(1300);
+    assert_eq!(cluster.progressing(), "False/RolledBack");
+    assert_eq!(cluster.nodes_with_mode("ipvs"), [""; 0]);
+}
+
 /// Failure story T408. A rollback that goes on knows how many nodes serve.
 #[test]
 fn t408_no_node_that_serves_goes_back_while_reports_cannot_be_watched() {
