@@ -103,6 +103,8 @@ impl Fleet {
         let mut desired: BTreeMap<String, DesiredNodeProxy> = BTreeMap::new();
         let mut plan = Plan::default();
         plan.requeue_by(watches.stale_until(instant).map(at));
+        // What rollouts wait for changes then.
+        plan.requeue_by(suspended_until);
         let mut unknown = Vec::new();
         let mut waiting: BTreeSet<String> = BTreeSet::new();
         for (name, record) in profiles {

@@ -111,7 +111,11 @@ impl RolloutProgress {
         target: &RolloutTarget,
         members: &[Member<'_>],
         observations: &mut Observations,
-        EvaluationContext { now, cache, .. }: EvaluationContext,
+        EvaluationContext {
+            now,
+            suspended_until,
+            cache,
+        }: EvaluationContext,
     ) -> RolloutDecision {
         // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
         // failure stands.
@@ -207,6 +211,7 @@ impl RolloutProgress {
         progress.failed = failed_nodes(members, &node_progress)
             .map(|(node, failure)| format!("{node} ({})", failure.reason))
             .collect();
+        progress.is_catching_up = cache == CacheState::Synced && suspended_until.is_some();
         progress.suspended = match cache {
             CacheState::Stale => Some(STALE_CACHE.to_owned()),
             CacheState::Synced => self.outage.map(LostNodes::describe),

@@ -23,6 +23,10 @@ use crate::fleet::{
     wave_progress::WaveProgress,
 };
 
+/// What a rollout waits for once a watch that failed works again.
+const CATCHING_UP: &str =
+    "agents to report what they could not while a watch failed; no time counts meanwhile";
+
 // === impl RolloutProgress ===
 
 impl RolloutProgress {
@@ -171,6 +175,16 @@ impl RolloutProgress {
                 format!("{} to roll back", node_count(progress.to_roll_back))
             }
             _ => String::new(),
+        };
+        let waiting_for = match phase {
+            RolloutPhase::RollingOut | RolloutPhase::RollingBack
+                if progress.is_catching_up && progress.suspended.is_none() =>
+            {
+                let all = [waiting_for.as_str(), CATCHING_UP];
+                let all: Vec<&str> = all.into_iter().filter(|it| !it.is_empty()).collect();
+                all.join("; and for ")
+            }
+            _ => waiting_for,
         };
         let mut report = RolloutStatus {
             config_hash: self.hash().to_string(),

@@ -25,6 +25,8 @@ pub(crate) struct WaveProgress {
     pub(crate) failed: Vec<String>,
     /// What suspends the rollout, if an outage or a failing watch does.
     pub(crate) suspended: Option<String>,
+    /// Whether agents report what they could not while a watch failed, and no time counts.
+    pub(crate) is_catching_up: bool,
 }
 
 // === impl Waves ===
@@ -96,6 +98,7 @@ impl Waves {
             failed_rollbacks: Vec::new(),
             failed: Vec::new(),
             suspended: None,
+            is_catching_up: false,
         }
     }
 }

@@ -113,6 +113,28 @@ fn t408_a_deadline_that_nearly_passed_leaves_agents_the_time_to_report() {
     assert_eq!(cluster.progressing(), "False/Settled");
 }
 
+/// Failure story T408. No deadline runs, and nothing said why.
+#[test]
+fn t408_a_rollout_says_that_it_waits_for_reports_after_a_failed_watch() {
+    let mut cluster = with_a_canary();
+    cluster.fail_to_watch(300);
+    cluster.hear_again();
+    cluster.run();
+    assert_eq!(
+        cluster.rollout_waits_for(),
+        "1 node of wave 1 to be available: n1; \
+         and for agents to report what they could not while a watch failed; no time counts meanwhile"
+    );
+    cluster.forget_writes();
+    cluster.advance(115);
+    assert_eq!(cluster.reported, [""; 0]);
+    cluster.advance(6);
+    assert_eq!(
+        cluster.rollout_waits_for(),
+        "1 node of wave 1 to be available: n1"
+    );
+}
+
 /// Failure story T408. The time before counts.
 #[test]
 fn t408_a_change_that_fails_is_rolled_back_once_reports_are_watched_again() {
