@@ -76,8 +76,9 @@ impl FleetLoop {
             self.heartbeat.busy();
             let time = (planning * BATCH_PER_PLAN).clamp(SHORTEST_BATCH, LONGEST_BATCH);
             collect_events(&mut events, time, |event| self.apply(&mut fleet, event)).await;
-            self.metrics.received(fleet.oldest_heartbeat());
-            self.metrics.watches(fleet.failing_watches(Instant::now()));
+            self.metrics.set_oldest_heartbeat(fleet.oldest_heartbeat());
+            self.metrics
+                .set_failing_watches(fleet.failing_watches(Instant::now()));
             let is_due = requeue_at.is_some_and(|requeue_at| requeue_at <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_changes() || is_due) {
                 continue;
@@ -90,8 +91,8 @@ impl FleetLoop {
             let requeue_writes_at = self.commit(plan, &mut fleet, &mut rate_limiter).await;
             requeue_at = [requeue_at, requeue_writes_at].into_iter().flatten().min();
             self.metrics
-                .sync(&counts, seconds(Timestamp::now()), began.elapsed());
-            self.metrics.statuses(fleet.profiles());
+                .record_sync(&counts, seconds(Timestamp::now()), began.elapsed());
+            self.metrics.set_statuses(fleet.profiles());
         }
     }
 
@@ -125,7 +126,7 @@ impl FleetLoop {
         let mut writes = stream::iter(writes).buffer_unordered(WRITES_AT_ONCE);
         while let Some((action, written)) = writes.next().await {
             self.heartbeat.beat();
-            self.metrics.wrote(&action, result(&written));
+            self.metrics.count_write(&action, result(&written));
             match written {
                 Ok(Written::Applied(event)) => {
                     warn_of_unknown_fields(&event, fleet);

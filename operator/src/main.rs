@@ -137,7 +137,7 @@ async fn lead(
         () = stop.cancelled() => return Ok(()),
         () = leader_elector.acquire(|| api_server.ready()) => {}
     }
-    fleet_loop.metrics.lead();
+    fleet_loop.metrics.set_leader();
     let act = async {
         tokio::join!(
             initial_profile.create(),

@@ -213,7 +213,7 @@ impl OperatorMetrics {
     }
 
     /// Sets the conditions and the rollout of every profile. Removes profiles that are not among them.
-    pub(crate) fn statuses<'a>(&self, profiles: impl Iterator<Item = &'a ProxyProfile>) {
+    pub(crate) fn set_statuses<'a>(&self, profiles: impl Iterator<Item = &'a ProxyProfile>) {
         self.conditions.clear();
         self.transitions.clear();
         self.rollout_phases.clear();
@@ -228,7 +228,7 @@ impl OperatorMetrics {
             gauge.set(min_ready.as_secs_f64());
             let status = profile.status.as_ref();
             if let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) {
-                self.follow(profile.name_any(), rollout);
+                self.set_rollout(profile.name_any(), rollout);
             }
             let conditions = profile.status.iter().flat_map(|status| &status.conditions);
             for condition in conditions {
@@ -249,7 +249,7 @@ impl OperatorMetrics {
         }
     }
 
-    fn follow(&self, profile: String, rollout: &RolloutStatus) {
+    fn set_rollout(&self, profile: String, rollout: &RolloutStatus) {
         let labels = RolloutLabels {
             profile: profile.clone(),
             phase: format!("{:?}", rollout.phase),
@@ -261,13 +261,18 @@ impl OperatorMetrics {
     }
 
     /// Records that this operator holds the lease.
-    pub(crate) fn lead(&self) {
+    pub(crate) fn set_leader(&self) {
         self.leader.set(1);
     }
 
     /// Records a sync over `counts` that ended at `at`, in seconds since 1970, and took `took`.
     /// Removes profiles that are not in `counts`.
-    pub(crate) fn sync(&self, counts: &BTreeMap<String, NodeCounts>, at: f64, took: Duration) {
+    pub(crate) fn record_sync(
+        &self,
+        counts: &BTreeMap<String, NodeCounts>,
+        at: f64,
+        took: Duration,
+    ) {
         self.syncs.inc();
         self.sync_seconds.observe(took.as_secs_f64());
         self.last_sync.set(at);
@@ -298,7 +303,10 @@ impl OperatorMetrics {
     }
 
     /// Sets for how long watches have been failing.
-    pub(crate) fn watches(&self, failing: impl Iterator<Item = (&'static str, Duration)>) {
+    pub(crate) fn set_failing_watches(
+        &self,
+        failing: impl Iterator<Item = (&'static str, Duration)>,
+    ) {
         for (kind, span) in failing {
             let gauge = self.failing_watches.get_or_create(&KindLabels { kind });
             gauge.set(span.as_secs_f64());
@@ -306,12 +314,12 @@ impl OperatorMetrics {
     }
 
     /// Sets the age of the oldest heartbeat.
-    pub(crate) fn received(&self, oldest: Duration) {
+    pub(crate) fn set_oldest_heartbeat(&self, oldest: Duration) {
         self.oldest_heartbeat.set(oldest.as_secs_f64());
     }
 
     /// Counts a write.
-    pub(crate) fn wrote(&self, action: &Action, result: WriteResult) {
+    pub(crate) fn count_write(&self, action: &Action, result: WriteResult) {
         let action = match action {
             Action::UpdateStatus { .. } => "update_status",
             Action::Assign { .. } => "assign",
@@ -366,13 +374,13 @@ mod tests {
                 json!({"metadata": {"name": name}, "spec": {}, "status": {"rollout": rollout}});
             serde_json::from_value::<ProxyProfile>(profile).expect("a profile")
         };
-        numbers.lead();
-        numbers.sync(
+        numbers.set_leader();
+        numbers.record_sync(
             &BTreeMap::from([("gone".to_owned(), counts)]),
             0.0,
             Duration::ZERO,
         );
-        numbers.sync(
+        numbers.record_sync(
             &BTreeMap::from([("default".to_owned(), counts)]),
             7.5,
             Duration::from_millis(20),
@@ -382,10 +390,10 @@ mod tests {
             uid: "1".into(),
             version: None,
         };
-        numbers.wrote(&delete, WriteResult::failure);
-        numbers.wrote(&delete, WriteResult::conflict);
-        numbers.statuses([profile("default", "RollingOut"), profile("gone", "Settled")].iter());
-        numbers.statuses([profile("default", "Halted")].iter());
+        numbers.count_write(&delete, WriteResult::failure);
+        numbers.count_write(&delete, WriteResult::conflict);
+        numbers.set_statuses([profile("default", "RollingOut"), profile("gone", "Settled")].iter());
+        numbers.set_statuses([profile("default", "Halted")].iter());
         let scrape = metrics.scrape().expect("numbers can be written");
         for line in [
             "signpost_operator_leader 1",

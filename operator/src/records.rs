@@ -341,7 +341,7 @@ impl NodeProxyRecord {
     }
 
     /// Whether its condition Ready states that the agent is silent.
-    pub(crate) fn is_called_silent(&self) -> bool {
+    pub(crate) fn is_marked_silent(&self) -> bool {
         self.condition(READY)
             .is_some_and(|ready| ready.reason == AGENT_SILENT.name)
     }

@@ -71,7 +71,7 @@ pub(crate) enum WriteError {
 
 /// The API server's own limit for requests other than watches is too long to block the other
 /// writes.
-const LIMIT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The resource version to create an object with, which no object has: it is the revision of an
 /// empty etcd. To apply an object with this version creates it, or is a conflict if it exists. A
@@ -98,10 +98,10 @@ impl Writer {
             let name = name.to_owned();
             return Err(WriteError::LeadershipExpired { kind, name });
         }
-        match timeout(LIMIT, self.request(action)).await {
+        match timeout(WRITE_TIMEOUT, self.request(action)).await {
             Ok(Ok(event)) => {
                 // The status is written, also if its Events cannot be.
-                timeout(LIMIT, self.record_events(action, &event))
+                timeout(WRITE_TIMEOUT, self.record_events(action, &event))
                     .await
                     .ok();
                 Ok(Written::Applied(event))
@@ -123,7 +123,7 @@ impl Writer {
             Err(_) => Err(WriteError::NoAnswer {
                 kind,
                 name: name.to_owned(),
-                limit: LIMIT,
+                limit: WRITE_TIMEOUT,
             }),
         }
     }

@@ -94,8 +94,8 @@ impl Member<'_> {
     /// Whether the node was ready with its current spec, by its own report or by its baseline. For
     /// an agent marked as silent, only that it had applied this spec is known.
     fn was_ready(&self, current: &NodeProxySpec) -> bool {
-        let is_called_silent = self.proxy.is_some_and(NodeProxyRecord::is_called_silent);
-        if is_called_silent && self.has_applied(&current.config_hash) {
+        let is_marked_silent = self.proxy.is_some_and(NodeProxyRecord::is_marked_silent);
+        if is_marked_silent && self.has_applied(&current.config_hash) {
             return true;
         }
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());

@@ -103,7 +103,7 @@ impl Heartbeats {
         for record in reported {
             let before = known.listed().and_then(|known| known.get(&record.name));
             let is_new = before.is_none_or(|before| before.status != record.status);
-            if is_new && !record.is_called_silent() {
+            if is_new && !record.is_marked_silent() {
                 self.leases.remove(&record.name);
                 self.silent.remove(&record.name);
             }

@@ -20,14 +20,14 @@ use crate::{fleet::rollout_target::RolloutTarget, records::ProfileRecord};
 /// Returns the revisions for the status of `record`, newest first, with the requested one in the
 /// state `rollout`. A configuration that returns becomes the newest again and is listed once. All
 /// nodes have the configuration of hash `current`, if they have the same.
-pub(super) fn follow(
+pub(super) fn next_history(
     record: &ProfileRecord,
     target: &RolloutTarget,
     rollout: &RolloutStatus,
     current: Option<&str>,
     now: Timestamp,
 ) -> Vec<Revision> {
-    let mut history = with_ends(&record.status());
+    let mut history = with_rollout_times(&record.status());
     let is_current = |revision: &Revision| revision.config_hash == rollout.config_hash;
     let newest = history.first().filter(|newest| is_current(newest));
     let since = newest.map_or_else(|| Time(now), |newest| newest.since.clone());
@@ -39,7 +39,7 @@ pub(super) fn follow(
     let has_ended = has_reached_every_node(rollout.phase) && had_nodes;
     let rolled_out_at = match known {
         Some(known) if had_ended || !has_ended => Some(known),
-        _ => has_ended.then(|| Time(after_all(&history, now))),
+        _ => has_ended.then(|| Time(later_than_all(&history, now))),
     };
     let newest = Revision {
         generation: rollout.generation,
@@ -62,7 +62,7 @@ pub(super) fn follow(
 /// The hash is that of this version: another one may have rendered the same fields otherwise.
 pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
     let name = profile.metadata.name.as_deref().unwrap_or_default();
-    let history = with_ends(profile.status.as_ref()?);
+    let history = with_rollout_times(profile.status.as_ref()?);
     let revision = last_rolled_out(&history)?;
     let fields = revision.profile_spec()?;
     Some(Arc::new(resolve::stamp(name, revision.generation, &fields)))
@@ -70,7 +70,7 @@ pub(super) fn proven(profile: &ProxyProfile) -> Option<Arc<NodeProxySpec>> {
 
 /// Returns the history. If no revision says when its rollout ended, an older version wrote it, and
 /// the newest that ended on nodes counts as having ended when the profile began to request it.
-fn with_ends(status: &ProxyProfileStatus) -> Vec<Revision> {
+fn with_rollout_times(status: &ProxyProfileStatus) -> Vec<Revision> {
     let mut history = status.history.clone();
     if history.iter().any(|it| it.rolled_out_at.is_some()) {
         return history;
@@ -92,7 +92,7 @@ fn with_ends(status: &ProxyProfileStatus) -> Vec<Revision> {
 
 /// Returns `now`, or the second after the latest rollout that ended. The status has whole seconds,
 /// and an operator on a machine with a fast clock may have written it.
-fn after_all(history: &[Revision], now: Timestamp) -> Timestamp {
+fn later_than_all(history: &[Revision], now: Timestamp) -> Timestamp {
     let ends = history.iter().filter_map(|it| it.rolled_out_at.as_ref());
     let latest = ends.map(|time| time.0).max();
     latest.map_or(now, |latest| now.max(latest + SignedDuration::from_secs(1)))

@@ -144,7 +144,7 @@ impl Member<'_> {
         };
         if proxy.renews_lease() {
             let is_silent = self.heartbeats.is_silent(self.name()) && !self.is_handed_back();
-            return is_silent || proxy.is_called_silent();
+            return is_silent || proxy.is_marked_silent();
         }
         self.silent_from().is_some_and(|from| from <= now)
     }
@@ -174,7 +174,7 @@ impl Member<'_> {
     /// its own report still stands.
     pub(crate) fn mark_unknown(&self, now: Timestamp) -> Option<Action> {
         let proxy = self.proxy.filter(|proxy| proxy.renews_lease())?;
-        if !self.is_silent(now) || proxy.is_called_silent() {
+        if !self.is_silent(now) || proxy.is_marked_silent() {
             return None;
         }
         let mut ready = self.condition(READY).cloned().into_iter().collect();

@@ -14,16 +14,16 @@ use crate::fleet::{
 /// The operator has to see a renewal of the node's Lease in the last part of `minReady`, of this
 /// length, or later. It may see it 15 s late, so the agent lived 50 s before the end or later; the
 /// node controller, too, needs 50 s to notice that a node is gone.
-const LAST_PART: Duration = Duration::from_secs(35);
+const RENEWAL_WINDOW: Duration = Duration::from_secs(35);
 /// How long after `minReady` the operator waits for the renewal. Without one, the agent counts as
 /// silent within 60 s: 80 s after the last renewal, and at the next list. A rollout has to go on
 /// if the Leases cannot be listed.
-const PATIENCE: Duration = Duration::from_secs(75);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// How long a node whose agent has not tried a connection through its new rules yet stays on trial
 /// at least. The agent does so once it is ready, and reports a failure after half a minute; a node
 /// without endpoints of the API server's Service never can.
-const PROOF: Duration = Duration::from_secs(35);
+const CONNECTION_TEST_TIME: Duration = Duration::from_secs(35);
 
 // === impl Member ===
 
@@ -44,14 +44,14 @@ impl Member<'_> {
         let start = seen.start(seen.since, proxy.reported_at);
         let min_ready = rollout.min_ready.duration();
         let min_ready = if self.awaits_connection() {
-            min_ready.max(PROOF)
+            min_ready.max(CONNECTION_TEST_TIME)
         } else {
             min_ready
         };
         let end = after(start, min_ready);
         let remaining = (now < end).then_some(end);
         let has_lease = proxy.renews_lease() && !self.is_handed_back();
-        let first_part = min_ready.checked_sub(LAST_PART).filter(|_| has_lease);
+        let first_part = min_ready.checked_sub(RENEWAL_WINDOW).filter(|_| has_lease);
         let Some(first_part) = first_part else {
             return remaining;
         };
@@ -59,7 +59,7 @@ impl Member<'_> {
         if now < last_part {
             return Some(last_part);
         }
-        let latest = after(end, PATIENCE);
+        let latest = after(end, RENEWAL_TIMEOUT);
         if now >= latest {
             observations.await_no_renewal(self.name());
             return remaining;

@@ -121,7 +121,7 @@ impl RolloutProgress {
             .waves(&self.phase, rollout, members, node_progress);
         // Once as many nodes have failed as may be unavailable, no other can change.
         let most = rollout.max_unavailable.of(members.len());
-        let tolerated = waves.tolerated(rollout).min(most);
+        let failure_limit = waves.failure_limit(rollout).min(most);
         let moving = waves.all();
         let count = |is: fn(&NodeProgress) -> bool| {
             let progress = moving.iter().map(|&index| &node_progress[index]);
@@ -132,7 +132,7 @@ impl RolloutProgress {
         let failed_nodes: Vec<_> = failed_nodes(members, node_progress)
             .filter(|(name, _)| names.contains(name))
             .collect();
-        if waiting > 0 && failed_nodes.len() >= tolerated {
+        if waiting > 0 && failed_nodes.len() >= failure_limit {
             let mut verdict = verdict(&failed_nodes, members.len());
             verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
             self.phase = Phase::HeldBack { verdict };
@@ -141,7 +141,7 @@ impl RolloutProgress {
         // An operator that has just started counts no failures until the grace period is over.
         let worse = count(|progress| matches!(progress, NodeProgress::Worse(_)));
         let is_held = matches!(self.phase, Phase::HeldBack { .. });
-        if is_held && waiting > 0 && failed_nodes.len() + worse >= tolerated {
+        if is_held && waiting > 0 && failed_nodes.len() + worse >= failure_limit {
             return;
         }
         if self.phase != Phase::DeadlineExceeded || node_progress.iter().all(NodeProgress::is_ready)

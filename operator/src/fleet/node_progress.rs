@@ -225,7 +225,7 @@ impl Member<'_> {
     /// Returns when the node controller, or the operator for the agent, wrote down the loss of a node
     /// that is lost. The clock of an earlier operator may differ from that of this one.
     pub(crate) fn loss_written_at(&self) -> Option<Timestamp> {
-        let proxy = self.proxy.filter(|proxy| proxy.is_called_silent());
+        let proxy = self.proxy.filter(|proxy| proxy.is_marked_silent());
         let silent = proxy.and_then(|proxy| proxy.condition(READY));
         let silent = silent.map(|ready| ready.last_transition_time.0);
         let lost = self.node.lost_at.map(ServerTime::own);

@@ -23,7 +23,7 @@ pub(crate) struct Observations {
     leases: BTreeMap<String, AwaitedLease>,
     /// Since when nodes have been lost.
     lost: BTreeMap<String, Timestamp>,
-    syncs: Rounds,
+    syncs: Syncs,
 }
 
 /// The state of a node with its current spec, compared with its baseline.
@@ -74,7 +74,7 @@ type SpecId = (String, i64);
 
 /// Whether this operator has evaluated the whole fleet at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Rounds {
+enum Syncs {
     #[default]
     First,
     Later,
@@ -99,8 +99,8 @@ impl Observations {
             return known;
         }
         let since = match self.syncs {
-            Rounds::First => Since::Found(now),
-            Rounds::Later => Since::Changed(now),
+            Syncs::First => Since::Found(now),
+            Syncs::Later => Since::Changed(now),
         };
         let observation = Observation {
             health,
@@ -219,11 +219,11 @@ impl Observations {
     }
 
     /// Ends one evaluation of the whole fleet: removes nodes that no longer have a `NodeProxy`.
-    pub(crate) fn close(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
+    pub(crate) fn end_sync(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
         self.nodes.retain(|name, _| proxies.contains_key(name));
         self.leases.retain(|name, _| proxies.contains_key(name));
         self.lost.retain(|name, _| proxies.contains_key(name));
-        self.syncs = Rounds::Later;
+        self.syncs = Syncs::Later;
     }
 }
 

@@ -171,7 +171,7 @@ impl Fleet {
             }
         }
 
-        observations.close(proxies);
+        observations.end_sync(proxies);
         plan.actions.extend(unknown);
         let gone = proxies.values().filter(|proxy| {
             proxy.pending_finalizers.is_empty() && !desired.contains_key(&proxy.name)

@@ -107,7 +107,7 @@ impl Rollup {
         ProxyProfileStatus {
             history: match &rollout {
                 Some(rollout) => {
-                    history::follow(record, target, rollout, self.current.as_deref(), now)
+                    history::next_history(record, target, rollout, self.current.as_deref(), now)
                 }
                 None => record.status().history,
             },

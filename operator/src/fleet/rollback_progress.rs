@@ -64,8 +64,8 @@ impl RollbackProgress {
             }
         }
         let most = rollout.max_unavailable.of(members.len());
-        let tolerated = rollout.max_failures.of(rolled_back).min(most);
-        let is_stopped = failed.len() >= tolerated;
+        let failure_limit = rollout.max_failures.of(rolled_back).min(most);
+        let is_stopped = failed.len() >= failure_limit;
         if !is_stopped {
             failed.clear();
         }

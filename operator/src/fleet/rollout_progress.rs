@@ -238,8 +238,8 @@ impl RolloutProgress {
             Phase::RollingOut => {
                 // Once as many nodes have failed as may be unavailable, no other can change.
                 let most = target.rollout.max_unavailable.of(members.len());
-                let tolerated = waves.tolerated(&target.rollout).min(most);
-                self.judge_rollout(target, members, node_progress, tolerated);
+                let failure_limit = waves.failure_limit(&target.rollout).min(most);
+                self.judge_rollout(target, members, node_progress, failure_limit);
             }
             Phase::Settled | Phase::DeadlineExceeded | Phase::HeldBack { .. } => {
                 self.judge_moving_nodes(&target.rollout, members, node_progress);
@@ -253,7 +253,7 @@ impl RolloutProgress {
         target: &RolloutTarget,
         members: &[Member<'_>],
         node_progress: &[NodeProgress],
-        tolerated: usize,
+        failure_limit: usize,
     ) {
         let open = |progress: &NodeProgress| {
             !matches!(
@@ -265,7 +265,7 @@ impl RolloutProgress {
             )
         };
         let failed_nodes: Vec<_> = failed_nodes(members, node_progress).collect();
-        if failed_nodes.len() >= tolerated {
+        if failed_nodes.len() >= failure_limit {
             self.phase = Phase::Failed {
                 on_failure: target.rollout.on_failure,
                 verdict: verdict(&failed_nodes, members.len()),

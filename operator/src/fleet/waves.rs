@@ -137,7 +137,7 @@ impl Waves {
 
     /// Returns the number of failed nodes that stops the rollout. It is based on the size of the
     /// waves that have reached nodes, because the next wave may begin only after this decision.
-    pub(crate) fn tolerated(&self, rollout: &Rollout) -> usize {
+    pub(crate) fn failure_limit(&self, rollout: &Rollout) -> usize {
         let reached = self.ends.iter().position(|end| self.assigned <= *end);
         match reached {
             Some(0) | None if self.canary > 0 => 1,

@@ -28,7 +28,7 @@ struct Shared {
 }
 
 /// The number of specs above which those that no object has any more are forgotten.
-const FEW: usize = 16;
+const MOST_UNUSED: usize = 16;
 
 // === impl SharedSpecs ===
 
@@ -46,7 +46,7 @@ impl SharedSpecs {
             is_whole: has_all(&serde_json::to_value(&read).unwrap_or_default(), written),
             read: read.map(Arc::new),
         };
-        if self.0.len() >= FEW {
+        if self.0.len() >= MOST_UNUSED {
             let is_used = |spec: &Arc<NodeProxySpec>| Arc::strong_count(spec) > 1;
             self.0
                 .retain(|_, shared| shared.spec.read.as_ref().is_some_and(is_used));
