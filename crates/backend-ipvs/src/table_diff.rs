@@ -202,9 +202,12 @@ fn delete_objects(observed: &Contents, desired: &Contents, transaction: &mut Tra
     let deleted = chains
         .iter()
         .map(|name| Operation::DeleteChain(Arc::clone(name)));
+    let flowtables = observed.flowtables.keys();
+    let flowtables = flowtables.filter(|name| !desired.flowtables.contains_key(*name));
     let operations = flushed
         .chain(sets.map(|name| Operation::DeleteSet(Arc::clone(name))))
-        .chain(deleted);
+        .chain(deleted)
+        .chain(flowtables.map(|name| Operation::DeleteFlowtable(Arc::clone(name))));
     transaction.operations.extend(operations);
 }
 

@@ -97,7 +97,30 @@ impl Table {
             let text = format!("set {name}");
             Piece { text, state }
         };
-        names.into_iter().map(piece).chain(next).collect()
+        let pieces = names.into_iter().map(piece);
+        pieces
+            .chain(self.compare_flowtables(found))
+            .chain(next)
+            .collect()
+    }
+
+    /// Compares every flowtable of this table and of `found`, by name.
+    fn compare_flowtables(&self, found: &Table) -> Vec<Piece> {
+        let names = self.flowtables.keys().chain(found.flowtables.keys());
+        let names: BTreeSet<_> = names.collect();
+        let piece = |name: &Arc<str>| {
+            let state = match (self.flowtables.get(name), found.flowtables.get(name)) {
+                (Some(desired), Some(found)) if desired == found => PieceState::Present,
+                (Some(_), Some(found)) => PieceState::Different {
+                    found: found.devices.iter().map(|name| name.to_string()).collect(),
+                },
+                (Some(_), None) => PieceState::Missing,
+                (None, _) => PieceState::Leftover,
+            };
+            let text = format!("flowtable {name}");
+            Piece { text, state }
+        };
+        names.into_iter().map(piece).collect()
     }
 
     /// The names of the chains that the elements of `key` in this table lead to, without those that

@@ -19,6 +19,7 @@ use self::steps::{
     Step, add_elements, length_of_part, length_with_rules, rewrites_dispatch, steps,
 };
 use crate::chains::ENTRANCES;
+use crate::flowtable;
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::table::{ChainWithRules, Table};
 
@@ -90,8 +91,8 @@ fn diff_in_parts(family: Family, observed: &Table, desired: &Table, most: usize)
     }
 }
 
-/// Whether `observed` can be changed to `desired` in place. Every set and chain in both must be the
-/// same: the shape of a set and the hook of a chain cannot be changed, and neither can be replaced
+/// Whether `observed` can be changed to `desired` in place. Every set, chain and flowtable in both must be
+/// the same: the shape of a set and the hook of a chain cannot be changed, and neither can be replaced
 /// while rules refer to it. If packets already reach the table, it must also have all fixed sets: a
 /// new set is empty until its last element is added, and new rules would find nothing in it.
 fn can_update_in_place(observed: &Table, desired: &Table) -> bool {
@@ -107,7 +108,7 @@ fn can_update_in_place(observed: &Table, desired: &Table) -> bool {
             let other = observed.chains.get(name);
             other.is_none_or(|other| other.chain == chain.chain)
         });
-    sets && chains
+    sets && chains && flowtable::is_same(observed, desired)
 }
 
 fn add_sets(observed: &Table, desired: &Table, transaction: &mut Transaction) {
@@ -120,6 +121,7 @@ fn add_sets(observed: &Table, desired: &Table, transaction: &mut Transaction) {
             operations.push(Operation::AddSet((*set.set).clone()));
         }
     }
+    flowtable::add(observed, desired, transaction);
 }
 
 fn add_rules(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut Transaction) {
@@ -191,6 +193,7 @@ fn delete_objects(observed: &Table, desired: &Table, transaction: &mut Transacti
     for chain in chains {
         operations.push(Operation::DeleteChain(Arc::clone(chain)));
     }
+    flowtable::delete(observed, desired, transaction);
 }
 
 // === impl Plan ===
@@ -304,7 +307,13 @@ impl Plan {
         // affect desired objects.
         let mut undesired = self.start(name);
         delete_objects(observed, desired, &mut undesired);
-        let all = [current, at_last, undesired].into_iter();
+        let devices = flowtable::devices(observed, desired).into_iter();
+        let devices = devices.map(|operation| Transaction {
+            operations: vec![operation],
+            ..self.start(name)
+        });
+        let devices: Vec<_> = devices.collect();
+        let all = [current, at_last, undesired].into_iter().chain(devices);
         let some = |transaction: &Transaction| !transaction.operations.is_empty();
         self.transactions.extend(all.filter(some));
     }

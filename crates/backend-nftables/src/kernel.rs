@@ -1,9 +1,11 @@
 //! The backend: both families of nf_tables in one network namespace, over one socket.
 
+mod flowtable_support;
 mod sctp;
 mod support;
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +21,11 @@ use nftables_model::{
     recovery, recovery_of_reading,
 };
 
+use self::flowtable_support::FlowtableSupport;
 use self::sctp::{Sctp, observe_sctp};
 use self::support::probe;
 use crate::diff::{Change, diff, halves};
+use crate::flowtable;
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::render::render;
 use crate::table::Table;
@@ -51,6 +55,7 @@ pub struct Nftables {
     /// Whether the kernel redirects SCTP. `None` until conntrack is loaded.
     sctp: Option<Sctp>,
     support: Support,
+    flowtables: FlowtableSupport,
 }
 
 /// Opens the network namespace of this thread. Returns one backend for each family.
@@ -82,6 +87,7 @@ pub fn open_with_socket(
         foreign_generations: Arc::clone(foreign_generations),
         sctp: None,
         support: Support::Unknown,
+        flowtables: FlowtableSupport::UNKNOWN,
     })
 }
 
@@ -97,6 +103,7 @@ impl Nftables {
             foreign_generations: Arc::default(),
             sctp: None,
             support: Support::Unknown,
+            flowtables: FlowtableSupport::UNKNOWN,
         }
     }
 
@@ -120,6 +127,22 @@ impl Nftables {
         let missing = support.observe_missing(self.connection().ok()?.socket(), || probe(family));
         self.support = support;
         missing
+    }
+
+    /// Fails if `change` creates a flowtable and the kernel's cannot be used: after a read, the next rendering
+    /// is without.
+    fn check_flowtable(&mut self, change: &Change) -> Result<(), CommitError> {
+        if !change.transactions.iter().any(flowtable::creates_one) {
+            return Ok(());
+        }
+        let connection = self.connection.as_ref();
+        let connection = Arc::clone(connection.ok_or(Detached(self.family))?);
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = connection.socket();
+        let usable = self.flowtables.observe(socket, self.family);
+        usable.map_err(|unusable| {
+            CommitError::new(self.family, (Recovery::Observe, Effect::None), unusable)
+        })
     }
 
     fn unread(&self, source: netlink::ObserveError) -> ObserveError {
@@ -148,7 +171,10 @@ impl Backend for Nftables {
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Table>) -> Table {
-        render(self.family, desired, from)
+        let mut table = render(self.family, desired, from);
+        let devices = desired.node().flowtable_interfaces.as_ref();
+        flowtable::render(&mut table, devices.filter(|_| self.flowtables.are_usable()));
+        table
     }
 
     fn diff(&self, observed: &Table, desired: &Table) -> Change {
@@ -189,16 +215,24 @@ impl Backend for Nftables {
         if self.sctp.is_none() {
             self.sctp = observe_sctp();
         }
+        self.check_flowtable(&change)?;
         let mut connection = self.connection()?;
         let mut transactions = 0;
         // Each is freed after its commit: together they are as large as the table itself.
         for transaction in change.transactions {
+            let is_of_device = flowtable::is_of_device(&transaction);
             let commit = |part: &Transaction| connection.commit(part);
             let halves = |part: &Transaction| halves(self.family, part);
             let (done, result) = commit_in_parts(transaction, halves, commit);
             transactions += done;
             if let Err(source) = result {
                 drop(connection);
+                // There is no such device any more, and so it is in no flowtable. The interfaces
+                // are watched, and the next change is without it.
+                if is_of_device && is_missing(&source) && self.is_unchanged() {
+                    connection = self.connection()?;
+                    continue;
+                }
                 let done = transactions;
                 let refused_whole =
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
@@ -267,9 +301,23 @@ impl Backend for Nftables {
         unsupported_field.into_iter().collect()
     }
 
+    fn limitations(&self, programmed: &Dataplane) -> Vec<String> {
+        let is_asked = programmed.node().flowtable_interfaces.is_some();
+        let limitation = self.flowtables.limitation();
+        limitation.filter(|_| is_asked).into_iter().collect()
+    }
+
     fn without_room(&self, rules: &Table) -> Vec<UnsupportedField> {
         rules.turns.without_room()
     }
+}
+
+/// Whether the kernel refused because something does not exist (ENOENT).
+fn is_missing(error: &netlink::CommitError) -> bool {
+    let netlink::CommitError::Refused { source, .. } = error else {
+        return false;
+    };
+    source.kind() == ErrorKind::NotFound
 }
 
 /// Reads Signpost's table and the one beside it.
@@ -284,6 +332,7 @@ fn observe_tables(
             exists: contents.exists,
             chains: contents.chains,
             sets: contents.sets,
+            flowtables: contents.flowtables,
             ..Table::default()
         })
     };

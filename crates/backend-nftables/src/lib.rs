@@ -29,12 +29,14 @@
 //! filter-*             refusals: reject or drop; the same for cluster IPs and Service CIDRs
 //! ```
 //!
-//! The rules of `dispatch` and those that refuse packets count them.
+//! The rules of `dispatch` and those that refuse packets count them. With the [`flowtable`], later packets
+//! of a connection may traverse none of these.
 
 mod canonical;
 mod chains;
 mod compare;
 mod diff;
+mod flowtable;
 mod full_affinity_maps;
 mod inspect;
 mod kernel;

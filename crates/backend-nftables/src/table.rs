@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey, PersistentMap, Target};
 use netlink::nf_tables::{Bytes, ElementData, Transaction};
-pub(crate) use nftables_model::{ChainWithRules, Chains, Elements, SetWithElements, Sets};
+pub(crate) use nftables_model::{
+    ChainWithRules, Chains, Elements, Flowtables, SetWithElements, Sets,
+};
 use nftables_model::{Contents, Refused, View};
 
 use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::render::{AffinityMaps, Retirement, RoundRobinCounters};
 
-/// A table with its chains, sets and elements. Copies share what they have in common. Two tables
+/// A table with its chains, sets, elements and flowtables. Copies share what they have in common. Two tables
 /// are equal if the kernel would list them identically.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
@@ -23,6 +25,8 @@ pub struct Table {
     pub(crate) chains: Arc<Chains>,
     /// Sets by name.
     pub(crate) sets: Sets,
+    /// Flowtables by name.
+    pub(crate) flowtables: Flowtables,
     /// The frontends whose elements are written before all others. Not stored in the kernel.
     pub(crate) first: BTreeSet<FrontendKey>,
     /// The [table beside it](layout::NEXT), if any. Never desired; found where a change from a
@@ -79,6 +83,7 @@ impl Table {
             exists: self.exists,
             chains: Arc::clone(&self.chains),
             sets: self.sets.clone(),
+            flowtables: self.flowtables.clone(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Table {
         }
         (table.exists, table.chains, table.sets) =
             (contents.exists, contents.chains, contents.sets);
+        table.flowtables = contents.flowtables;
         match is_beside {
             true => self.next = table.exists.then(|| Arc::new(table)),
             false => {
@@ -188,6 +194,7 @@ impl PartialEq for Table {
             exists,
             chains,
             sets,
+            flowtables,
             first: _,
             next,
             retirement: _,
@@ -196,11 +203,12 @@ impl PartialEq for Table {
             long_slots: _,
         } = self;
         (exists, chains, sets, next) == (&other.exists, &other.chains, &other.sets, &other.next)
+            && *flowtables == other.flowtables
     }
 }
 
 impl fmt::Display for Table {
-    /// Prints chains and sets by name and elements by key, then the table beside it, if any.
+    /// Prints chains, sets and flowtables by name and elements by key, then the table beside it, if any.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = |f: &mut fmt::Formatter<'_>| match &self.next {
             Some(next) => write!(f, "table {}\n{next}", layout::NEXT),

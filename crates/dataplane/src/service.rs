@@ -139,6 +139,9 @@ pub struct Node {
     /// Every address that is local to this node's kernel, including loopback; of IPv6 link-local
     /// addresses only those selected for node ports.
     pub local_addresses: BTreeSet<IpAddr>,
+    /// The interfaces on which packets of established connections may bypass all rules; `None` if none
+    /// ever may. Only mode nftables reads it.
+    pub flowtable_interfaces: Option<BTreeSet<Arc<str>>>,
 }
 
 // === impl Node ===

@@ -6,6 +6,7 @@
 //! received while `nft` ran. It also holds inputs that once caused a failure.
 //! `PROPTEST_CASES=1000000` searches for more.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -75,6 +76,7 @@ fn words() -> Vec<Vec<u8>> {
         "reject",
         "range",
         "counter",
+        "flow_offload",
         "match",
         "target",
         "signpost",
@@ -102,6 +104,10 @@ fn expect_to_read_again(family: Family, operation: Operation) {
             Operation::AddRule { rule, .. } => {
                 let read = nf_tables::rule(message, family).expect("the encoder wrote it");
                 assert_eq!(read.1.as_ref(), Ok(rule));
+            }
+            Operation::AddFlowtable(flowtable) => {
+                let read = nf_tables::flowtable(message).expect("the encoder wrote it");
+                assert_eq!(read.1.as_ref(), Ok(&(flowtable.clone(), BTreeSet::new())));
             }
             Operation::AddSet(set) => {
                 let read = nf_tables::set(message).expect("the encoder wrote it");
@@ -148,8 +154,13 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
             ),
             0xa09 => take(nf_tables::set(&message).and_then(|(_, s)| s.map(Operation::AddSet))),
             0xa0c => take(nf_tables::elements(&message).map(add_elements)),
+            0xa16 => take(
+                nf_tables::flowtable(&message)
+                    .and_then(|(_, f)| f.map(|(flowtable, _)| Operation::AddFlowtable(flowtable))),
+            ),
             _ => {
                 let _ = (nf_tables::chain(&message), nf_tables::set(&message));
+                let _ = nf_tables::flowtable(&message);
                 let _ = (
                     nf_tables::rule(&message, family),
                     nf_tables::elements(&message),
@@ -183,7 +194,7 @@ fn what_kernels_have_sent_of_signposts_tables_is_read_and_of_others_is_not() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let (objects, errors) = decode_all(&input.0);
         match name.split('-').next() {
-            Some("chains" | "rules" | "sets" | "elements") => {
+            Some("chains" | "rules" | "sets" | "elements" | "flowtables") => {
                 assert!(errors.is_empty(), "{name}: {errors:?}");
                 assert!(objects > 0, "{name}");
             }

@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod expression;
 mod extension;
+mod flowtable;
 mod foreign;
 mod jenkins;
 mod listed;
@@ -28,6 +29,8 @@ pub use expression::{
     SettableCtKey, connection_label,
 };
 pub use extension::{Extension, ExtensionKind};
+pub use flowtable::Flowtable;
+pub(crate) use flowtable::flowtable;
 pub use foreign::{Entry, ForeignChain, Jump, TableState};
 pub(crate) use foreign::{foreign_chain, jump, table_state};
 pub use jenkins::{jhash, reciprocal_scale};
@@ -35,6 +38,9 @@ pub use listed::ListedRule;
 pub(crate) use listed::listed;
 pub use print::{Typed, family_name};
 pub use transaction::{Operation, Transaction};
+
+/// An object with its name, or that of its chain; or why Signpost cannot have written it.
+pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
 
 /// A chain without its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]

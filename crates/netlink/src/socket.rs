@@ -3,7 +3,7 @@
 mod commit;
 mod foreign;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -11,7 +11,10 @@ use thiserror::Error;
 
 use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
-use crate::nf_tables::{self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set};
+pub use crate::nf_tables::Named;
+use crate::nf_tables::{
+    self, Bytes, Chain, DecodeError, ElementData, Family, Flowtable, Rule, Set,
+};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once; an error includes the message that caused it.
@@ -30,9 +33,6 @@ pub struct Socket {
 /// follows the socket when that is opened again.
 #[derive(Debug, Clone)]
 pub struct SocketPort(pub(crate) Arc<AtomicU32>);
-
-/// An object with its name, or that of its chain; or why Signpost cannot have written it.
-pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
 
 /// Why the kernel could not be read.
 #[derive(Debug, Error)]
@@ -169,6 +169,18 @@ impl Socket {
     ) -> Result<Vec<Named<Set>>, ObserveError> {
         let kind = nf_tables::request::GET_SET;
         self.observe("sets", kind, family, Some(table), None, nf_tables::set)
+    }
+
+    /// The flowtables of a table by name, with their devices; a decoding error for each that Signpost
+    /// did not write. None if the kernel has no flowtables.
+    pub fn observe_flowtables(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<Named<(Flowtable, BTreeSet<Arc<str>>)>>, ObserveError> {
+        let kind = nf_tables::request::GET_FLOWTABLE;
+        let decode = nf_tables::flowtable;
+        self.observe("flowtables", kind, family, Some(table), None, decode)
     }
 
     /// The elements of a set.

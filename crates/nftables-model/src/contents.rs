@@ -1,11 +1,11 @@
 //! The content of a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use dataplane::PersistentMap;
-use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
+use netlink::nf_tables::{Bytes, Chain, ElementData, Flowtable, Rule, Set};
 
 /// A table with its chains, sets and elements. Copies share equal parts. Two values are equal if
 /// the listings of kernels that hold them are equal.
@@ -17,6 +17,8 @@ pub struct Contents {
     pub chains: Arc<Chains>,
     /// Sets by name.
     pub sets: Sets,
+    /// Flowtables by name.
+    pub flowtables: Flowtables,
 }
 
 /// Chains by name.
@@ -24,6 +26,18 @@ pub type Chains = BTreeMap<Arc<str>, Arc<ChainWithRules>>;
 
 /// Sets by name.
 pub type Sets = BTreeMap<Arc<str>, SetWithElements>;
+
+/// Flowtables by name.
+pub type Flowtables = BTreeMap<Arc<str>, FlowtableWithDevices>;
+
+/// A flowtable and its devices, without its connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowtableWithDevices {
+    /// The flowtable; `None` for one that Signpost did not write.
+    pub flowtable: Option<Flowtable>,
+    /// The names of its devices. The kernel removes one that ceases to exist.
+    pub devices: BTreeSet<Arc<str>>,
+}
 
 /// A chain and its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +64,7 @@ pub type Elements = PersistentMap<Bytes, ElementData>;
 // === impl Contents ===
 
 impl fmt::Display for Contents {
-    /// Chains and sets by name, elements by key.
+    /// Chains, sets and flowtables by name, elements by key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.exists {
             return Ok(());
@@ -65,6 +79,15 @@ impl fmt::Display for Contents {
             writeln!(f, "set {}", set.set)?;
             for (key, data) in set.elements.sorted() {
                 writeln!(f, "    {}", set.set.element(key, data))?;
+            }
+        }
+        for (name, flowtable) in &self.flowtables {
+            match &flowtable.flowtable {
+                Some(flowtable) => writeln!(f, "flowtable {flowtable}")?,
+                None => writeln!(f, "flowtable {name}, which Signpost did not write")?,
+            }
+            for device in &flowtable.devices {
+                writeln!(f, "    {device}")?;
             }
         }
         Ok(())

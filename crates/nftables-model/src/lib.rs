@@ -25,7 +25,10 @@ mod walk;
 pub use affinity::{
     STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, lookup_number, number_comment, sticky_slot,
 };
-pub use contents::{ChainWithRules, Chains, Contents, Elements, SetWithElements, Sets};
+pub use contents::{
+    ChainWithRules, Chains, Contents, Elements, FlowtableWithDevices, Flowtables, SetWithElements,
+    Sets,
+};
 pub use crowded::{CROWDED, CrowdedError, CrowdedSocket};
 pub use in_parts::commit_in_parts;
 pub use key::{
@@ -39,9 +42,10 @@ pub use packet_counters::{
     RuleEnd, counted_rules,
 };
 pub use parts::{
-    Address, address_type_local, after, compare, counted, ct_dnat, ct_new, family_of, in_range,
-    load_address, load_frontend, load_mark, load_port, load_prefix, load_protocol_and_port,
-    local_source, lookup_frontend, mark, marked, member, rule, to_node_port_address, verdict,
+    Address, address_type_local, after, compare, counted, ct_dnat, ct_established, ct_new,
+    family_of, in_range, load_address, load_frontend, load_mark, load_port, load_prefix,
+    load_protocol_and_port, local_source, lookup_frontend, mark, marked, member, rule,
+    to_node_port_address, verdict,
 };
 pub use recovery::{recovery, recovery_of_reading};
 pub use refusals::{

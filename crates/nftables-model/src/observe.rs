@@ -7,7 +7,7 @@ use dataplane::Family;
 use netlink::nf_tables::{Chain, Rule, Set, SetContent, SetWriter, TableState};
 use netlink::{ObserveError, Socket};
 
-use crate::contents::{ChainWithRules, Chains, Contents, SetWithElements};
+use crate::contents::{ChainWithRules, Chains, Contents, FlowtableWithDevices, SetWithElements};
 
 impl Contents {
     /// Reads the table `table_name`. `own` returns Signpost's definition of the set with a given
@@ -70,6 +70,13 @@ impl Contents {
             contents
                 .sets
                 .insert(name, SetWithElements { set, elements });
+        }
+        for (name, flowtable) in socket.observe_flowtables(family, table_name)? {
+            let (flowtable, devices) = flowtable.ok().unzip();
+            let devices = devices.unwrap_or_default();
+            contents
+                .flowtables
+                .insert(name, FlowtableWithDevices { flowtable, devices });
         }
         Ok(contents)
     }

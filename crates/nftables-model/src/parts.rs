@@ -13,6 +13,8 @@ use crate::key::{FrontendFields, name};
 
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const CT_STATE_NEW: u32 = 8;
+/// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
+const CT_STATE_ESTABLISHED: u32 = 2;
 /// `IPS_DST_NAT`.
 const CT_STATUS_DNAT: u32 = 1 << 5;
 /// `IPS_CONFIRMED`.
@@ -216,6 +218,11 @@ pub fn address_type_local(field: FibField) -> Vec<Expression> {
 /// Matches packets of connections without any packet in reply yet.
 pub fn ct_new() -> Rule {
     rule(ct_bit(CtKey::State, CT_STATE_NEW))
+}
+
+/// Matches packets of connections that have had a packet in reply.
+pub fn ct_established() -> Vec<Expression> {
+    ct_bit(CtKey::State, CT_STATE_ESTABLISHED)
 }
 
 /// Matches packets of connections whose destination was rewritten.

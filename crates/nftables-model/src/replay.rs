@@ -1,5 +1,6 @@
 //! An in-memory kernel: commits transactions to a table, and refuses what nf_tables would refuse.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::PersistentMap;
@@ -8,7 +9,7 @@ use netlink::nf_tables::{
 };
 use thiserror::Error;
 
-use crate::contents::{ChainWithRules, Contents, SetWithElements};
+use crate::contents::{ChainWithRules, Contents, FlowtableWithDevices, SetWithElements};
 
 /// Why nf_tables would refuse a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -110,6 +111,7 @@ impl Contents {
                     let found = match needed {
                         Needed::Set(name) => self.sets.contains_key(name),
                         Needed::Chain(name) => self.chains.contains_key(name),
+                        Needed::Flowtable(name) => self.flowtables.contains_key(name),
                     };
                     if !found {
                         return Err(missing(needed.name()));
@@ -140,14 +142,48 @@ impl Contents {
                 }
                 let used =
                     |rule: &Rule| needs(rule).any(|n| matches!(n, Needed::Set(set) if set == name));
-                if self
-                    .chains
-                    .values()
-                    .any(|chain| chain.rules.iter().any(used))
-                {
+                if self.has_rule(used) {
                     return Err(busy(at, name));
                 }
                 self.sets.remove(name);
+            }
+            Operation::AddFlowtable(flowtable) => match self.flowtables.get(&flowtable.name) {
+                Some(old) if old.flowtable.as_ref() != Some(flowtable) => {
+                    return Err(present(&flowtable.name));
+                }
+                Some(_) => {}
+                None => {
+                    let with_devices = FlowtableWithDevices {
+                        flowtable: Some(flowtable.clone()),
+                        devices: BTreeSet::new(),
+                    };
+                    let name = Arc::clone(&flowtable.name);
+                    self.flowtables.insert(name, with_devices);
+                }
+            },
+            Operation::DeleteFlowtable(name) => {
+                if !self.flowtables.contains_key(name) {
+                    return Err(missing(name));
+                }
+                let used = |rule: &Rule| {
+                    needs(rule).any(|n| matches!(n, Needed::Flowtable(other) if other == name))
+                };
+                if self.has_rule(used) {
+                    return Err(busy(at, name));
+                }
+                self.flowtables.remove(name);
+            }
+            Operation::AddDevice { flowtable, device } => {
+                let name = &flowtable.name;
+                let flowtable = self.flowtables.get_mut(name).ok_or_else(|| missing(name))?;
+                flowtable.devices.insert(Arc::clone(device));
+            }
+            Operation::DeleteDevice { flowtable, device } => {
+                let name = &flowtable.name;
+                let flowtable = self.flowtables.get_mut(name).ok_or_else(|| missing(name))?;
+                if !flowtable.devices.remove(device) {
+                    return Err(missing(device));
+                }
             }
             Operation::AddElements { set, elements } => {
                 for (key, data) in elements {
@@ -217,6 +253,11 @@ impl Contents {
         }
     }
 
+    fn has_rule(&self, is_so: impl Fn(&Rule) -> bool) -> bool {
+        let mut chains = self.chains.values();
+        chains.any(|chain| chain.rules.iter().any(&is_so))
+    }
+
     fn leads_to(&self, chain: &str) -> bool {
         let by_rule = |rule: &Rule| {
             needs(rule).any(|needed| matches!(needed, Needed::Chain(name) if **name == *chain))
@@ -225,11 +266,7 @@ impl Contents {
             ElementData::Verdict(Verdict::Goto(name) | Verdict::Jump(name)) => **name == *chain,
             _ => false,
         };
-        let rules = self
-            .chains
-            .values()
-            .any(|other| other.rules.iter().any(by_rule));
-        rules
+        self.has_rule(by_rule)
             || self
                 .sets
                 .values()
@@ -241,12 +278,13 @@ impl Contents {
 enum Needed<'a> {
     Set(&'a Arc<str>),
     Chain(&'a Arc<str>),
+    Flowtable(&'a Arc<str>),
 }
 
 impl Needed<'_> {
     fn name(&self) -> &str {
         match self {
-            Needed::Set(name) | Needed::Chain(name) => name,
+            Needed::Set(name) | Needed::Chain(name) | Needed::Flowtable(name) => name,
         }
     }
 }
@@ -262,6 +300,7 @@ fn needs(rule: &Rule) -> impl Iterator<Item = Needed<'_>> {
             Expression::Immediate(Verdict::Goto(chain) | Verdict::Jump(chain)) => {
                 Some(Needed::Chain(chain))
             }
+            Expression::Offload { flowtable } => Some(Needed::Flowtable(flowtable)),
             _ => None,
         })
 }

@@ -117,6 +117,7 @@ fn describe(family: Family, operation: Option<&Operation>) -> String {
             Some(ChainKind::Route) => "chains of type route (module nf_tables)".to_owned(),
             Some(ChainKind::Filter) | None => "chains of type filter (module nf_tables)".to_owned(),
         },
+        Some(Operation::AddFlowtable(_)) => "flowtables (module nf_flow_table_inet)".to_owned(),
         Some(Operation::AddSet(set)) => format!("sets like {set} (module nf_tables)"),
         Some(Operation::AddRule { rule, .. } | Operation::InsertRule { rule, .. }) => {
             describe_rule(family, rule)
@@ -142,6 +143,7 @@ fn describe_rule(family: Family, rule: &Rule) -> String {
             Expression::Nat { .. } => Some("nft_nat".to_owned()),
             Expression::Ct { .. } | Expression::SetCt { .. } => Some("nft_ct".to_owned()),
             Expression::Hash { .. } => Some("nft_hash".to_owned()),
+            Expression::Offload { .. } => Some("nft_flow_offload".to_owned()),
             _ => None,
         });
     let modules: Vec<String> = modules.collect();

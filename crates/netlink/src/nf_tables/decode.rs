@@ -38,11 +38,11 @@ pub enum DecodeError {
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-fn missing(object: &'static str, part: &'static str) -> DecodeError {
+pub(super) fn missing(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Missing { object, part }
 }
 
-fn unknown(object: &'static str, part: &'static str) -> DecodeError {
+pub(super) fn unknown(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Unknown { object, part }
 }
 

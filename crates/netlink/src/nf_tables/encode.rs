@@ -7,7 +7,7 @@ use self::rules::{add_rule, add_verdict};
 pub(crate) use self::rules::{ct_number, meta_number, port_unreachable, settable_ct_number};
 use super::{
     Bytes, Chain, ChainKind, DataType, ElementData, Extension, ExtensionKind, Family, HookPoint,
-    Operation, Rule, Set, SetContent, SetWriter, Transaction,
+    Operation, Rule, Set, SetContent, SetWriter, Transaction, flowtable,
 };
 use crate::wire::{ACK, APPEND, CREATE, DUMP, REQUEST, Writer};
 
@@ -44,6 +44,9 @@ pub(crate) mod message {
     pub(crate) const GET_ELEMENTS: u16 = 13;
     pub(crate) const DELETE_ELEMENTS: u16 = 14;
     pub(crate) const GET_GENERATION: u16 = 16;
+    pub(crate) const NEW_FLOWTABLE: u16 = 22;
+    pub(crate) const GET_FLOWTABLE: u16 = 23;
+    pub(crate) const DELETE_FLOWTABLE: u16 = 24;
 }
 
 /// An encoded transaction.
@@ -260,6 +263,26 @@ impl Encoder<'_> {
             }
             Operation::DeleteSet(set) => {
                 self.message(message::DELETE_SET, 0, |writer| writer.string(2, set));
+            }
+            Operation::AddFlowtable(flowtable) => {
+                self.message(message::NEW_FLOWTABLE, CREATE, |writer| {
+                    flowtable::encode(writer, flowtable, None);
+                });
+            }
+            Operation::DeleteFlowtable(name) => {
+                self.message(message::DELETE_FLOWTABLE, 0, |writer| {
+                    flowtable::encode_name(writer, name);
+                });
+            }
+            Operation::AddDevice { flowtable, device } => {
+                self.message(message::NEW_FLOWTABLE, CREATE, |writer| {
+                    flowtable::encode(writer, flowtable, Some(device));
+                });
+            }
+            Operation::DeleteDevice { flowtable, device } => {
+                self.message(message::DELETE_FLOWTABLE, 0, |writer| {
+                    flowtable::encode(writer, flowtable, Some(device));
+                });
             }
             Operation::AddElements { set, elements } => {
                 self.elements(

@@ -189,6 +189,12 @@ pub enum Expression {
     Masquerade,
     /// Rejects the packet: sends an error to its sender and drops it.
     Reject(RejectKind),
+    /// Adds the packet's connection to a flowtable. The rule ends if the kernel adds none: it is not of
+    /// TCP or UDP, is about to end, or is in a flowtable.
+    Offload {
+        /// The flowtable.
+        flowtable: Arc<str>,
+    },
     /// Counts the packets that reach it. The count is not part of the value: a new rule begins at
     /// zero.
     Counter,

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
     Bytes, CONNECTION_LABELS, Chain, ChainKind, CtKey, DataType, Direction, ElementData,
-    Expression, Family, FibField, Hook, HookPoint, MapUpdate, MetaKey, NumberGenerator, Operation,
-    Operator, PayloadBase, Register, RejectKind, Rule, Set, SetContent, SetWriter, SettableCtKey,
-    Transaction, Verdict,
+    Expression, Family, FibField, Flowtable, Hook, HookPoint, MapUpdate, MetaKey, NumberGenerator,
+    Operation, Operator, PayloadBase, Register, RejectKind, Rule, Set, SetContent, SetWriter,
+    SettableCtKey, Transaction, Verdict,
 };
 
 /// A key or value with the types of its fields.
@@ -163,6 +163,14 @@ impl Display for Hook {
             HookPoint::Postrouting => "postrouting",
         };
         write!(f, "{kind} hook {point} priority {}", self.priority)
+    }
+}
+
+impl Display for Flowtable {
+    /// `services { hook ingress priority 0; }`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Flowtable { name, priority } = self;
+        write!(f, "{name} {{ hook ingress priority {priority}; }}")
     }
 }
 
@@ -380,6 +388,7 @@ impl Registers {
             Expression::Masquerade => Some("masquerade fully-random".to_owned()),
             Expression::Reject(RejectKind::PortUnreachable) => Some("reject".to_owned()),
             Expression::Reject(RejectKind::TcpReset) => Some("reject with tcp reset".to_owned()),
+            Expression::Offload { flowtable } => Some(format!("flow add @{flowtable}")),
             Expression::Counter => Some("counter".to_owned()),
             Expression::Match(module) => Some(format!("xt match {}", module.name)),
             Expression::Target(module) => Some(format!("xt target {}", module.name)),
@@ -476,6 +485,26 @@ impl Display for Transaction {
                 }
                 Operation::AddSet(set) => writeln!(f, "add {} {table} {set}", set.keyword())?,
                 Operation::DeleteSet(set) => writeln!(f, "delete set {table} {set}")?,
+                Operation::AddFlowtable(flowtable) => {
+                    writeln!(f, "add flowtable {table} {flowtable}")?;
+                }
+                Operation::DeleteFlowtable(name) => {
+                    writeln!(f, "delete flowtable {table} {name}")?;
+                }
+                Operation::AddDevice { flowtable, device } => {
+                    let name = &flowtable.name;
+                    writeln!(
+                        f,
+                        "add flowtable {table} {name} {{ devices = {{ {device} }} ; }}"
+                    )?;
+                }
+                Operation::DeleteDevice { flowtable, device } => {
+                    let name = &flowtable.name;
+                    writeln!(
+                        f,
+                        "delete flowtable {table} {name} {{ devices = {{ {device} }} ; }}"
+                    )?;
+                }
                 Operation::AddElements { set, elements } => {
                     for (key, data) in elements {
                         let element = set.element(key, data);

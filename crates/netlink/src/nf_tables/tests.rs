@@ -145,6 +145,7 @@ fn expressions() -> impl Strategy<Value = Expression> {
         Just(Expression::Masquerade),
         select(vec![RejectKind::PortUnreachable, RejectKind::TcpReset])
             .prop_map(Expression::Reject),
+        names().prop_map(|flowtable| Expression::Offload { flowtable }),
         Just(Expression::Counter),
         (
             registers(),
@@ -309,6 +310,18 @@ proptest! {
     }
 
     #[test]
+    fn flowtables_decode_to_themselves(name in names(), priority in any::<i32>(), device in option::of("[ -~]{1,15}")) {
+        let written = Flowtable { name: Arc::clone(&name), priority };
+        let devices: Option<Arc<str>> = device.map(Arc::from);
+        let operation = match &devices {
+            None => Operation::AddFlowtable(written.clone()),
+            Some(device) => Operation::AddDevice { flowtable: written.clone(), device: Arc::clone(device) },
+        };
+        let read = sent(Family::Ipv4, operation, flowtable);
+        prop_assert_eq!(read, [Ok((name, Ok((written, devices.into_iter().collect()))))]);
+    }
+
+    #[test]
     fn sets_decode_to_themselves(written in sets()) {
         let read = sent(Family::Ipv6, Operation::AddSet(written.clone()), set);
         prop_assert_eq!(read, [Ok((Arc::clone(&written.name), Ok(written)))]);
@@ -359,6 +372,7 @@ fn decode_all(message: &Message<'_>) {
         chain(message),
         set(message),
         elements(message),
+        flowtable(message),
     );
     let _ = (
         rule(message, Family::Ipv4),
@@ -513,6 +527,67 @@ fn an_element_of_a_service_is_one_line_of_cache() {
         [[2; 16].as_slice(), &[6, 0, 0, 0]].concat()
     );
     assert!(slot < hairpin, "shorter ones come first");
+}
+
+/// As another program may have added one to Signpost's table.
+#[test]
+fn a_flowtable_that_signpost_did_not_write_has_a_name_and_no_content() {
+    let written = Flowtable {
+        name: "services".into(),
+        priority: 0,
+    };
+    let operation = Operation::AddDevice {
+        flowtable: written.clone(),
+        device: "eth0".into(),
+    };
+    let own = sent(Family::Ipv4, operation, |message| message.payload.to_vec());
+    let read = |payload: &[u8]| {
+        let message = Message {
+            kind: 0,
+            flags: 0,
+            sequence: 0,
+            port: 0,
+            payload,
+        };
+        flowtable(&message).map(|(name, content)| (name.to_string(), content.is_ok()))
+    };
+    assert_eq!(read(&own[0]), Ok(("services".to_owned(), true)));
+    // `flags offload`: NFTA_FLOWTABLE_FLAGS with NFT_FLOWTABLE_HW_OFFLOAD.
+    let flags = [8_u16.to_ne_bytes(), 7_u16.to_ne_bytes()].concat();
+    let offloaded = [own[0].as_slice(), &flags, &[0, 0, 0, 1]].concat();
+    assert_eq!(read(&offloaded), Ok(("services".to_owned(), false)));
+    // A name of a device in Latin-1.
+    let at = own[0].windows(4).position(|bytes| bytes == b"eth0");
+    let mut latin = own[0].clone();
+    latin[at.expect("the device")] = 0xe9;
+    assert_eq!(read(&latin), Ok(("services".to_owned(), false)));
+}
+
+#[test]
+fn a_flowtable_prints_in_the_language_of_nft() {
+    let flowtable = Flowtable {
+        name: "services".into(),
+        priority: 0,
+    };
+    let mut transaction = Transaction::new(Family::Ipv4, "signpost".into());
+    transaction.operations = vec![
+        Operation::AddFlowtable(flowtable.clone()),
+        Operation::AddDevice {
+            flowtable: flowtable.clone(),
+            device: "eth0".into(),
+        },
+        Operation::DeleteDevice {
+            flowtable,
+            device: "veth1".into(),
+        },
+        Operation::DeleteFlowtable("services".into()),
+    ];
+    let expected = "add flowtable ip signpost services { hook ingress priority 0; }
+add flowtable ip signpost services { devices = { eth0 } ; }
+delete flowtable ip signpost services { devices = { veth1 } ; }
+delete flowtable ip signpost services
+";
+    assert_eq!(transaction.to_string(), expected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Chain, ElementData, Family, Rule, Set};
+use super::{Bytes, Chain, ElementData, Family, Flowtable, Rule, Set};
 
 /// Operations that take effect together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +66,25 @@ pub enum Operation {
     AddSet(Set),
     /// Removes a set that no rule refers to.
     DeleteSet(Arc<str>),
+    /// Creates a flowtable without devices, or leaves it as it is.
+    AddFlowtable(Flowtable),
+    /// Removes a flowtable that no rule refers to. Its connections go through the hooks again.
+    DeleteFlowtable(Arc<str>),
+    /// Adds a device to a flowtable, or leaves it there. Refused with `ENOENT` if there is no such device.
+    AddDevice {
+        /// The flowtable.
+        flowtable: Flowtable,
+        /// The name of the device.
+        device: Arc<str>,
+    },
+    /// Removes a device from a flowtable. Refused with `ENOENT` if there is no such device: the kernel
+    /// has removed it already.
+    DeleteDevice {
+        /// The flowtable.
+        flowtable: Flowtable,
+        /// The name of the device.
+        device: Arc<str>,
+    },
     /// Adds elements whose keys the set does not have.
     AddElements {
         /// The set.

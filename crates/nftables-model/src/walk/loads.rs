@@ -104,8 +104,8 @@ impl Walk<'_> {
                 };
                 self.load(*to, &kind.to_ne_bytes());
             }
-            // A count changes no packet's way.
-            Expression::Counter => {}
+            // Neither changes the packet's way: a flowtable takes later ones.
+            Expression::Counter | Expression::Offload { .. } => {}
             _ => return false,
         }
         true

@@ -238,6 +238,12 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
             (1, _) => Ok(Expression::Reject(RejectKind::TcpReset)),
             _ => Err(unknown("reject", "type")),
         },
+        "flow_offload" => {
+            let flowtable = data.string(1).ok_or(missing("flow_offload", "flowtable"))?;
+            Ok(Expression::Offload {
+                flowtable: flowtable.into(),
+            })
+        }
         "counter" => Ok(Expression::Counter),
         "match" => module(&data).map(Expression::Match),
         "target" => module(&data).map(Expression::Target),

@@ -101,6 +101,7 @@ impl Expression {
             Expression::Nat { .. } => "nat",
             Expression::Masquerade => "masq",
             Expression::Reject(_) => "reject",
+            Expression::Offload { .. } => "flow_offload",
             Expression::Counter => "counter",
             Expression::Match(_) => "match",
             Expression::Target(_) => "target",
@@ -301,6 +302,8 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
         }
         // NFT_REJECT_TCP_RST.
         Expression::Reject(RejectKind::TcpReset) => writer.u32(1, 1),
+        // NFTA_FLOW_TABLE_NAME.
+        Expression::Offload { flowtable } => writer.string(1, flowtable),
         // Without numbers the counter begins at zero.
         Expression::Counter => {}
         Expression::Match(module) | Expression::Target(module) => {

@@ -1,0 +1,160 @@
+use std::sync::Arc;
+
+use backend::{Backend, Change as _, PieceState, Rendered};
+use dataplane::{Dataplane, Family, Node, compile};
+use netlink::nf_tables::{Expression, Operation};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+use crate::Nftables;
+use crate::diff::diff;
+use crate::table::Table;
+
+/// A Service with two endpoints, on a node with these interfaces for the flowtable.
+fn dataplane(interfaces: Option<&[&str]>) -> Dataplane {
+    let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+    let node = Node {
+        flowtable_interfaces: interfaces.map(names),
+        ..Node::clone(&mk_node(1).build())
+    };
+    let (node, config) = (Arc::new(node), mk_config().build());
+    let service = mk_service("shop/cart").cluster_ip("10.96.0.10");
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("10.0.1.1:8080", "node-1")
+        .ready("10.0.2.1:8080", "node-2");
+    let service = service.port("http", 80).build();
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    dataplane.set(compile(&service, &endpoints.build(), &node, &config).into());
+    dataplane
+}
+
+fn table(interfaces: Option<&[&str]>) -> Table {
+    let from = Rendered::default();
+    Nftables::detached(Family::Ipv4).render(&dataplane(interfaces), &from)
+}
+
+/// Replays what leads from one table to the other, and returns what was written.
+fn change(observed: &Table, desired: &Table) -> Vec<Operation> {
+    let change = diff(Family::Ipv4, observed, desired);
+    let mut held = observed.clone();
+    for transaction in change.transactions() {
+        held.replay(transaction).expect("the kernel takes it");
+    }
+    assert_eq!(held, *desired);
+    assert!(diff(Family::Ipv4, desired, desired).size().is_empty());
+    let transactions = change.transactions().iter();
+    transactions.flat_map(|t| t.operations.clone()).collect()
+}
+
+fn has_offload(table: &Table) -> bool {
+    let mut rules = table.chains.values().flat_map(|chain| &chain.rules);
+    rules.any(|rule| {
+        let mut expressions = rule.expressions.iter();
+        expressions.any(|expression| matches!(expression, Expression::Offload { .. }))
+    })
+}
+
+#[test]
+fn without_the_field_nothing_of_it_is_in_the_kernel() {
+    let table = table(None);
+    assert!(table.flowtables.is_empty());
+    assert!(!has_offload(&table));
+    assert!(!table.to_string().contains("established"));
+}
+
+#[test]
+fn it_comes_and_goes_and_no_element_is_written_again() {
+    let (without, with) = (table(None), table(Some(&["eth0", "veth1"])));
+    let mut from = Rendered {
+        dataplane: dataplane(None),
+        rules: without.clone(),
+    };
+    let backend = Nftables::detached(Family::Ipv4);
+    let rendered = backend.render(&dataplane(Some(&["eth0", "veth1"])), &from);
+    assert_eq!(rendered, with, "after a change as after a start");
+    let printed = with.to_string();
+    let expected = "flowtable established { hook ingress priority 0; }\n    eth0\n    veth1\n";
+    assert!(printed.contains(expected), "{printed}");
+    let rule = "chain filter-forward-established { type filter hook forward priority 1000; }\n    \
+                meta l4proto == 0x06 ct state & 0x00000002 != 0x00000000 ct status & 0x00000020 \
+                != 0x00000000 flow add @established\n";
+    assert!(printed.contains(rule), "{printed}");
+    let is_element = |operation: &Operation| {
+        matches!(
+            operation,
+            Operation::AddElements { .. } | Operation::DeleteElements { .. }
+        )
+    };
+    assert!(!change(&without, &with).iter().any(is_element));
+    from = Rendered {
+        dataplane: dataplane(Some(&["eth0", "veth1"])),
+        rules: with.clone(),
+    };
+    assert_eq!(backend.render(&dataplane(None), &from), without);
+    assert!(!change(&with, &without).iter().any(is_element));
+}
+
+#[test]
+fn an_interface_that_comes_or_goes_is_one_operation() {
+    let with = |interfaces: &[&str]| table(Some(interfaces));
+    let of_devices = |operations: Vec<Operation>| -> Vec<String> {
+        let print = |operation: Operation| match operation {
+            Operation::AddDevice { device, .. } => format!("add {device}"),
+            Operation::DeleteDevice { device, .. } => format!("delete {device}"),
+            other => format!("{other:?}"),
+        };
+        operations.into_iter().map(print).collect()
+    };
+    let come = change(&with(&["eth0"]), &with(&["eth0", "veth1"]));
+    assert_eq!(of_devices(come), ["add veth1"]);
+    let gone = change(&with(&["eth0", "veth1"]), &with(&["eth0"]));
+    assert_eq!(of_devices(gone), ["delete veth1"]);
+    let another = change(&with(&["veth1"]), &with(&["veth2"]));
+    assert_eq!(of_devices(another), ["delete veth1", "add veth2"]);
+    // Each by itself: one that does not exist any more keeps no other out.
+    let all = diff(Family::Ipv4, &with(&[]), &with(&["eth0", "veth1", "veth2"]));
+    assert_eq!(all.transactions().len(), 3);
+    assert!(all.transactions().iter().all(super::is_of_device));
+}
+
+/// As another program may leave it.
+#[test]
+fn what_another_program_did_to_it_is_undone() {
+    let desired = table(Some(&["eth0"]));
+    // It was deleted, with the rule that refers to it.
+    let mut deleted = desired.clone();
+    deleted.flowtables.clear();
+    Arc::make_mut(&mut deleted.chains).remove(super::CHAIN);
+    change(&deleted, &desired);
+    // Its device was removed.
+    change(&table(Some(&[])), &desired);
+    // Another one was added.
+    let mut added = desired.clone();
+    let foreign = added.flowtables[super::NAME].clone();
+    added.flowtables.insert("theirs".into(), foreign);
+    let written = change(&added, &desired);
+    assert_eq!(written, [Operation::DeleteFlowtable("theirs".into())]);
+    let pieces = desired.compare_sets(&added);
+    let theirs = pieces.iter().find(|p| p.text == "flowtable theirs");
+    assert_eq!(theirs.map(|p| &p.state), Some(&PieceState::Leftover));
+    // It was replaced by one that Signpost did not write: the table is rebuilt beside that one.
+    let mut replaced = desired.clone();
+    if let Some(flowtable) = replaced.flowtables.get_mut(super::NAME) {
+        flowtable.flowtable = None;
+    }
+    change(&replaced, &desired);
+    let pieces = desired.compare_sets(&replaced);
+    let own = pieces.iter().find(|p| p.text == "flowtable established");
+    let found = vec!["eth0".to_owned()];
+    assert_eq!(
+        own.map(|p| &p.state),
+        Some(&PieceState::Different { found })
+    );
+}
+
+#[test]
+fn a_table_that_is_removed_or_replaced_takes_it_along() {
+    let desired = table(Some(&["eth0"]));
+    change(&desired, &Table::default());
+    change(&Table::default(), &desired);
+}
