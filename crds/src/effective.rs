@@ -12,7 +12,7 @@ use crate::{
         detect_local::DetectLocal,
         forwarding::{Conntrack, LocalhostNodePorts, Masquerade, Scheduler},
         handover::Handover,
-        mechanism::{Iptables, Ipvs, Mode},
+        mechanism::{Iptables, Ipvs, Mode, Nftables},
         process::{ClientConnection, FeatureGates, Logging},
     },
     span::Span,
@@ -50,6 +50,10 @@ pub struct EffectiveConfig {
     pub allow_service_external_ips: bool,
     /// The kernel's connection tracking table.
     pub conntrack: Conntrack,
+    /// Fields that only mode nftables reads.
+    // Left out at its default, so that configurations from before this field keep their hash.
+    #[serde(skip_serializing_if = "Nftables::is_default")]
+    pub nftables: Nftables,
     /// Fields that only mode iptables reads.
     pub iptables: Iptables,
     /// Fields that only mode ipvs reads.
@@ -110,6 +114,7 @@ impl EffectiveConfig {
             detect_local: spec.detect_local.clone(),
             allow_service_external_ips: spec.allow_service_external_ips,
             conntrack: spec.conntrack.complete(),
+            nftables: spec.nftables.complete(),
             iptables,
             ipvs: spec.ipvs.complete(),
             handover: spec.handover,

@@ -45,6 +45,7 @@ pub mod effective;
 pub mod event;
 pub mod host_ports;
 pub mod int_or_percent;
+pub mod interface_pattern;
 pub mod manifest;
 pub mod node_proxy;
 pub mod placement;

@@ -27,7 +27,7 @@ use crate::{
         detect_local::DetectLocal,
         forwarding::{ConntrackSpec, LoadBalancerSpec, Masquerade, NodePortsSpec},
         handover::Handover,
-        mechanism::{IptablesSpec, IpvsSpec, Mode},
+        mechanism::{IptablesSpec, IpvsSpec, Mode, NftablesSpec},
         node_selector::NodeSelector,
         process::{ClientConnectionSpec, FeatureGates, LoggingSpec},
         rollout::RolloutSpec,
@@ -187,6 +187,10 @@ pub struct ProxyProfileSpec {
     #[serde(skip_serializing_if = "ConntrackSpec::is_empty")]
     pub conntrack: ConntrackSpec,
 
+    /// Fields that only mode nftables reads. Allowed in any mode, so that a mode switch changes one line.
+    #[serde(skip_serializing_if = "NftablesSpec::is_empty")]
+    pub nftables: NftablesSpec,
+
     /// Fields that only mode iptables reads. Allowed in any mode, so that a mode switch changes one line.
     #[serde(skip_serializing_if = "IptablesSpec::is_empty")]
     pub iptables: IptablesSpec,
@@ -295,6 +299,7 @@ impl Default for ProxyProfileSpec {
             detect_local: DetectLocal::default(),
             allow_service_external_ips: true,
             conntrack: ConntrackSpec::default(),
+            nftables: NftablesSpec::default(),
             iptables: IptablesSpec::default(),
             ipvs: IpvsSpec::default(),
             handover: Handover::default(),

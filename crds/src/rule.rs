@@ -107,6 +107,11 @@ pub(crate) const INTERFACE_NAME: Rule = of_value(
     "an interface name has printable ASCII letters and neither spaces nor slashes",
 );
 
+pub(crate) const INTERFACE_PATTERN: Rule = of_value(
+    "self.matches('^([!-)+-.0-~]{1,15}|[!-)+-.0-~]{0,14}[*])$')",
+    "an interface pattern is a name of 1 to 15 printable ASCII letters without spaces and slashes, or the beginning of names followed by *",
+);
+
 pub(crate) const MAX_UNAVAILABLE: Rule = of_value(
     "string(self).matches('^([1-9][0-9]{0,8}|(100|[1-9][0-9]?)%)$')",
     "rollout.maxUnavailable and rollout.maxFailures take a number of nodes from 1, or a percentage from 1% to 100%",

@@ -89,7 +89,21 @@ pub fn unsupported_fields(config: &EffectiveConfig, written: &[String]) -> Vec<U
         Mode::Ipvs => needless_in_mode_ipvs(config),
         Mode::Nftables | Mode::Iptables => Vec::new(),
     };
-    loopback.into_iter().chain(fields).chain(needless).collect()
+    let all = loopback.into_iter().chain(flowtable(config));
+    all.chain(fields).chain(needless).collect()
+}
+
+/// The flowtable in a mode that has none.
+fn flowtable(config: &EffectiveConfig) -> Option<UnsupportedField> {
+    let is_asked = !config.nftables.flowtable_interfaces.is_empty();
+    (is_asked && config.mode != Mode::Nftables).then(|| UnsupportedField {
+        field: "nftables.flowtableInterfaces".to_owned(),
+        reason: FIELD_NOT_HONOURED,
+        message: format!(
+            "mode {} has no flowtable: established connections go through all rules",
+            config.mode
+        ),
+    })
 }
 
 /// The fields that have no effect in mode ipvs, because what they prevent does not happen there.
@@ -249,6 +263,22 @@ mod tests {
                 "{mode}"
             );
         }
+    }
+
+    #[test]
+    fn only_mode_nftables_has_a_flowtable() {
+        let section = serde_json::json!({"flowtableInterfaces": ["eth0", "veth*"]});
+        let of = |mode: &str| {
+            fields(&spec(
+                serde_json::json!({"mode": mode, "nftables": section}),
+            ))
+        };
+        assert_eq!(of("nftables"), Vec::<String>::new());
+        for mode in ["iptables", "ipvs"] {
+            assert_eq!(of(mode), ["FieldNotHonoured/nftables.flowtableInterfaces"]);
+        }
+        let off = serde_json::json!({"mode": "ipvs", "nftables": {"flowtableInterfaces": []}});
+        assert_eq!(fields(&spec(off)), Vec::<String>::new());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use dataplane::{Config, Dataplane, Node, ServiceKey, ServiceRules};
 use self::namespace_limit::{MOST_ELEMENTS_OF_A_NAMESPACE, NamespaceLimit};
 use self::queue::Queue;
 use self::rejections::Rejections;
-use crate::node_config::{Facts, without_unused_link_local};
+use crate::node_config::{Facts, flowtable_interfaces, without_unused_link_local};
 use source::{Assignment, Delivery, SourceCondition};
 #[cfg(test)]
 pub(crate) use view::tests::assigned;
@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     name: Arc<str>,
     catalog: Catalog,
     local_addresses: Option<BTreeSet<IpAddr>>,
+    /// The interfaces on which packets of others may arrive.
+    interfaces: BTreeSet<Arc<str>>,
     configuration: Configuration,
     /// The settings of `configuration`, and their hash. Computed once per configuration, not on
     /// every read.
@@ -129,6 +131,7 @@ impl Engine {
             name: name.into(),
             catalog: Catalog::new(name),
             local_addresses: None,
+            interfaces: BTreeSet::new(),
             configuration: Configuration::Awaited {
                 last_good: last_good.map(Arc::new),
             },
@@ -183,6 +186,14 @@ impl Engine {
                 let before = self.known_addresses();
                 self.local_addresses = Some(addresses);
                 if before.is_some() && before == self.known_addresses() {
+                    return;
+                }
+                true
+            }
+            Delivery::Interfaces(interfaces) => {
+                let before = self.flowtable_interfaces();
+                self.interfaces = interfaces;
+                if before == self.flowtable_interfaces() {
                     return;
                 }
                 true
@@ -283,11 +294,16 @@ impl Engine {
         Some(without_unused_link_local(observed, &self.effective))
     }
 
+    fn flowtable_interfaces(&self) -> Option<BTreeSet<Arc<str>>> {
+        flowtable_interfaces(&self.interfaces, &self.effective)
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             name: Arc::clone(&self.name),
             own: self.catalog.node().cloned(),
             local_addresses: self.known_addresses().unwrap_or_default(),
+            flowtable_interfaces: self.flowtable_interfaces(),
             service_cidrs: self.catalog.service_cidrs().clone(),
         }
     }
@@ -305,9 +321,10 @@ impl Engine {
             return Outdated::Nothing;
         }
         let recompile = before.is_none_or(|with| {
-            // The rules of Services do not depend on the node's own addresses.
+            // The rules of Services do not depend on the node's own addresses and interfaces.
             let as_before = Node {
                 local_addresses: with.node.local_addresses.clone(),
+                flowtable_interfaces: with.node.flowtable_interfaces.clone(),
                 ..node.clone()
             };
             *with.node != as_before || !with.config.compiles_like(&config)

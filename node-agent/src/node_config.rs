@@ -26,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) own: Option<OwnNode>,
     /// The addresses of this network namespace, as [`without_unused_link_local`] leaves them.
     pub(crate) local_addresses: BTreeSet<IpAddr>,
+    /// As [`flowtable_interfaces`] returns them.
+    pub(crate) flowtable_interfaces: Option<BTreeSet<Arc<str>>>,
     /// The cluster's Service CIDRs.
     pub(crate) service_cidrs: BTreeSet<IpNet>,
 }
@@ -45,6 +47,20 @@ pub(crate) fn without_unused_link_local(
     addresses
         .filter(|address| !is_ipv6_link_local(*address) || chosen(address))
         .collect()
+}
+
+/// Returns the interfaces of `observed` that `effective` selects for the flowtable; `None` if it asks
+/// for none.
+pub(crate) fn flowtable_interfaces(
+    observed: &BTreeSet<Arc<str>>,
+    effective: &EffectiveConfig,
+) -> Option<BTreeSet<Arc<str>>> {
+    let patterns = &effective.nftables.flowtable_interfaces;
+    if patterns.is_empty() || effective.mode != Mode::Nftables {
+        return None;
+    }
+    let is_selected = |name: &&Arc<str>| patterns.iter().any(|pattern| pattern.matches(name));
+    Some(observed.iter().filter(is_selected).cloned().collect())
 }
 
 /// Converts the timeouts. A timeout of zero leaves the kernel's value.
@@ -105,6 +121,7 @@ impl Facts {
             ipv4: own.and_then(|own| self.given_or_present(own.ipv4, own.last_given.ipv4)),
             ipv6: own.and_then(|own| self.given_or_present(own.ipv6, own.last_given.ipv6)),
             local_addresses: self.local_addresses.clone(),
+            flowtable_interfaces: self.flowtable_interfaces.clone(),
         }
     }
 
@@ -251,6 +268,7 @@ mod tests {
                 .iter()
                 .map(|address| address.parse().expect("an address"))
                 .collect(),
+            flowtable_interfaces: None,
             service_cidrs: BTreeSet::new(),
         }
     }
@@ -319,6 +337,27 @@ mod tests {
         ] {
             let (_, known) = listed(yaml);
             assert_eq!(known, set(&["192.168.0.1", "169.254.20.10"]), "{yaml}");
+        }
+    }
+
+    #[test]
+    fn patterns_select_interfaces_for_the_flowtable_in_mode_nftables() {
+        let observed = ["eth0", "eth1", "veth1", "cni0"].map(Arc::from).into();
+        let selected = |yaml: &str| {
+            let spec: ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
+            let selected = flowtable_interfaces(&observed, &EffectiveConfig::of(&spec))?;
+            Some(Vec::from_iter(selected).join(" "))
+        };
+        let some = "nftables: {flowtableInterfaces: [eth0, 'veth*']}";
+        assert_eq!(selected(some).as_deref(), Some("eth0 veth1"));
+        let none_yet = "nftables: {flowtableInterfaces: [bond0]}";
+        assert_eq!(selected(none_yet).as_deref(), Some(""));
+        for off in [
+            "{}",
+            "nftables: {flowtableInterfaces: []}",
+            &format!("mode: iptables\n{some}"),
+        ] {
+            assert_eq!(selected(off), None, "{off}");
         }
     }
 

@@ -282,6 +282,10 @@ impl Kernel {
             self.trial("harms_nobody_where_an_allocation_fails", |kernel| {
                 kernel.expect_named("steps_kernel", "t327", 4)
             }),
+            self.trial(
+                "sends_established_connections_through_a_flowtable",
+                |kernel| kernel.expect_named("flowtable_kernel", "bypass_the_rules", 1),
+            ),
             self.trial("explains_virtual_servers", |kernel| {
                 kernel.expect_named("explain_kernel", "ipvs", 3)
             }),

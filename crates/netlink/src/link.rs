@@ -1,10 +1,12 @@
-//! Network devices, to mark and to remove one that another program has left behind.
+//! Network devices: which there are; and to mark and to remove one that another program has left behind.
 //!
 //! Sources: `include/uapi/linux/{rtnetlink,if_link,if_addr}.h` and `net/core/rtnetlink.c` of Linux
 //! 6.1.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use address::Family;
 use rustix::io::Errno;
@@ -12,7 +14,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
 use crate::generic::{ChangeError, GenericChannel, QueryError};
-use crate::wire::{ACK, CREATE, EXCLUSIVE, Message, REPLACE, REQUEST, Writer};
+use crate::wire::{ACK, CREATE, DUMP, EXCLUSIVE, Message, REPLACE, REQUEST, Writer};
 
 /// `RTM_NEWLINK`: also the type of the reply with a device.
 const NEW_LINK: u16 = 16;
@@ -48,8 +50,19 @@ const DATAGRAM: usize = 64 << 10;
 /// `IFLA_*`.
 mod attribute {
     pub(super) const NAME: u16 = 3;
+    pub(super) const LINK_INFO: u16 = 18;
     pub(super) const ALIAS: u16 = 20;
+    pub(super) const EXTENSION_MASK: u16 = 29;
 }
+
+/// `IFLA_INFO_KIND`, within `IFLA_LINKINFO`.
+const KIND: u16 = 1;
+/// The kind of a device that drops what it is to send and receives nothing, such as kube-ipvs0.
+const DUMMY: &str = "dummy";
+/// `IFF_LOOPBACK`.
+const IS_LOOPBACK: u32 = 0x8;
+/// `RTEXT_FILTER_SKIP_STATS`.
+const WITHOUT_STATISTICS: u32 = 1 << 3;
 
 /// `IFA_LOCAL`.
 const LOCAL: u16 = 2;
@@ -106,6 +119,21 @@ impl LinkSocket {
             }
             found => found.map(Some),
         }
+    }
+
+    /// The names of the devices on which packets of others may arrive: all but loopback and dummy devices.
+    pub fn observe_receiving(&mut self) -> Result<BTreeSet<Arc<str>>, QueryError> {
+        let encode = |sequence| {
+            let write = |writer: &mut Writer| {
+                writer.native_u32(attribute::EXTENSION_MASK, WITHOUT_STATISTICS);
+            };
+            about_link(GET_LINK, REQUEST | DUMP, sequence, None, write)
+        };
+        let what = "network devices";
+        let names = self
+            .channel
+            .dump(what, NEW_LINK, encode, decode_receiving)?;
+        Ok(names.into_iter().flatten().collect())
     }
 
     /// Attaches a text to the device, in place of any other.
@@ -258,6 +286,23 @@ fn decode(message: &Message<'_>) -> Result<Link, QueryError> {
     Ok(Link { index, alias })
 }
 
+/// The name of the device, if packets of others may arrive on it and its name is UTF-8.
+fn decode_receiving(message: &Message<'_>) -> Result<Option<Arc<str>>, QueryError> {
+    let Some(header) = message.payload.first_chunk::<16>() else {
+        return Err(QueryError::Illegible {
+            what: "a network device",
+            part: "its header",
+        });
+    };
+    let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+    let attributes = message.attributes_behind(header.len());
+    let info = attributes.nested(attribute::LINK_INFO);
+    let is_dummy = info.is_some_and(|info| info.string(KIND) == Some(DUMMY));
+    let name = attributes.string(attribute::NAME);
+    let name = name.filter(|_| flags & IS_LOOPBACK == 0 && !is_dummy);
+    Ok(name.map(Arc::from))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,9 +326,38 @@ mod tests {
     }
 
     #[test]
+    fn packets_arrive_on_any_device_but_loopback_and_dummies() {
+        let name = |flags: u32, kind: Option<&str>| {
+            let mut bytes = about_link(NEW_LINK, 0, 1, None, |writer| {
+                writer.string(attribute::NAME, "dev");
+                if let Some(kind) = kind {
+                    let open = writer.nest(attribute::LINK_INFO);
+                    writer.string(KIND, kind);
+                    writer.close(open);
+                }
+            });
+            bytes[24..28].copy_from_slice(&flags.to_ne_bytes());
+            let message = Messages::parse(&bytes).next().expect("one message");
+            decode_receiving(&message).expect("a device")
+        };
+        assert_eq!(name(0x1043, None).as_deref(), Some("dev"));
+        assert_eq!(name(0x1043, Some("veth")).as_deref(), Some("dev"));
+        assert_eq!(name(0x49, None), None);
+        assert_eq!(name(0xc3, Some("dummy")), None);
+    }
+
+    #[test]
+    fn loopback_is_listed_as_no_device_that_receives() {
+        let mut socket = LinkSocket::open().expect("a socket");
+        let names = socket.observe_receiving().expect("the kernel lists them");
+        assert!(!names.contains("lo"), "{names:?}");
+    }
+
+    #[test]
     fn damaged_messages_are_at_most_an_error() {
         for_every_input(|input| {
             for message in Messages::parse(input) {
+                let _ = decode_receiving(&message);
                 let _ = decode(&message);
             }
         });

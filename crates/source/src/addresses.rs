@@ -1,12 +1,14 @@
-//! The addresses of this node's own interfaces.
+//! This node's own interfaces and their addresses.
 
 mod address_notifications;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use netlink::link::LinkSocket;
 use nix::ifaddrs::getifaddrs;
 use runtime::{CancellationToken, chain};
 use tokio::sync::mpsc;
@@ -38,9 +40,9 @@ pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// Delivers this node's addresses at once, and again whenever they change, until `stop`.
+/// Delivers this node's interfaces and addresses at once, and again whenever they change, until `stop`.
 ///
-/// While the kernel does not list them, the last known addresses stay in force.
+/// While the kernel does not list them, the last known ones stay in force.
 ///
 /// # Errors
 ///
@@ -52,8 +54,11 @@ pub async fn watch(
     // Opened before the first list, so that no change in between is missed.
     let mut address_notifications = open();
     let mut known = None;
+    let mut known_interfaces = None;
     let mut listed = true;
     loop {
+        // Before the first addresses, which the engine waits for.
+        deliver_interfaces(&deliveries, &mut known_interfaces).await?;
         match observe() {
             Ok(addresses) => {
                 listed = true;
@@ -80,7 +85,30 @@ pub async fn watch(
     }
 }
 
-/// Returns when addresses may have changed, or after `longest`.
+/// Delivers the interfaces on which packets of others may arrive, if they differ from `known`.
+async fn deliver_interfaces(
+    deliveries: &mpsc::Sender<Delivery>,
+    known: &mut Option<BTreeSet<Arc<str>>>,
+) -> Result<(), EngineGone> {
+    let listed = LinkSocket::open().map_err(|error| chain(&error).to_string());
+    let listed = listed.and_then(|mut socket| {
+        let interfaces = socket.observe_receiving();
+        interfaces.map_err(|error| chain(&error).to_string())
+    });
+    match listed {
+        Ok(interfaces) if known.as_ref() != Some(&interfaces) => {
+            *known = Some(interfaces.clone());
+            deliver(deliveries, Delivery::Interfaces(interfaces)).await
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            warn!(%error, "unable to list this node's interfaces");
+            Ok(())
+        }
+    }
+}
+
+/// Returns when addresses or interfaces may have changed, or after `longest`.
 async fn next_change(address_notifications: &mut Option<AddressNotifications>, longest: Duration) {
     let Some(notifications) = address_notifications else {
         sleep(OFTEN).await;
@@ -122,7 +150,12 @@ mod tests {
         let stop = CancellationToken::new();
         let stopper = stop.clone();
         let watch = tokio::spawn(watch(sender, stop));
-        let first = deliveries.recv().await.expect("a first delivery");
+        let interfaces = deliveries.recv().await.expect("a first delivery");
+        let Delivery::Interfaces(interfaces) = interfaces else {
+            panic!("no interfaces: {interfaces:?}");
+        };
+        assert!(!interfaces.contains("lo"), "{interfaces:?}");
+        let first = deliveries.recv().await.expect("a second delivery");
         assert_eq!(
             first,
             Delivery::Addresses(observe().expect("the kernel lists them"))

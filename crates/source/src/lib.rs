@@ -21,6 +21,7 @@ pub mod manifests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use catalog::Change;
@@ -46,6 +47,8 @@ pub enum Delivery {
     Configuration(Option<Assignment>),
     /// The addresses of this node's own interfaces. Sent at start, and then when they change.
     Addresses(BTreeSet<IpAddr>),
+    /// The interfaces of this node on which packets of others may arrive. Before the first addresses.
+    Interfaces(BTreeSet<Arc<str>>),
     /// The condition of the source itself. Sent when it is first known, and then when it changes.
     Condition(SourceCondition),
 }

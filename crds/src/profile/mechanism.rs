@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{address::Cidr, section::section, span::Span};
+use crate::{address::Cidr, interface_pattern::InterfacePattern, section::section, span::Span};
 
 /// A kernel mechanism that forwards Service traffic.
 #[derive(
@@ -31,6 +31,22 @@ pub enum Mode {
     Iptables,
     /// Virtual servers of IPVS.
     Ipvs,
+}
+
+section! {
+    /// Fields that only mode nftables reads.
+    NftablesSpec;
+    /// Fields that only mode nftables reads, every default filled in.
+    Nftables {
+        /// The interfaces on which packets of established TCP connections to Services bypass all rules of the node, at
+        /// most 16 entries: a name such as eth0, or the beginning of names followed by *, such as veth*. Packets of a connection
+        /// bypass them in the direction in which they arrive on such an interface, and NetworkPolicies of other
+        /// programs are no longer applied to them. Interfaces that come later join; loopback and dummy interfaces never
+        /// do. Requires the kernel's flowtables and Linux 5.14; condition FeaturesHonoured reports where they are missing, and
+        /// other modes. Default none, which bypasses nothing.
+        #[schemars(length(max = 16))]
+        flowtable_interfaces: Vec<InterfacePattern> = Vec::new(),
+    }
 }
 
 section! {
@@ -75,6 +91,16 @@ section! {
         /// How long TCP and SCTP connections to an endpoint last after the endpoint has left its Service; the next check of
         /// the kernel ends them. Default 0s, which lets them last until they end.
         drain_timeout: Span = Span::ZERO,
+    }
+}
+
+// === impl Nftables ===
+
+impl Nftables {
+    /// Whether every field has its default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

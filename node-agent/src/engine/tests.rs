@@ -377,6 +377,40 @@ fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
     assert_eq!(addresses(&story.compile().expect("an address is new")), 2);
 }
 
+#[test]
+fn an_interface_that_comes_joins_the_flowtable_and_causes_no_sync_without_one() {
+    let interfaces =
+        |names: &[&str]| Delivery::Interfaces(names.iter().map(|name| Arc::from(*name)).collect());
+    let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
+    story.apply(Delivery::Configuration(Some(assignment("{}"))));
+    let dataplane = story.compile().expect("all is new");
+    assert_eq!(dataplane.node().flowtable_interfaces, None);
+    story.apply(interfaces(&["eth0", "veth1"]));
+    assert!(story.compile().is_none());
+    let spec = "nftables: {flowtableInterfaces: ['veth*']}";
+    story.apply(Delivery::Configuration(Some(assignment(spec))));
+    let mut joined = |delivery: Option<Delivery>| {
+        delivery
+            .into_iter()
+            .for_each(|delivery| story.apply(delivery));
+        let dataplane = story.compile()?;
+        let names = dataplane.node().flowtable_interfaces.clone();
+        Some(Vec::from_iter(names.expect("it is on")).join(" "))
+    };
+    assert_eq!(joined(None).as_deref(), Some("veth1"));
+    let come = interfaces(&["eth0", "veth1", "veth2"]);
+    assert_eq!(joined(Some(come)).as_deref(), Some("veth1 veth2"));
+    assert_eq!(joined(Some(interfaces(&["veth1", "veth2"]))), None);
+    assert_eq!(
+        joined(Some(interfaces(&["veth2"]))).as_deref(),
+        Some("veth2")
+    );
+    let off = Delivery::Configuration(Some(assignment("{}")));
+    story.apply(off);
+    let dataplane = story.compile().expect("it is off");
+    assert_eq!(dataplane.node().flowtable_interfaces, None);
+}
+
 /// Failure story T264. The agent took such a configuration for no answer of the API server, and the node
 /// kept its place in the rollout without end.
 #[test]

@@ -39,7 +39,7 @@ const RULES: &[(&str, May)] = &[
     ("relay", May::Use(&["dataplane"])),
     (
         "source",
-        May::Use(&["catalog", "crds", "dataplane", "runtime"]),
+        May::Use(&["catalog", "crds", "dataplane", "netlink", "runtime"]),
     ),
     (
         "nftables-model",

@@ -1,4 +1,4 @@
-//! Kernel notifications of added and removed addresses.
+//! Kernel notifications of added and removed addresses and interfaces.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,14 +11,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
-const GROUPS: u32 = 0x10 | 0x100;
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 /// How long notifications are gathered into one: an interface gets several addresses at once, and a
 /// pod's link also gets a link-local one.
 const GATHERED: Duration = Duration::from_millis(50);
 
-/// Receives a notification for every address added or removed in the network namespace in which it
-/// was opened.
+/// Receives a notification for every address and interface added, changed or removed in the network
+/// namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct AddressNotifications(AsyncFd<OwnedFd>);
 
@@ -40,8 +40,7 @@ impl AddressNotifications {
         Ok(AddressNotifications(socket))
     }
 
-    /// Waits until addresses were added or removed, and [`GATHERED`] longer. Does not return which
-    /// addresses: the kernel may have dropped notifications. Cancel safe.
+    /// Waits until addresses or interfaces have changed, and [`GATHERED`] longer. Does not return which: the kernel may have dropped notifications. Cancel safe.
     pub(super) async fn arrive(&mut self) -> io::Result<()> {
         loop {
             let mut readable = self.0.readable().await?;
