@@ -164,11 +164,23 @@ impl Server {
             return Ok(());
         }
         let text = self.describe_readiness();
+        if !self.is_programmed() {
+            let text = format!("Signpost's rules are not programmed, and kube-proxy's stay: {text}");
+            caller.say(text).await;
+            return Err(Ending::Failed);
+        }
         caller.say(format!("serving again, but {text}")).await;
         match effort {
             WarningPolicy::Forced => Ok(()),
             WarningPolicy::DryRun | WarningPolicy::Careful => Err(Ending::Failed),
         }
+    }
+
+    /// Returns whether Signpost's rules are programmed in each family that the kernel supports.
+    fn is_programmed(&self) -> bool {
+        let report = self.agent.report();
+        let report = report.borrow();
+        report.as_deref().is_some_and(is_programmed)
     }
 
     /// Checks that the removed rules do not come back.
@@ -313,6 +325,11 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
             ))
         }
         (_, Status::True) => Point::note("every Service this agent knows is programmed"),
+        // Not even --force removes the only rules that serve.
+        _ if !server.is_programmed() => {
+            let text = server.describe_readiness();
+            Point::obstacle(format!("Signpost's rules are not programmed: {text}"))
+        }
         _ => {
             let text = server.describe_readiness();
             Point::warning(format!("some Services are not programmed: {text}"))
@@ -332,19 +349,4 @@ fn is_degraded(conditions: &[Condition]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_stop_is_named_and_not_for_a_daemon_set_alone() {
-        let text = stop_first("kube-proxy answers at 127.0.0.1:10256");
-        for words in [
-            "kube-proxy answers at 127.0.0.1:10256: stop kube-proxy first\n",
-            "kubectl -n kube-system patch daemonset kube-proxy",
-            "RKE2",
-            "docs/migrate.md",
-        ] {
-            assert!(text.contains(words), "{words:?} is not in {text}");
-        }
-    }
-}
+mod tests;

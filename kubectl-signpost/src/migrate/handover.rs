@@ -2,7 +2,8 @@
 //! fails.
 
 use crds::NodeProxy;
-use crds::condition::{READY, Status, status_of};
+use crds::condition::reason::KERNEL_UNSUPPORTED;
+use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of};
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::chain;
@@ -254,15 +255,28 @@ impl Direction {
                 return force.then_some("handed back, but no proxy serves");
             }
             (Direction::Handback, _) => false,
-            // Rules that an agent cannot remove remain, and --force accepts that.
-            (Direction::Takeover, Serving::Both) => force,
+            // Rules that an agent cannot remove remain, and --force accepts that, as it accepts a node
+            // that is not ready. Without programmed rules, Signpost does not serve.
+            (Direction::Takeover, Serving::Both) => force && is_programmed(conditions),
             (Direction::Takeover, Serving::Signpost) => {
-                force || status_of(conditions, READY) == Status::True
+                let is_ready = status_of(conditions, READY) == Status::True;
+                is_ready || (force && is_programmed(conditions))
             }
             (Direction::Takeover, _) => false,
         };
         is_reached.then(|| self.state())
     }
+}
+
+/// Returns whether Signpost's rules are programmed, in each family that the node's kernel supports.
+fn is_programmed(conditions: &[Condition]) -> bool {
+    let families = [IPV4_PROGRAMMED, IPV6_PROGRAMMED];
+    let of_families = conditions.iter();
+    let of_families = of_families.filter(|condition| families.contains(&condition.type_.as_str()));
+    let mut supported = of_families
+        .filter(|condition| condition.reason != KERNEL_UNSUPPORTED.name)
+        .peekable();
+    supported.peek().is_some() && supported.all(|condition| condition.status == "True")
 }
 
 #[cfg(test)]

@@ -90,8 +90,8 @@ fn a_node_has_moved_when_the_proxy_of_its_direction_alone_serves_it() {
     let unread = (FOREIGN_PROXY_DETECTED, "Unknown", "LegacyRulesUnread");
     for (of, takeover, takeover_forced, handback, handback_forced) in [
         ([READY_TRUE, NONE_FOUND], true, true, false, false),
-        ([READY_TRUE, FOUND], false, true, false, false),
-        ([failed, NONE_FOUND], false, true, false, false),
+        ([READY_TRUE, FOUND], false, false, false, false),
+        ([failed, NONE_FOUND], false, false, false, false),
         ([READY_BACK, FOUND], false, false, true, true),
         ([READY_BACK, NONE_FOUND], false, false, false, true),
         ([READY_BACK, unread], false, false, true, true),
@@ -114,4 +114,29 @@ fn a_node_has_moved_when_the_proxy_of_its_direction_alone_serves_it() {
     }
     let forced = Direction::Handback.reached(&conditions(&[READY_BACK, NONE_FOUND]), true);
     assert_ne!(forced, Some("kube-proxy serves"));
+}
+
+/// Failure story T431.
+#[test]
+fn t431_signpost_does_not_serve_a_node_whose_families_are_not_programmed() {
+    let failed = ("Ready", "False", "CommitFailed");
+    let ipv4 = ("IPv4Programmed", "True", "FamilyProgrammed");
+    let ipv6 = |status, reason| ("IPv6Programmed", status, reason);
+    for (of, expected) in [
+        (vec![ipv4, ipv6("True", "FamilyProgrammed")], true),
+        (vec![ipv4, ipv6("False", "CommitFailed")], false),
+        (vec![ipv4, ipv6("Unknown", "Starting")], false),
+        // The kernel has no IPv6.
+        (vec![ipv4, ipv6("False", "KernelUnsupported")], true),
+        (vec![ipv6("False", "KernelUnsupported")], false),
+        (vec![], false),
+    ] {
+        for found in [NONE_FOUND, FOUND] {
+            let of = [&[failed, found], of.as_slice()].concat();
+            let reached = Direction::Takeover.reached(&conditions(&of), true);
+            assert_eq!(reached.is_some(), expected, "{of:?}");
+            let careful = Direction::Takeover.reached(&conditions(&of), false);
+            assert_eq!(careful, None, "{of:?}");
+        }
+    }
 }
