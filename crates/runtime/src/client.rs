@@ -64,6 +64,15 @@ pub enum ClientError {
         /// The error.
         source: InvalidHeaderValue,
     },
+    /// A proxy is set between this process and the API server.
+    #[error(
+        "failed to set up a client for {server}: there is no support for proxies, and proxy-url of the kubeconfig, HTTPS_PROXY or \
+         https_proxy sets one: remove it, or leave --kubeconfig out to use the Pod's service account"
+    )]
+    Proxy {
+        /// The API server.
+        server: String,
+    },
     /// The credentials or certificates cannot be used.
     #[error("failed to set up a client for {server}")]
     Build {
@@ -95,6 +104,9 @@ pub async fn open_client(
         .map(ToString::to_string)
         .unwrap_or_default();
     let server = config.cluster_url.to_string();
+    if config.proxy_url.is_some() {
+        return Err(ClientError::Proxy { server });
+    }
     assemble(config, &metrics.layer(&host)).map_err(|source| ClientError::Build { server, source })
 }
 

@@ -33,13 +33,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Creates the client without connecting.
+/// Creates the client without connecting. It goes through no proxy.
 pub(crate) fn http_client(config: &Config) -> Result<HttpClient, kube::Error> {
-    if let Some(proxy_url) = &config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported {
-            proxy_url: Box::new(proxy_url.clone()),
-        });
-    }
     let mut connector = TimeoutConnector::new(https_connector(config)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));

@@ -30,18 +30,31 @@ pub(crate) enum ClusterError {
     },
 }
 
+/// What to do about a proxy on the way to the API server that cannot be used.
+const PROXIES: &str = "give the proxy as http://, https:// or socks5:// in proxy-url of the kubeconfig or in HTTPS_PROXY; NO_PROXY names \
+    API servers that are reached without one";
+
 // === impl ClusterError ===
 
 impl ClusterError {
     /// The next step for the user.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
+            ClusterError::Kubeconfig(
+                KubeconfigError::ParseProxyUrl(_) | KubeconfigError::ParseNoProxy(_),
+            ) => PROXIES,
             ClusterError::Kubeconfig(_) => {
                 "`kubectl config get-contexts` lists contexts; give --kubeconfig or --context"
             }
             ClusterError::Nowhere(_) => {
                 "give --kubeconfig FILE, or set KUBECONFIG; `kubectl config view` shows what kubectl uses"
             }
+            ClusterError::Client {
+                source:
+                    kube::Error::ProxyProtocolUnsupported { .. }
+                    | kube::Error::ProxyProtocolDisabled { .. },
+                ..
+            } => PROXIES,
             ClusterError::Client { .. } => {
                 "`kubectl version` shows whether these credentials can be used"
             }
@@ -165,6 +178,16 @@ mod tests {
         let error = request(kube::Error::Api(status.boxed()));
         let said = runtime::chain(&error).to_string();
         assert_eq!(said, "failed to list proxyprofiles: it is forbidden");
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_what_the_advice_is_about() {
+        let proxy_url = Box::new("proxy.example:3128".parse().expect("an address"));
+        let error = ClusterError::Client {
+            server: "https://10.0.0.1:6443/".to_owned(),
+            source: kube::Error::ProxyProtocolUnsupported { proxy_url },
+        };
+        assert!(error.advice().contains("HTTPS_PROXY"), "{}", error.advice());
     }
 
     /// Found in review: `rollout status` tried again each second until its timeout, and then advised to
