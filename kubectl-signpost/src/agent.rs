@@ -1,5 +1,7 @@
 //! Queries the agent of a node by running its own commands in its Pod.
 
+use std::io::{self, ErrorKind};
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::ResourceExt;
@@ -30,8 +32,7 @@ pub(crate) struct CommandOutput {
     /// Standard output.
     pub(crate) text: String,
     errors: String,
-    /// The exit code; `None` if the kubelet does not report it.
-    pub(crate) code: Option<i32>,
+    pub(crate) code: i32,
 }
 
 /// Whether the kernel matches the desired state.
@@ -51,7 +52,10 @@ pub(crate) enum AskError {
         #[source]
         source: kube::Error,
     },
-    /// The connection ended before the answer was complete.
+    /// The kubelet did not run the command to its end, and said why.
+    #[error("failed to run a command in the agent's Pod on node {node}: {text}")]
+    NotRun { node: String, text: String },
+    /// The connection ended before the answer was complete. The command may go on.
     #[error("the answer of the agent on node {node} ended early")]
     Read {
         node: String,
@@ -69,7 +73,7 @@ impl AskError {
     /// The next step for the user.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
-            AskError::Run { .. } => {
+            AskError::Run { .. } | AskError::NotRun { .. } => {
                 "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows whether the Pod runs, and `kubectl auth \
                  can-i create pods --subresource=exec -A` whether you may run commands in it"
             }
@@ -125,8 +129,8 @@ impl Agent {
     ) -> Result<Answer, AskError> {
         let ran = self.run(cluster, arguments).await?;
         let agreement = match ran.code {
-            Some(0) => Agreement::Agrees,
-            Some(DIFFERS) => Agreement::Differs,
+            0 => Agreement::Agrees,
+            DIFFERS => Agreement::Differs,
             _ => {
                 return Err(AskError::Refused {
                     node: self.node.clone(),
@@ -172,10 +176,21 @@ impl Agent {
             Some(status) => status.await,
             None => None,
         };
-        Ok(CommandOutput {
-            text: String::from_utf8_lossy(&text).into_owned(),
-            errors: String::from_utf8_lossy(&errors).into_owned(),
-            code: exit_code(&status.unwrap_or_default()),
+        let Some(status) = status else {
+            // kube ends both streams as if they were complete, and has the error here.
+            let ended = process.join().await;
+            let source = match ended {
+                Err(error) => io::Error::other(error),
+                Ok(()) => ErrorKind::UnexpectedEof.into(),
+            };
+            return Err(AskError::Read {
+                node: node(),
+                source,
+            });
+        };
+        CommandOutput::of(&text, &errors, &status).map_err(|text| AskError::NotRun {
+            node: node(),
+            text,
         })
     }
 }
@@ -183,6 +198,23 @@ impl Agent {
 // === impl CommandOutput ===
 
 impl CommandOutput {
+    /// Returns what a command wrote, with its exit code; an error in words if the kubelet reports
+    /// none, because the command did not run or was not waited for.
+    fn of(text: &[u8], errors: &[u8], status: &Status) -> Result<CommandOutput, String> {
+        let errors = String::from_utf8_lossy(errors).into_owned();
+        let Some(code) = exit_code(status) else {
+            let message = status.message.as_deref().unwrap_or("no exit code");
+            let parts = [errors.trim(), message];
+            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            return Err(parts.join(": "));
+        };
+        Ok(CommandOutput {
+            text: String::from_utf8_lossy(text).into_owned(),
+            errors,
+            code,
+        })
+    }
+
     /// Returns its error output without the name of the program.
     pub(crate) fn error(&self) -> &str {
         self.errors.trim().trim_start_matches("signpost-agent: ")
@@ -224,5 +256,27 @@ mod tests {
         ]);
         let names: Vec<&str> = agents.iter().map(|agent| agent.pod.as_str()).collect();
         assert_eq!(names, ["signpost-agent-x"]);
+    }
+
+    /// Failure story T433.
+    #[test]
+    fn t433_a_command_without_an_exit_code_is_named_with_the_kubelets_reason() {
+        let status = |status: serde_json::Value| -> Status {
+            serde_json::from_value(status).expect("a status")
+        };
+        let cause = |reason: &str, message: &str| json!({"causes": [{"reason": reason, "message": message}]});
+        let of = |status: &Status| CommandOutput::of(b"a", b"b", status);
+        let differs = status(json!({
+            "status": "Failure", "message": "command terminated with exit code 3",
+            "details": cause("ExitCode", "3"),
+        }));
+        let output = of(&differs).expect("it has an exit code");
+        assert_eq!((output.code, output.error()), (3, "b"));
+        let ended = status(json!({
+            "status": "Failure", "message": "container not found (\"agent\")",
+            "details": cause("InternalError", ""),
+        }));
+        let expected = Err("b: container not found (\"agent\")".to_owned());
+        assert_eq!(of(&ended), expected);
     }
 }

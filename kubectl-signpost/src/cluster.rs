@@ -51,7 +51,15 @@ pub(crate) struct Unreadable {
 
 /// The connect timeout: how soon an unreachable API server is reported.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long nothing may arrive on a connection. A command in a Pod may be silent for longer: kube
+/// then sends a ping every [`PING_EVERY`], which is answered.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
+/// The interval of kube's pings on the stream of a command (`api/remote_command.rs`).
+const PING_EVERY: Duration = Duration::from_secs(60);
+const _: () = assert!(
+    READ_TIMEOUT.as_secs() > PING_EVERY.as_secs(),
+    "a silent command would be cut off"
+);
 /// The page size of lists, the same as in kubectl.
 const CHUNK: u32 = 500;
 

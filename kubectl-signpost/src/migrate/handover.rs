@@ -153,8 +153,22 @@ async fn hand_over(
     arguments.extend(options.dry_run.then_some("--dry-run"));
     arguments.extend(options.force.then_some("--force"));
     print(&format!("{node}: signpost-agent {}\n", arguments.join(" ")))?;
-    let ran = match timeout_at(deadline, agent.run(cluster, &arguments)).await {
-        Ok(Ok(ran)) => ran,
+    match timeout_at(deadline, agent.run(cluster, &arguments)).await {
+        Ok(Ok(ran)) => {
+            for line in ran.text.lines() {
+                print(&format!("{node}: {line}\n"))?;
+            }
+            if ran.code != 0 {
+                print(&format!("{node}: failed: {}\n", ran.error()))?;
+                return Ok(Ending::ProblemFound);
+            }
+        }
+        Ok(Err(error)) if goes_on(&error, options) => {
+            let text = chain(&error);
+            print(&format!(
+                "{node}: {text}; the agent goes on, waiting for its NodeProxy\n"
+            ))?;
+        }
         Ok(Err(error)) => return fail_to_ask(node, &error),
         Err(_) => {
             let seconds = options.timeout.as_secs();
@@ -164,13 +178,6 @@ async fn hand_over(
             print(&text)?;
             return Ok(Ending::ProblemFound);
         }
-    };
-    for line in ran.text.lines() {
-        print(&format!("{node}: {line}\n"))?;
-    }
-    if ran.code != Some(0) {
-        print(&format!("{node}: failed: {}\n", ran.error()))?;
-        return Ok(Ending::ProblemFound);
     }
     if options.dry_run {
         return Ok(Ending::Success);
@@ -187,6 +194,11 @@ async fn hand_over(
     };
     print(&format!("{node}: done: {state}\n"))?;
     Ok(Ending::Success)
+}
+
+/// Returns whether the agent may do what was asked although its answer was lost. Pure.
+fn goes_on(error: &AskError, options: &HandoverOptions) -> bool {
+    matches!(error, AskError::Read { .. }) && !options.dry_run
 }
 
 fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {

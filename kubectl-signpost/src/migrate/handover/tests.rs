@@ -140,3 +140,20 @@ fn t431_signpost_does_not_serve_a_node_whose_families_are_not_programmed() {
         }
     }
 }
+
+/// Failure story T433.
+#[test]
+fn t433_the_node_proxy_tells_what_came_of_a_handover_whose_answer_was_lost() {
+    let node = || "n1".to_owned();
+    let lost = AskError::Read {
+        node: node(),
+        source: std::io::ErrorKind::UnexpectedEof.into(),
+    };
+    let not_run = AskError::NotRun {
+        node: node(),
+        text: "container not found".to_owned(),
+    };
+    assert!(goes_on(&lost, &options(false, false)));
+    assert!(!goes_on(&lost, &options(true, false)));
+    assert!(!goes_on(&not_run, &options(false, false)));
+}
