@@ -9,6 +9,7 @@ use kube::api::AttachParams;
 use thiserror::Error;
 use tokio::io::AsyncReadExt;
 
+use crate::advice::{Problem, problem};
 use crate::cluster::Cluster;
 
 /// The Pod of an agent.
@@ -100,11 +101,28 @@ const BUFFER: usize = 64 << 10;
 // === impl Agent ===
 
 impl Agent {
-    /// Returns the agents whose Pods are running, sorted by node.
-    pub(crate) fn among(pods: &[Pod]) -> Vec<Agent> {
+    /// Returns the agents whose Pods are running, sorted by node. Fails if Pods of two namespaces are on
+    /// one node: one of them may be made by a user to answer in the agent's place.
+    pub(crate) fn among(pods: &[Pod]) -> Result<Vec<Agent>, Problem> {
         let mut agents: Vec<Agent> = pods.iter().filter_map(Agent::of).collect();
         agents.sort();
-        agents
+        let mut pairs = agents.windows(2);
+        let claim = pairs.find_map(|pair| match pair {
+            [one, other] if one.node == other.node && one.namespace != other.namespace => {
+                Some((one, other))
+            }
+            _ => None,
+        });
+        let Some((one, other)) = claim else {
+            return Ok(agents);
+        };
+        let what = format!(
+            "two Pods have the labels of the agent of node {}: {}/{} and {}/{}",
+            one.node, one.namespace, one.pod, other.namespace, other.pod
+        );
+        let next = "delete the one that no DaemonSet of Signpost made: `kubectl get daemonsets -A -l \
+                    app.kubernetes.io/component=agent` lists them";
+        Err(problem(what, next))
     }
 
     fn of(pod: &Pod) -> Option<Agent> {
@@ -201,15 +219,16 @@ impl CommandOutput {
     /// Returns what a command wrote, with its exit code; an error in words if the kubelet reports
     /// none, because the command did not run or was not waited for.
     fn of(text: &[u8], errors: &[u8], status: &Status) -> Result<CommandOutput, String> {
-        let errors = String::from_utf8_lossy(errors).into_owned();
+        let errors = printable(errors);
         let Some(code) = exit_code(status) else {
             let message = status.message.as_deref().unwrap_or("no exit code");
-            let parts = [errors.trim(), message];
+            let message = printable(message.as_bytes());
+            let parts = [errors.trim(), &message];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             return Err(parts.join(": "));
         };
         Ok(CommandOutput {
-            text: String::from_utf8_lossy(text).into_owned(),
+            text: printable(text),
             errors,
             code,
         })
@@ -219,6 +238,14 @@ impl CommandOutput {
     pub(crate) fn error(&self) -> &str {
         self.errors.trim().trim_start_matches("signpost-agent: ")
     }
+}
+
+/// Returns text without control characters, with which a Pod could change what a terminal shows.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let kept = text.chars();
+    kept.filter(|letter| !letter.is_control() || "\n\t".contains(*letter))
+        .collect()
 }
 
 /// Returns the exit code of a command as reported by the kubelet.
@@ -253,7 +280,8 @@ mod tests {
         let agents = Agent::among(&[
             pod("signpost-agent-x", "agent"),
             pod("signpost-operator-y", "operator"),
-        ]);
+        ])
+        .expect("one is on the node");
         let names: Vec<&str> = agents.iter().map(|agent| agent.pod.as_str()).collect();
         assert_eq!(names, ["signpost-agent-x"]);
     }
@@ -278,5 +306,12 @@ mod tests {
         }));
         let expected = Err("b: container not found (\"agent\")".to_owned());
         assert_eq!(of(&ended), expected);
+    }
+
+    /// Failure story T434.
+    #[test]
+    fn t434_what_a_pod_prints_does_not_steer_the_terminal() {
+        let text = "node n1:\t\u{1b}[2J\u{1b}]0;all is well\u{7}\r\u{9b}1A\n";
+        assert_eq!(printable(text.as_bytes()), "node n1:\t[2J]0;all is well1A\n");
     }
 }

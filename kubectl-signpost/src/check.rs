@@ -12,6 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use crate::arguments::{Access, CheckOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
+use crate::installation::read_signpost_pods;
 use crate::output::Paint;
 use crate::placement::read_placements;
 use crate::pod_network::PodNetwork;
@@ -65,7 +66,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
         version: (version.major, version.minor),
         nodes: cluster.read_nodes().await?,
         pods: cluster.read_of_each(PodNetwork::of).await?,
-        signpost: cluster.read_pods(SELECTOR).await?,
+        signpost: read_signpost_pods(cluster, SELECTOR).await?,
         placements: read_placements(cluster).await?,
         forwarding: absent(cluster.read_of_each(points::name_forwarding).await)?
             .unwrap_or_default(),

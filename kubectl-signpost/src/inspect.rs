@@ -9,10 +9,11 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
 use crate::advice::{Problem, problem};
-use crate::agent::{Agent, Agreement, Answer, SELECTOR};
+use crate::agent::{Agent, Agreement, Answer};
 use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
+use crate::installation::read_agents;
 use crate::{print, program_name};
 use destination::Destination;
 use subject::{Reference, about};
@@ -39,7 +40,7 @@ pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow
         return Ok(found.ending());
     }
     let about = question(&cluster, options)?;
-    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
+    let agents = read_agents(&cluster).await?;
     let agent = choose(&agents, options.node.as_deref())?;
     let answer = ask(&cluster, agent, &["explain", &about], options.output).await?;
     Ok(answer.agreement.into())
@@ -114,7 +115,7 @@ async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<Qu
             return Err(problem(what, next).into());
         }
     };
-    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
+    let agents = read_agents(cluster).await?;
     // Other nodes leave a packet to a port of this node as it is.
     let asked = options.node.as_deref().or(destination.node());
     let agent = choose(&agents, asked.or(departure.node.as_deref()))?;
@@ -156,7 +157,7 @@ pub(crate) async fn compare(
 ) -> anyhow::Result<Differences> {
     let about = question(cluster, options)?;
     let arguments: &[&str] = &["explain", &about, "--output", "json"];
-    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
+    let agents = read_agents(cluster).await?;
     if agents.is_empty() {
         return Err(no_agent().into());
     }

@@ -16,6 +16,7 @@ mod config;
 mod dashboard;
 mod ending;
 mod inspect;
+mod installation;
 mod manual;
 mod migrate;
 mod nodes;

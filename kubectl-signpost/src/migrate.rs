@@ -15,12 +15,12 @@ use crds::starter::{KUBE_PROXY, NAMESPACE};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::agent::{Agent, SELECTOR};
 use crate::arguments::{Access, MigrateStep, PlanOptions};
 use crate::check::absent;
 use crate::cluster::{Cluster, ClusterError};
 use crate::config::not_carried_over;
 use crate::ending::Ending;
+use crate::installation::read_agents;
 use crate::output::{Paint, serialize};
 use crate::placement::read_placements;
 use crate::pod_network::PodNetwork;
@@ -52,13 +52,13 @@ pub(crate) async fn run(
     }
 }
 
-async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
+async fn observe(cluster: &Cluster) -> anyhow::Result<Evidence> {
     let daemon_set = cluster.read_in::<DaemonSet>(NAMESPACE, KUBE_PROXY).await;
     Ok(Evidence {
         proxies: cluster.read_all().await?,
         // A user who may read Signpost's objects may lack permission to read Nodes.
         nodes: absent(cluster.read_nodes().await)?.unwrap_or_default(),
-        agents: Agent::among(&cluster.read_pods(SELECTOR).await?),
+        agents: read_agents(cluster).await?,
         placements: read_placements(cluster).await?,
         system_pods: cluster.read_pods_in(NAMESPACE).await?,
         daemon_set: absent(daemon_set)?,

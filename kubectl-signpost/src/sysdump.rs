@@ -28,6 +28,7 @@ use crate::arguments::{Access, SysdumpOptions};
 use crate::check::SELECTOR;
 use crate::cluster::Cluster;
 use crate::ending::Ending;
+use crate::installation::Installation;
 use crate::output::counted;
 use crate::print;
 use archive::{Archive, Contents};
@@ -150,7 +151,11 @@ impl Collector<'_> {
         let pods = self
             .objects::<Pod>("pods.yaml", Kept::Pod, None, selected)
             .await?;
-        let pods: Vec<Pod> = typed(pods);
+        let mut pods: Vec<Pod> = typed(pods);
+        match Installation::read(self.cluster).await {
+            Ok(installation) => pods.retain(|pod| installation.contains(pod)),
+            Err(error) => self.archive.add("pods.yaml", Err(chain(&error).to_string()))?,
+        }
         let namespaces: BTreeSet<String> = pods.iter().filter_map(ResourceExt::namespace).collect();
         for namespace in &namespaces {
             let part = format!("events/{namespace}.yaml");
@@ -209,7 +214,13 @@ impl Collector<'_> {
         proxies: &[NodeProxy],
         options: &SysdumpOptions,
     ) -> anyhow::Result<Vec<String>> {
-        let agents = Agent::among(pods);
+        let agents = match Agent::among(pods) {
+            Ok(agents) => agents,
+            Err(problem) => {
+                self.archive.add("nodes", Err(problem.to_string()))?;
+                return Ok(Vec::new());
+            }
+        };
         let agents: BTreeMap<&str, &Agent> = agents
             .iter()
             .map(|agent| (agent.node.as_str(), agent))

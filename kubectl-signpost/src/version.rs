@@ -12,6 +12,7 @@ use crate::arguments::{Access, VersionOptions};
 use crate::check::absent;
 use crate::cluster::Cluster;
 use crate::ending::Ending;
+use crate::installation::read_signpost_pods;
 use crate::output::{counted, serialize};
 use crate::{PROGRAM, print};
 
@@ -62,7 +63,7 @@ pub(crate) async fn run(access: &Access, options: &VersionOptions) -> anyhow::Re
     let cluster = Cluster::open(access).await?;
     // Before an installation there is no such kind.
     let proxies = absent(cluster.read_all::<NodeProxy>().await)?.unwrap_or_default();
-    let operators = cluster.read_pods(OPERATORS).await?;
+    let operators = read_signpost_pods(&cluster, OPERATORS).await?;
     show(Versions::of(
         client,
         Some(InCluster::of(&operators, &proxies.objects)),
