@@ -37,6 +37,15 @@ enum NodeAction<'a> {
     Ask(&'a Agent),
 }
 
+/// The nodes of a plan, by what to do with them.
+#[derive(Debug, Clone, Default)]
+struct Turns<'a> {
+    over: Vec<&'a String>,
+    /// The obstacles that stop a node, or would without `--dry-run`.
+    stopped: Vec<(&'a String, Obstacle)>,
+    asked: Vec<&'a Agent>,
+}
+
 /// The number of agents queried concurrently after the first one.
 const AT_ONCE: usize = 8;
 
@@ -47,16 +56,11 @@ pub(super) async fn run(
     direction: Direction,
     options: &HandoverOptions,
 ) -> anyhow::Result<Ending> {
-    let (mut over, mut stopped, mut asked) = (Vec::new(), Vec::new(), Vec::new());
-    for node in &plan.nodes {
-        match turn(node, direction, options) {
-            NodeAction::Over => over.push(&node.name),
-            NodeAction::Stopped(obstacles) => {
-                stopped.extend(obstacles.into_iter().map(|obstacle| (&node.name, obstacle)));
-            }
-            NodeAction::Ask(agent) => asked.push(agent),
-        }
-    }
+    let Turns {
+        over,
+        stopped,
+        asked,
+    } = Turns::of(plan, direction, options);
     if !over.is_empty() {
         let state = direction.state();
         print(&format!("{state} already: {}\n", first(over.into_iter())))?;
@@ -65,7 +69,11 @@ pub(super) async fn run(
     if !stopped.is_empty() {
         let obstacles = stopped.iter().map(|(name, obstacle)| (*name, obstacle));
         let obstacles = text::obstacles(obstacles);
-        print(&format!("These nodes are left out.\n{obstacles}"))?;
+        let heading = match options.dry_run {
+            true => "Nodes that would be skipped and why:",
+            false => "Skipped nodes and why:",
+        };
+        print(&format!("{heading}\n{obstacles}"))?;
         ending = Ending::ProblemFound;
     }
     if direction == Direction::Takeover {
@@ -100,25 +108,28 @@ fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions)
         Direction::Handback => node.serving == Serving::KubeProxy,
     };
     let is_unserved = direction == Direction::Handback && node.serving == Serving::Neither;
-    let stops = |obstacle: &&Obstacle| match direction {
-        // A dry run asks the agent as well: its findings are useful even before kube-proxy is
-        // stopped.
-        _ if options.dry_run => false,
-        Direction::Handback => false,
-        Direction::Takeover => !(options.force && obstacle.yields_to_force),
-    };
-    let stopping: Vec<Obstacle> = node.obstacles.iter().filter(stops).cloned().collect();
+    let stopping = obstacles(node, direction, options);
     match &node.agent {
         _ if is_over => NodeAction::Over,
         _ if is_unserved => NodeAction::Stopped(vec![Obstacle::unserved(&node.name)]),
-        _ if !stopping.is_empty() => NodeAction::Stopped(stopping),
+        _ if !stopping.is_empty() && !options.dry_run => NodeAction::Stopped(stopping),
         Some(agent) => NodeAction::Ask(agent),
+        None if !stopping.is_empty() => NodeAction::Stopped(stopping),
         None => {
             let no_agent = Obstacle::no_agent();
             let of_node = node.obstacles.iter().cloned();
             NodeAction::Stopped(of_node.filter(|obstacle| *obstacle == no_agent).collect())
         }
     }
+}
+
+/// Returns what stops `node`, or would without `--dry-run`. Pure.
+fn obstacles(node: &NodePlan, direction: Direction, options: &HandoverOptions) -> Vec<Obstacle> {
+    let stops = |obstacle: &&Obstacle| match direction {
+        Direction::Handback => false,
+        Direction::Takeover => !(options.force && obstacle.yields_to_force),
+    };
+    node.obstacles.iter().filter(stops).cloned().collect()
 }
 
 /// Splits the next nodes off those ahead; the first of `all` nodes goes alone. Pure.
@@ -236,6 +247,33 @@ async fn report(
             return Ok(None);
         }
         sleep(POLL).await;
+    }
+}
+
+// === impl Turns ===
+
+impl<'a> Turns<'a> {
+    /// Decides about all nodes. Pure.
+    fn of(plan: &'a Plan, direction: Direction, options: &HandoverOptions) -> Turns<'a> {
+        let mut turns = Turns::default();
+        for node in &plan.nodes {
+            let stopping = match turn(node, direction, options) {
+                NodeAction::Over => {
+                    turns.over.push(&node.name);
+                    continue;
+                }
+                NodeAction::Stopped(obstacles) => obstacles,
+                NodeAction::Ask(agent) => {
+                    turns.asked.push(agent);
+                    // A dry run asks the agent as well: its findings are useful even before
+                    // kube-proxy is stopped.
+                    obstacles(node, direction, options)
+                }
+            };
+            let stopping = stopping.into_iter().map(|obstacle| (&node.name, obstacle));
+            turns.stopped.extend(stopping);
+        }
+        turns
     }
 }
 

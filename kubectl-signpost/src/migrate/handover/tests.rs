@@ -157,3 +157,27 @@ fn t433_the_node_proxy_tells_what_came_of_a_handover_whose_answer_was_lost() {
     assert!(!goes_on(&lost, &options(true, false)));
     assert!(!goes_on(&not_run, &options(false, false)));
 }
+
+/// Failure story T435.
+#[test]
+fn t435_a_dry_run_names_the_nodes_that_the_real_run_would_skip() {
+    let mut evidence = evidence(&[
+        ("n1", &[READY_TRUE, FOUND]),
+        ("n2", &[READY_TRUE, FOUND]),
+        ("n3", &[READY_TRUE, NONE_FOUND]),
+    ]);
+    run_kube_proxy(&mut evidence, "n1");
+    let plan = plan(&evidence);
+    let turns = |dry_run| {
+        let turns = Turns::of(&plan, Direction::Takeover, &options(dry_run, false));
+        let asked: Vec<String> = turns.asked.iter().map(|agent| agent.node.clone()).collect();
+        (turns.stopped, asked)
+    };
+    let (stopped, asked) = turns(false);
+    assert_eq!(asked, ["n2"]);
+    assert!(stopped.iter().all(|(name, _)| *name == "n1"), "{stopped:?}");
+    let (would_stop, asked) = turns(true);
+    assert_eq!(asked, ["n1", "n2"]);
+    assert!(!would_stop.is_empty());
+    assert_eq!(would_stop, stopped);
+}
