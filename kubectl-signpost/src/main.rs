@@ -47,6 +47,8 @@ use crate::output::Paint;
 const PROGRAM: &str = "kubectl-signpost";
 /// The name under which it can be used without kubectl.
 const SHORT_NAME: &str = "signpost";
+/// The exit code of a program that SIGPIPE ends, as shells report it.
+const BROKEN_PIPE: u8 = 141;
 
 fn main() -> ExitCode {
     let arguments = parse();
@@ -59,8 +61,8 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(ending) => ending.into(),
-        // The reader closed the pipe, as `head` does after ten lines.
-        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        // The reader closed the pipe, as `head` does after ten lines: without the rest there is no result.
+        Err(error) if is_closed_pipe(&error) => ExitCode::from(BROKEN_PIPE),
         Err(error) => {
             eprintln!("{}: {}", program_name(), chain(error.as_ref()));
             eprintln!("  next: {}", advice::next(&error));
@@ -115,6 +117,12 @@ fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Writes `text` to standard output as long as it is read. For commands whose work must not end with
+/// its reader.
+fn print_while_read(text: &str) {
+    let _ = print(text);
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

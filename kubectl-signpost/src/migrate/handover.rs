@@ -16,7 +16,7 @@ use crate::arguments::HandoverOptions;
 use crate::check::first;
 use crate::cluster::Cluster;
 use crate::ending::Ending;
-use crate::print;
+use crate::print_while_read;
 use crate::status::POLL;
 
 /// The direction of a migration.
@@ -63,7 +63,7 @@ pub(super) async fn run(
     } = Turns::of(plan, direction, options);
     if !over.is_empty() {
         let state = direction.state();
-        print(&format!("{state} already: {}\n", first(over.into_iter())))?;
+        print_while_read(&format!("{state} already: {}\n", first(over.into_iter())));
     }
     let mut ending = Ending::Success;
     if !stopped.is_empty() {
@@ -73,12 +73,12 @@ pub(super) async fn run(
             true => "Nodes that would be skipped and why:",
             false => "Skipped nodes and why:",
         };
-        print(&format!("{heading}\n{obstacles}"))?;
+        print_while_read(&format!("{heading}\n{obstacles}"));
         ending = Ending::ProblemFound;
     }
     if direction == Direction::Takeover {
         let is_asked = |node: &&NodePlan| asked.iter().any(|agent| agent.node == node.name);
-        print(&text::warnings(plan.nodes.iter().filter(is_asked)))?;
+        print_while_read(&text::warnings(plan.nodes.iter().filter(is_asked)));
     }
     let mut ahead = asked.as_slice();
     while let Some((wave, rest)) = next_wave(ahead, asked.len()) {
@@ -95,7 +95,8 @@ pub(super) async fn run(
         ending = Ending::ProblemFound;
         // A dry run continues, to find every obstacle.
         if !options.dry_run {
-            return stop(ahead).map(|()| ending);
+            stop(ahead);
+            return Ok(ending);
         }
     }
     Ok(ending)
@@ -138,17 +139,16 @@ fn next_wave<T>(ahead: &[T], all: usize) -> Option<(&[T], &[T])> {
     (!ahead.is_empty()).then(|| ahead.split_at(most.min(ahead.len())))
 }
 
-/// Returns an error that names the nodes left undone after a failure.
-fn stop(ahead: &[&Agent]) -> anyhow::Result<()> {
+/// Names the nodes left undone after a failure.
+fn stop(ahead: &[&Agent]) {
     if !ahead.is_empty() {
         let names: Vec<String> = ahead.iter().map(|agent| agent.node.clone()).collect();
         let names = first(names.iter());
-        print(&format!("\nstopped; not asked any more: {names}\n"))?;
+        print_while_read(&format!("\nstopped; not asked any more: {names}\n"));
     }
-    print(
+    print_while_read(
         "  next: resolve what is named above, then run this again; nodes that are done stay as they are\n",
-    )?;
-    Ok(())
+    );
 }
 
 /// Runs the agent's command, and waits until the node's NodeProxy reports the result.
@@ -163,30 +163,30 @@ async fn hand_over(
     let mut arguments = vec![direction.command()];
     arguments.extend(options.dry_run.then_some("--dry-run"));
     arguments.extend(options.force.then_some("--force"));
-    print(&format!("{node}: signpost-agent {}\n", arguments.join(" ")))?;
+    print_while_read(&format!("{node}: signpost-agent {}\n", arguments.join(" ")));
     match timeout_at(deadline, agent.run(cluster, &arguments)).await {
         Ok(Ok(ran)) => {
             for line in ran.text.lines() {
-                print(&format!("{node}: {line}\n"))?;
+                print_while_read(&format!("{node}: {line}\n"));
             }
             if ran.code != 0 {
-                print(&format!("{node}: failed: {}\n", ran.error()))?;
+                print_while_read(&format!("{node}: failed: {}\n", ran.error()));
                 return Ok(Ending::ProblemFound);
             }
         }
         Ok(Err(error)) if goes_on(&error, options) => {
             let text = chain(&error);
-            print(&format!(
+            print_while_read(&format!(
                 "{node}: {text}; the agent goes on, waiting for its NodeProxy\n"
-            ))?;
+            ));
         }
-        Ok(Err(error)) => return fail_to_ask(node, &error),
+        Ok(Err(error)) => return Ok(fail_to_ask(node, &error)),
         Err(_) => {
             let seconds = options.timeout.as_secs();
             let text = format!(
                 "{node}: failed: the agent has not ended within {seconds} s, and goes on without this command\n"
             );
-            print(&text)?;
+            print_while_read(&text);
             return Ok(Ending::ProblemFound);
         }
     }
@@ -200,10 +200,10 @@ async fn hand_over(
             options.timeout.as_secs(),
             direction.state()
         );
-        print(&text)?;
+        print_while_read(&text);
         return Ok(Ending::ProblemFound);
     };
-    print(&format!("{node}: done: {state}\n"))?;
+    print_while_read(&format!("{node}: done: {state}\n"));
     Ok(Ending::Success)
 }
 
@@ -212,13 +212,13 @@ fn goes_on(error: &AskError, options: &HandoverOptions) -> bool {
     matches!(error, AskError::Read { .. }) && !options.dry_run
 }
 
-fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {
+fn fail_to_ask(node: &str, error: &AskError) -> Ending {
     let text = format!(
         "{node}: failed: {}; it takes the right to get and create pods/exec in Signpost's namespace, and a kubelet that answers\n",
         chain(error)
     );
-    print(&text)?;
-    Ok(Ending::ProblemFound)
+    print_while_read(&text);
+    Ending::ProblemFound
 }
 
 /// Waits until the NodeProxy of `node` shows that the direction's final state is reached. Returns

@@ -1,0 +1,5 @@
+//! The program against a server on loopback that answers as a test says.
+
+mod closed_pipe;
+mod proxies;
+mod server;
