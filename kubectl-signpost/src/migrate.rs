@@ -43,11 +43,11 @@ pub(crate) async fn run(
         MigrateStep::Plan(options) => show(&cluster, &evidence, options, paint).await,
         MigrateStep::Takeover(options) => {
             let plan = Plan::of(&evidence, &options.nodes)?;
-            handover::run(&cluster, &plan, Direction::Takeover, options).await
+            Ok(handover::run(&cluster, &plan, Direction::Takeover, options).await)
         }
         MigrateStep::Handback(options) => {
             let plan = Plan::of(&evidence, &options.nodes)?;
-            handover::run(&cluster, &plan, Direction::Handback, options).await
+            Ok(handover::run(&cluster, &plan, Direction::Handback, options).await)
         }
     }
 }

@@ -14,7 +14,7 @@ use super::text;
 use crate::agent::{Agent, AskError};
 use crate::arguments::HandoverOptions;
 use crate::check::first;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
 use crate::print_while_read;
 use crate::status::POLL;
@@ -55,15 +55,15 @@ pub(super) async fn run(
     plan: &Plan,
     direction: Direction,
     options: &HandoverOptions,
-) -> anyhow::Result<Ending> {
+) -> Ending {
     let Turns {
         over,
         stopped,
         asked,
     } = Turns::of(plan, direction, options);
     if !over.is_empty() {
-        let state = direction.state();
-        print_while_read(&format!("{state} already: {}\n", first(over.into_iter())));
+        let (proxy, names) = (direction.proxy(), first(over.into_iter()));
+        print_while_read(&format!("skipped, already served by {proxy}: {names}\n"));
     }
     let mut ending = Ending::Success;
     if !stopped.is_empty() {
@@ -87,7 +87,7 @@ pub(super) async fn run(
         let outcomes = agents.map(|agent| hand_over(cluster, agent, direction, options));
         let mut has_failed = false;
         for outcome in join_all(outcomes).await {
-            has_failed |= outcome? == Ending::ProblemFound;
+            has_failed |= outcome == Ending::ProblemFound;
         }
         if !has_failed {
             continue;
@@ -96,10 +96,10 @@ pub(super) async fn run(
         // A dry run continues, to find every obstacle.
         if !options.dry_run {
             stop(ahead);
-            return Ok(ending);
+            return ending;
         }
     }
-    Ok(ending)
+    ending
 }
 
 /// Decides what to do with `node`. Pure.
@@ -144,7 +144,7 @@ fn stop(ahead: &[&Agent]) {
     if !ahead.is_empty() {
         let names: Vec<String> = ahead.iter().map(|agent| agent.node.clone()).collect();
         let names = first(names.iter());
-        print_while_read(&format!("\nstopped; not asked any more: {names}\n"));
+        print_while_read(&format!("\nstopped after a failure; not started on: {names}\n"));
     }
     print_while_read(
         "  next: resolve what is named above, then run this again; nodes that are done stay as they are\n",
@@ -157,7 +157,7 @@ async fn hand_over(
     agent: &Agent,
     direction: Direction,
     options: &HandoverOptions,
-) -> anyhow::Result<Ending> {
+) -> Ending {
     let node = &agent.node;
     let deadline = Instant::now() + options.timeout;
     let mut arguments = vec![direction.command()];
@@ -171,7 +171,7 @@ async fn hand_over(
             }
             if ran.code != 0 {
                 print_while_read(&format!("{node}: failed: {}\n", ran.error()));
-                return Ok(Ending::ProblemFound);
+                return Ending::ProblemFound;
             }
         }
         Ok(Err(error)) if goes_on(&error, options) => {
@@ -180,31 +180,51 @@ async fn hand_over(
                 "{node}: {text}; the agent goes on, waiting for its NodeProxy\n"
             ));
         }
-        Ok(Err(error)) => return Ok(fail_to_ask(node, &error)),
+        Ok(Err(error)) => return fail_to_ask(node, &error),
         Err(_) => {
             let seconds = options.timeout.as_secs();
             let text = format!(
                 "{node}: failed: the agent has not ended within {seconds} s, and goes on without this command\n"
             );
             print_while_read(&text);
-            return Ok(Ending::ProblemFound);
+            return Ending::ProblemFound;
         }
     }
     if options.dry_run {
-        return Ok(Ending::Success);
+        return Ending::Success;
     }
-    let reported = report(cluster, node, direction, options.force, deadline).await?;
-    let Some(state) = reported else {
-        let text = format!(
-            "{node}: failed: its NodeProxy has not said within {} s that {}; `kubectl signpost nodes` says what it says\n",
-            options.timeout.as_secs(),
-            direction.state()
-        );
-        print_while_read(&text);
-        return Ok(Ending::ProblemFound);
-    };
-    print_while_read(&format!("{node}: done: {state}\n"));
-    Ok(Ending::Success)
+    let reported = report(cluster, node, direction, options.force, deadline).await;
+    let (text, ending) = conclude(node, direction, options, reported);
+    print_while_read(&text);
+    ending
+}
+
+/// Returns what to print of a node whose agent has answered, and whether it is where it should be. Pure.
+fn conclude(
+    node: &str,
+    direction: Direction,
+    options: &HandoverOptions,
+    reported: Result<Option<&'static str>, ClusterError>,
+) -> (String, Ending) {
+    match reported {
+        Ok(Some(state)) => (format!("{node}: done: {state}\n"), Ending::Success),
+        Ok(None) => {
+            let text = format!(
+                "{node}: failed: NodeProxy {node} did not report {} as the active proxy within {} s; see kubectl signpost nodes\n",
+                direction.proxy(),
+                options.timeout.as_secs()
+            );
+            (text, Ending::ProblemFound)
+        }
+        Err(error) => {
+            let text = format!(
+                "{node}: failed: {}\n  next: {}\n",
+                chain(&error),
+                error.advice()
+            );
+            (text, Ending::ProblemFound)
+        }
+    }
 }
 
 /// Returns whether the agent may do what was asked although its answer was lost. Pure.
@@ -214,7 +234,7 @@ fn goes_on(error: &AskError, options: &HandoverOptions) -> bool {
 
 fn fail_to_ask(node: &str, error: &AskError) -> Ending {
     let text = format!(
-        "{node}: failed: {}; it takes the right to get and create pods/exec in Signpost's namespace, and a kubelet that answers\n",
+        "{node}: failed: {}; requires RBAC verbs get and create on pods/exec in Signpost's namespace, and a kubelet that answers\n",
         chain(error)
     );
     print_while_read(&text);
@@ -229,7 +249,7 @@ async fn report(
     direction: Direction,
     force: bool,
     deadline: Instant,
-) -> anyhow::Result<Option<&'static str>> {
+) -> Result<Option<&'static str>, ClusterError> {
     loop {
         match cluster.read_one::<NodeProxy>(node).await {
             Ok(proxy) => {
@@ -241,7 +261,7 @@ async fn report(
             }
             // The connection to the API server may go through the node that is moving.
             Err(error) if error.is_passing() => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         if Instant::now() >= deadline {
             return Ok(None);
@@ -285,6 +305,14 @@ impl Direction {
         match self {
             Direction::Takeover => "takeover",
             Direction::Handback => "handback",
+        }
+    }
+
+    /// The proxy that serves in the end.
+    fn proxy(self) -> &'static str {
+        match self {
+            Direction::Takeover => "Signpost",
+            Direction::Handback => "kube-proxy",
         }
     }
 

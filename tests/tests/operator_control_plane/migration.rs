@@ -123,16 +123,16 @@ pub(crate) fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_sto
     let text = cli.expect(3, &["migrate", "takeover", "--node=n1"])?;
     expect_words(
         &text,
-        &["left out", "n1: a Pod of kube-proxy runs\n  next: "],
+        &["Skipped nodes", "n1: a Pod of kube-proxy runs\n  next: "],
     )?;
     let text = cli.expect(0, &["migrate", "takeover", "--node=n3"])?;
-    expect_words(&text, &["Signpost serves already: n3"])?;
+    expect_words(&text, &["skipped, already served by Signpost: n3"])?;
     let text = cli.expect(3, &["migrate", "handback"])?;
     expect_words(
         &text,
         &[
             "n1: failed: failed to run a command in the agent's Pod on node n1",
-            "stopped; not asked any more: n2, n3\n  next: ",
+            "stopped after a failure; not started on: n2, n3\n  next: ",
         ],
     )?;
     cli.expect(1, &["migrate", "plan", "--node=no-such"])?;
@@ -140,7 +140,7 @@ pub(crate) fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_sto
 
     cluster.report_conditions("n1", &[BACK, FOUND])?;
     let text = cli.expect(0, &["migrate", "handback", "--node=n1"])?;
-    expect_words(&text, &["kube-proxy serves already: n1"])?;
+    expect_words(&text, &["skipped, already served by kube-proxy: n1"])?;
     let arguments = [
         "delete",
         "pod",
@@ -224,7 +224,7 @@ pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_
     let text = cli.expect(3, &["migrate", "takeover", "--node=n1", "--node=n2"])?;
     expect_words(
         &text,
-        &["left out", "n1: DaemonSet", "n2: detectLocal.mode"],
+        &["Skipped nodes", "n1: DaemonSet", "n2: detectLocal.mode"],
     )?;
 
     // Failure story T306: in that mode it is certain that the Pod answers until the takeover.
@@ -235,7 +235,7 @@ pub(crate) fn t197_t198_the_plan_names_what_local_detection_daemon_set_and_host_
     expect_words(&text, &[expected])?;
     ensure!(!text.contains("ready for a takeover"), "{text}");
     let text = cli.expect(3, &["migrate", "takeover", "--node=n3"])?;
-    expect_words(&text, &["left out", expected])?;
+    expect_words(&text, &["Skipped nodes", expected])?;
     waits_for_the_daemon_set(cluster, &cli)
 }
 

@@ -181,3 +181,22 @@ fn t435_a_dry_run_names_the_nodes_that_the_real_run_would_skip() {
     assert!(!would_stop.is_empty());
     assert_eq!(would_stop, stopped);
 }
+
+/// Failure story T437.
+#[test]
+fn t437_a_node_proxy_that_cannot_be_read_fails_its_node_alone() {
+    let status = kube::core::Status::failure("it is gone", "NotFound").with_code(404);
+    let error = ClusterError::Request {
+        doing: "read NodeProxy n1".to_owned(),
+        server: String::new(),
+        source: kube::Error::Api(status.boxed()),
+    };
+    let conclude = |reported| conclude("n1", Direction::Takeover, &options(false, false), reported);
+    let (text, ending) = conclude(Err(error));
+    assert_eq!(ending, Ending::ProblemFound);
+    assert!(text.starts_with("n1: failed: failed to read NodeProxy n1: it is gone\n  next: "), "{text}");
+    let (text, ending) = conclude(Ok(None));
+    assert_eq!(ending, Ending::ProblemFound);
+    assert!(text.contains("did not report Signpost as the active proxy within 1 s"), "{text}");
+    assert_eq!(conclude(Ok(Some("Signpost serves"))).1, Ending::Success);
+}
