@@ -5,7 +5,7 @@ mod edit;
 mod history;
 mod progress;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crds::ProxyProfile;
 use crds::condition::{ACCEPTED, PROGRESSING, reason::SETTLED};
@@ -23,7 +23,9 @@ use crate::ending::Ending;
 use crate::output::Paint;
 use crate::rollout::edit::Edit;
 use crate::rollout::progress::{Progress, SEPARATOR};
-use crate::status::{POLL, ProfileReport, render_trouble};
+use crate::status::{
+    POLL, ProfileReport, read_operator_absence, render_operator_absence, render_trouble,
+};
 use crate::trouble::{ConditionProblem, Weight};
 use crate::{print, program_name};
 pub(crate) use commands::{NextCommand, commands, flags};
@@ -74,6 +76,7 @@ async fn follow(
     let begun = Instant::now();
     let mut progress = Progress::on_standard_output();
     let mut is_answered = false;
+    let mut absence_is_said = false;
     loop {
         let read = cluster
             .read_one::<ProxyProfile>(&options.profile.name)
@@ -106,19 +109,41 @@ async fn follow(
                 print(&render_trouble(&trouble, paint))?;
                 return Ok(Ending::ProblemFound);
             }
-            Stage::Going if options.once => return Ok(Ending::ProblemFound),
-            Stage::Going if is_late => {
-                let seconds = options.timeout.as_secs();
-                eprintln!(
-                    "{}: the rollout has not ended after {seconds} s; it continues without this command\n  \
-                     next: `kubectl signpost nodes --not-ready` names the nodes that are not ready, and why",
-                    program_name()
-                );
-                return Ok(Ending::ProblemFound);
-            }
-            Stage::Going => tokio::time::sleep(POLL).await,
+            Stage::Going => {}
         }
+        // The API server answered just now; what it does not answer here, it may the next time.
+        let absent_since = read_operator_absence(cluster).await.ok().flatten();
+        if let Some(since) = absent_since.filter(|_| !absence_is_said) {
+            absence_is_said = true;
+            progress.leave();
+            eprint!("{}: {}", program_name(), render_operator_absence(since));
+        }
+        if options.once {
+            return Ok(Ending::ProblemFound);
+        }
+        if is_late {
+            let text = describe_delay(options.timeout, absent_since);
+            eprintln!("{}: {text}", program_name());
+            return Ok(Ending::ProblemFound);
+        }
+        tokio::time::sleep(POLL).await;
     }
+}
+
+/// Says that a rollout has not ended after `timeout`, and what to do next.
+fn describe_delay(timeout: Duration, operator_absent_since: Option<Timestamp>) -> String {
+    let (why, next) = match operator_absent_since {
+        Some(_) => (
+            "no operator moves it on",
+            "`kubectl signpost check` says whether Pods of the operator are ready",
+        ),
+        None => (
+            "it continues without this command",
+            "`kubectl signpost nodes --not-ready` names the nodes that are not ready, and why",
+        ),
+    };
+    let seconds = timeout.as_secs();
+    format!("the rollout has not ended after {seconds} s; {why}\n  next: {next}")
 }
 
 async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Result<Ending> {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crds::{NodeProxy, ProxyProfile};
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use runtime::chain;
 
 use crate::arguments::{Access, Format, StatusOptions};
@@ -15,8 +16,9 @@ use crate::ending::Ending;
 use crate::output::{Paint, serialize};
 use crate::{nodes, print, program_name};
 
+use report::operator_absent_since;
 pub(crate) use report::{Health, ProfileReport, Report};
-pub(crate) use text::render_trouble;
+pub(crate) use text::{render_operator_absence, render_trouble};
 
 /// How often objects are read while a command waits. A list of profiles is a few kilobytes.
 pub(crate) const POLL: std::time::Duration = std::time::Duration::from_secs(1);
@@ -85,14 +87,25 @@ pub(crate) async fn run(
 }
 
 async fn read(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {
-    let leases = match cluster.read_operator_leases().await {
-        Ok(leases) => leases,
-        // A user who may read Signpost's objects may lack permission to list Leases.
-        Err(error) if error.is_forbidden() => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let leases = read_leases(cluster).await?;
     let report = read_profiles(cluster, options).await?;
     Ok(report.with_operator(&leases, Timestamp::now()))
+}
+
+/// Returns since when no operator has renewed its Lease, if that is long ago.
+pub(crate) async fn read_operator_absence(
+    cluster: &Cluster,
+) -> Result<Option<Timestamp>, ClusterError> {
+    let leases = read_leases(cluster).await?;
+    Ok(operator_absent_since(&leases, Timestamp::now()))
+}
+
+async fn read_leases(cluster: &Cluster) -> Result<Vec<Lease>, ClusterError> {
+    match cluster.read_operator_leases().await {
+        // A user who may read Signpost's objects may lack permission to list Leases.
+        Err(error) if error.is_forbidden() => Ok(Vec::new()),
+        read => read,
+    }
 }
 
 async fn read_profiles(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {

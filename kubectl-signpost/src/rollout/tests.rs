@@ -96,3 +96,16 @@ fn t307_what_the_field_undoes_is_said_also_once_the_rollout_has_ended() {
     let text = describe(&report);
     assert!(text.ends_with(&format!("; {said}\n")), "{text}");
 }
+
+/// Failure story T438.
+#[test]
+fn t438_a_rollout_without_an_operator_does_not_point_at_nodes() {
+    let hour = Duration::from_secs(3600);
+    let going = describe_delay(hour, None);
+    assert!(going.contains("continues") && going.contains("nodes --not-ready"), "{going}");
+    let stuck = describe_delay(hour, Some(Timestamp::UNIX_EPOCH));
+    assert!(stuck.contains("no operator") && stuck.contains("signpost check"), "{stuck}");
+    assert!(!stuck.contains("continues") && !stuck.contains("not-ready"), "{stuck}");
+    let said = render_operator_absence(Timestamp::UNIX_EPOCH);
+    assert!(said.contains("since 1970-01-01T00:00:00Z"), "{said}");
+}

@@ -130,15 +130,20 @@ impl Report {
     /// Adds what `leases` of operators say at `now`. Without any, nothing is known: they may have
     /// another name.
     pub(crate) fn with_operator(mut self, leases: &[Lease], now: Timestamp) -> Report {
-        let specs = leases.iter().filter_map(|lease| lease.spec.as_ref());
-        let renewed = specs.filter_map(|spec| Some(spec.renew_time.as_ref()?.0));
-        let is_long_ago = |renewed: &Timestamp| now.duration_since(*renewed) > OPERATOR_ABSENT;
-        self.operator_absent_since = renewed.max().filter(is_long_ago);
+        self.operator_absent_since = operator_absent_since(leases, now);
         if self.operator_absent_since.is_some() {
             self.health = Health::Unhealthy;
         }
         self
     }
+}
+
+/// Returns when an operator last renewed one of `leases`, if none has for long at `now`.
+pub(crate) fn operator_absent_since(leases: &[Lease], now: Timestamp) -> Option<Timestamp> {
+    let specs = leases.iter().filter_map(|lease| lease.spec.as_ref());
+    let renewed = specs.filter_map(|spec| Some(spec.renew_time.as_ref()?.0));
+    let is_long_ago = |renewed: &Timestamp| now.duration_since(*renewed) > OPERATOR_ABSENT;
+    renewed.max().filter(is_long_ago)
 }
 
 // === impl ProfileReport ===

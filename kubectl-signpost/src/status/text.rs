@@ -2,12 +2,23 @@
 
 use std::fmt::Write;
 
+use jiff::Timestamp;
+
 use super::report::{Health, ProfileReport, Report};
 use crate::output::{Paint, Tone, counted};
 use crate::trouble::{ConditionProblem, Weight};
 
 /// The maximum number of names in one line.
 const MOST_NAMED: usize = 10;
+
+/// Renders that no operator has run since then, and what to do next.
+pub(crate) fn render_operator_absence(since: Timestamp) -> String {
+    let since = since.strftime("%Y-%m-%dT%H:%M:%SZ");
+    format!(
+        "No operator has renewed its Lease since {since}: the status of profiles is as of then.\n  \
+         next: type `kubectl signpost check`, which says whether Pods of the operator are ready.\n"
+    )
+}
 
 /// Renders the whole report.
 pub(crate) fn render(report: &Report, paint: Paint) -> String {
@@ -16,14 +27,7 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
         .map(|profile| render_profile(profile, paint))
         .collect();
     if let Some(since) = report.operator_absent_since {
-        let since = since.strftime("%Y-%m-%dT%H:%M:%SZ");
-        parts.insert(
-            0,
-            format!(
-                "No operator has renewed its Lease since {since}: the status of profiles is as of then.\n  \
-                 next: type `kubectl signpost check`, which says whether Pods of the operator are ready.\n"
-            ),
-        );
+        parts.insert(0, render_operator_absence(since));
     }
     if report.profiles.is_empty() {
         parts.push(
