@@ -42,6 +42,9 @@ pub(crate) enum Stage {
     Stopped(ConditionProblem),
 }
 
+/// How often an edit is decided if another program changes the profile at the same time.
+const ATTEMPTS: usize = 5;
+
 /// Runs one of the subcommands.
 pub(crate) async fn run(
     access: &Access,
@@ -160,26 +163,35 @@ async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Resu
     Ok(Ending::Success)
 }
 
-/// Applies the edit that `decide` returns for the present profile, or prints why there is none.
+/// Applies the edit that `decide` returns for the present profile, or prints why there is none. Decides
+/// again if the profile changes meanwhile, as each report of the operator changes it.
 async fn apply(
     cluster: &Cluster,
     name: &str,
-    decide: impl FnOnce(&ProxyProfile) -> Result<Edit, String>,
+    decide: impl Fn(&ProxyProfile) -> Result<Edit, String>,
 ) -> anyhow::Result<Ending> {
-    let profile: ProxyProfile = cluster.read_one(name).await?;
-    let name = profile.name_any();
-    let Edit { mut change, done } = match decide(&profile) {
-        Ok(edit) => edit,
-        Err(reason) => {
-            print(&format!("proxyprofile/{name} is unchanged: {reason}\n"))?;
-            return Ok(Ending::ProblemFound);
+    let mut attempt = 1;
+    loop {
+        let profile: ProxyProfile = cluster.read_one(name).await?;
+        let name = profile.name_any();
+        let Edit { mut change, done } = match decide(&profile) {
+            Ok(edit) => edit,
+            Err(reason) => {
+                print(&format!("proxyprofile/{name} is unchanged: {reason}\n"))?;
+                return Ok(Ending::ProblemFound);
+            }
+        };
+        // The decision is valid only for this version of the profile.
+        change["metadata"] = json!({"resourceVersion": profile.resource_version()});
+        match cluster.merge::<ProxyProfile>(&name, &change).await {
+            Ok(_) => {
+                print(&format!("proxyprofile/{name} {done}\n"))?;
+                return Ok(Ending::Success);
+            }
+            Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error.into()),
         }
-    };
-    // The decision is valid only for this version of the profile.
-    change["metadata"] = json!({"resourceVersion": profile.resource_version()});
-    cluster.merge::<ProxyProfile>(&name, &change).await?;
-    print(&format!("proxyprofile/{name} {done}\n"))?;
-    Ok(Ending::Success)
+    }
 }
 
 /// Returns the stage of the rollout of the profile's current generation.

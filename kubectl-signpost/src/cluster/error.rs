@@ -104,6 +104,11 @@ impl ClusterError {
         self.code() == Some(404)
     }
 
+    /// Whether another program changed the object since it was read.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
     /// Whether the same request may succeed a moment later: there was no answer, or the server is
     /// busy or starting.
     pub(crate) fn is_passing(&self) -> bool {

@@ -1,6 +1,14 @@
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::http::{Method, Request, Response};
 use crds::ProxyProfileSpec;
 use crds::profile::status::ProxyProfileStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Client;
+use kube::client::Body;
+use tower::service_fn;
 
 use super::*;
 use crate::trouble::tests::condition;
@@ -108,4 +116,52 @@ fn t438_a_rollout_without_an_operator_does_not_point_at_nodes() {
     assert!(!stuck.contains("continues") && !stuck.contains("not-ready"), "{stuck}");
     let said = render_operator_absence(Timestamp::UNIX_EPOCH);
     assert!(said.contains("since 1970-01-01T00:00:00Z"), "{said}");
+}
+
+/// Failure story T439.
+#[tokio::test]
+async fn t439_an_edit_is_decided_again_if_the_operator_reports_meanwhile() {
+    // The first changes meet a report of the operator each, which changes what there is to decide.
+    for (reports, expected, ending) in [
+        (0, 1, Some(Ending::Success)),
+        (4, 5, Some(Ending::Success)),
+        (9, 5, None),
+    ] {
+        let version = Arc::new(AtomicUsize::new(0));
+        let served = Arc::clone(&version);
+        let service = service_fn(move |request: Request<Body>| {
+            let served = Arc::clone(&served);
+            async move {
+                let current = served.load(Ordering::Relaxed);
+                let is_late = request.method() == Method::PATCH && {
+                    served.fetch_add(1, Ordering::Relaxed);
+                    current < reports
+                };
+                let (code, body) = match is_late {
+                    true => (409, json!({"status": "Failure", "reason": "Conflict", "message": "changed", "code": 409})),
+                    false => (200, json!({
+                        "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile", "spec": {},
+                        "metadata": {"name": "default", "resourceVersion": current.to_string()},
+                    })),
+                };
+                let response = Response::builder().status(code);
+                response.body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        let cluster = Cluster::of(Client::new(service, "default"));
+        let decided = RefCell::new(Vec::new());
+        let decide = |profile: &ProxyProfile| {
+            decided.borrow_mut().push(profile.resource_version());
+            Ok(Edit {
+                change: json!({}),
+                done: "changed".to_owned(),
+            })
+        };
+        let applied = apply(&cluster, "default", decide).await;
+        assert_eq!(applied.ok(), ending, "{reports} reports");
+        let decided = decided.into_inner();
+        assert_eq!(decided.len(), expected, "{reports} reports");
+        let last = (expected - 1).to_string();
+        assert_eq!(decided.last(), Some(&Some(last)), "{reports} reports");
+    }
 }
