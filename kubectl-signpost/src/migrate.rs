@@ -15,10 +15,11 @@ use crds::starter::{KUBE_PROXY, NAMESPACE};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 
+use crate::advice;
 use crate::arguments::{Access, MigrateStep, PlanOptions};
 use crate::check::absent;
 use crate::cluster::{Cluster, ClusterError};
-use crate::config::not_carried_over;
+use crate::config::{Note, not_carried_over};
 use crate::ending::Ending;
 use crate::installation::read_agents;
 use crate::output::{Paint, serialize};
@@ -27,6 +28,9 @@ use crate::pod_network::PodNetwork;
 use crate::{print, program_name};
 use handover::Direction;
 use plan::{Evidence, NetworkEvidence, Plan, ServicePorts};
+
+/// The ConfigMaps that may have kube-proxy's configuration. On EKS the first has a kubeconfig alone.
+const CONFIG_MAPS: [&str; 2] = [KUBE_PROXY, "kube-proxy-config"];
 
 /// Runs one of the subcommands.
 pub(crate) async fn run(
@@ -81,11 +85,11 @@ async fn show(
     paint: Paint,
 ) -> anyhow::Result<Ending> {
     let mut plan = Plan::of(evidence, &options.nodes)?;
-    let map = cluster.read_in::<ConfigMap>(NAMESPACE, KUBE_PROXY).await;
-    if let Some(map) = absent(map)? {
-        match not_carried_over(&map) {
-            Ok(notes) => plan.configuration = notes,
-            Err(error) => eprintln!("{}: {}", program_name(), runtime::chain(error.as_ref())),
+    match read_not_carried_over(cluster).await? {
+        Ok(notes) => plan.configuration = notes,
+        Err(error) => {
+            eprintln!("{}: {}", program_name(), runtime::chain(error.as_ref()));
+            eprintln!("  next: {}", advice::next(&error));
         }
     }
     match serialize(&plan, options.output)? {
@@ -94,3 +98,23 @@ async fn show(
     }
     Ok(plan.ending())
 }
+
+/// Returns the settings of kube-proxy that no profile reproduces, from the first ConfigMap with a
+/// configuration; none if there is no ConfigMap. The inner error is about their contents.
+async fn read_not_carried_over(
+    cluster: &Cluster,
+) -> Result<anyhow::Result<Vec<Note>>, ClusterError> {
+    let mut failed = None;
+    for name in CONFIG_MAPS {
+        let map = cluster.read_in::<ConfigMap>(NAMESPACE, name).await;
+        match absent(map)?.as_ref().map(not_carried_over) {
+            None => {}
+            Some(Ok(notes)) => return Ok(Ok(notes)),
+            Some(Err(error)) => failed = failed.or(Some(error)),
+        }
+    }
+    Ok(failed.map_or_else(|| Ok(Vec::new()), Err))
+}
+
+#[cfg(test)]
+mod tests;
