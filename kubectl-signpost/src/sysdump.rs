@@ -25,14 +25,14 @@ use serde_json::Value;
 use crate::advice::problem;
 use crate::agent::Agent;
 use crate::arguments::{Access, SysdumpOptions};
-use crate::check::SELECTOR;
+use crate::check::{SELECTOR, first};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
 use crate::installation::Installation;
 use crate::output::counted;
 use crate::print;
 use archive::{Archive, Contents};
-use nodes::{choose, inquire};
+use nodes::{Choice, choose, inquire};
 use objects::Kept;
 
 /// The number of agents and logs read concurrently.
@@ -225,7 +225,14 @@ impl Collector<'_> {
             .iter()
             .map(|agent| (agent.node.as_str(), agent))
             .collect();
-        let chosen = choose(agents.keys().copied(), proxies, options);
+        let Choice {
+            asked: chosen,
+            without_agent,
+        } = choose(agents.keys().copied(), proxies, options);
+        if !without_agent.is_empty() {
+            let reason = format!("no agent runs on {}", first(without_agent.iter()));
+            self.archive.add("nodes", Err(reason))?;
+        }
         let cluster = self.cluster;
         let asked = chosen.iter().map(|node| {
             let (agent, node) = (agents.get(node.as_str()).copied(), node.as_str());

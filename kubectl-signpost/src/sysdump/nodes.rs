@@ -28,18 +28,39 @@ const SHOWN: [(&str, &str); 5] = [
     ("metrics", "txt"),
 ];
 
-/// Returns the nodes whose agents to query, by name.
+/// The nodes of an archive, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Those whose agents to query.
+    pub(super) asked: Vec<String>,
+    /// Those not among them that are unhealthy and have no agent to query.
+    pub(super) without_agent: Vec<String>,
+}
+
+/// Chooses the nodes: those that are named, or all, or the first few with a running agent, unhealthy
+/// ones first.
 pub(super) fn choose<'a>(
     running: impl Iterator<Item = &'a str>,
     proxies: &[NodeProxy],
     options: &SysdumpOptions,
-) -> Vec<String> {
+) -> Choice {
     if !options.nodes.is_empty() {
         let named: BTreeSet<&String> = options.nodes.iter().collect();
-        return named.into_iter().cloned().collect();
+        return Choice {
+            asked: named.into_iter().cloned().collect(),
+            ..Choice::default()
+        };
     }
-    let mut nodes: BTreeSet<String> = running.map(str::to_owned).collect();
-    nodes.extend(proxies.iter().map(ResourceExt::name_any));
+    let running: BTreeSet<String> = running.map(str::to_owned).collect();
+    let known = proxies.iter().map(ResourceExt::name_any);
+    let silent: BTreeSet<String> = known.filter(|node| !running.contains(node)).collect();
+    if options.all_nodes {
+        let all: BTreeSet<String> = running.into_iter().chain(silent).collect();
+        return Choice {
+            asked: all.into_iter().collect(),
+            ..Choice::default()
+        };
+    }
     let unhealthy = |node: &String| {
         let proxy = proxies.iter().find(|proxy| proxy.name_any() == *node);
         let status = proxy.and_then(|proxy| proxy.status.as_ref());
@@ -48,14 +69,15 @@ pub(super) fn choose<'a>(
             troubles.any(|trouble| trouble.weight == Weight::Fault)
         })
     };
-    let mut nodes: Vec<String> = nodes.into_iter().collect();
+    let mut asked: Vec<String> = running.into_iter().collect();
     // The sort is stable: nodes of the same health stay sorted by name.
-    nodes.sort_by_key(|node| !unhealthy(node));
-    if !options.all_nodes {
-        nodes.truncate(NODES);
+    asked.sort_by_key(|node| !unhealthy(node));
+    asked.truncate(NODES);
+    asked.sort();
+    Choice {
+        asked,
+        without_agent: silent.into_iter().filter(unhealthy).collect(),
     }
-    nodes.sort();
-    nodes
 }
 
 /// Queries the agent of a node part by part.
@@ -143,11 +165,28 @@ mod tests {
             (1..=7).map(|n| proxy(&format!("n{n}"), "True")).collect();
         proxies[6] = proxy("n7", "False");
         let running = || ["n1", "n2", "n8"].into_iter();
-        let chosen = |options| choose(running(), &proxies, &options);
+        let chosen = |options| choose(running(), &proxies, &options).asked;
         // The agent of n8 has reported nothing.
-        assert_eq!(chosen(options(&[], false)), ["n1", "n2", "n3", "n7", "n8"]);
+        assert_eq!(chosen(options(&[], false)), ["n1", "n2", "n8"]);
         assert_eq!(chosen(options(&[], true)).len(), 8);
         assert_eq!(chosen(options(&["n9", "n2"], false)), ["n2", "n9"]);
+    }
+
+    /// Failure story T441.
+    #[test]
+    fn t441_nodes_without_an_agent_take_no_place_of_one_that_answers() {
+        let ready = |n: u32| if n > 12 { "True" } else { "False" };
+        let proxies: Vec<NodeProxy> = (10..20).map(|n| proxy(&format!("n{n}"), ready(n))).collect();
+        let lost = ["n10", "n11"];
+        let running = (12..20).map(|n| format!("n{n}"));
+        let running: Vec<String> = running.rev().collect();
+        let running = running.iter().map(String::as_str);
+        let Choice {
+            asked,
+            without_agent,
+        } = choose(running, &proxies, &options(&[], false));
+        assert_eq!(asked, ["n12", "n13", "n14", "n15", "n16"]);
+        assert_eq!(without_agent, lost);
     }
 
     #[test]
