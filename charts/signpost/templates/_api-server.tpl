@@ -7,7 +7,7 @@
 {{- $url := include "signpost.apiServer.told" . -}}
 {{- if not $url -}}{{- include "signpost.apiServer.unknown" . | fail -}}{{- end -}}
 {{- $parsed := urlParse $url -}}
-{{- $port := regexFind ":[0-9]+$" $parsed.host | trimPrefix ":" | default "6443" -}}
+{{- $port := regexFind ":[0-9]+$" $parsed.host | trimPrefix ":" | default "443" -}}
 {{- dict "host" $parsed.hostname "port" $port | toJson -}}
 {{- end -}}
 {{- end }}
@@ -28,7 +28,10 @@ https://127.0.0.1:6443
 {{- if not $url -}}
 {{- /* Empty in a cluster that was made with one control plane node and no name for it. */ -}}
 {{- $endpoint := dig "data" "ClusterConfiguration" "" $kubeadm | fromYaml | dig "controlPlaneEndpoint" "" -}}
-{{- $url = ternary (printf "https://%s" $endpoint) "" (ne $endpoint "") -}}
+{{- if $endpoint -}}
+{{- /* Without a port, kubeadm means 6443, and a URL 443. */ -}}
+{{- $url = printf "https://%s%s" $endpoint (ternary "" ":6443" (regexMatch ":[0-9]+$" $endpoint)) -}}
+{{- end -}}
 {{- end -}}
 {{- if not $url -}}
 {{- $url = include "signpost.apiServer.ofKubeconfig" (dig "data" "kubeconfig.conf" "" $proxy) -}}

@@ -53,6 +53,20 @@ clusters:
 ",
 );
 
+/// The same of a managed control plane, at the port of its scheme.
+const MANAGED: ConfigMap = (
+    "kube-system",
+    "kube-proxy",
+    "kubeconfig.conf",
+    "
+apiVersion: v1
+kind: Config
+clusters:
+  - name: default
+    cluster: {certificate-authority: /no/such/ca.crt, server: 'https://managed.example.com'}
+",
+);
+
 /// The endpoints of the Service kubernetes, which may change.
 const ENDPOINTS: &str = "
 apiVersion: discovery.k8s.io/v1
@@ -105,7 +119,7 @@ fn reported(helm: &Helm, arguments: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
+fn t442_the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
     let control_plane = ControlPlane::start(Options::default())?;
     let helm = Helm::new(Cluster::Kubeconfig(
         control_plane.kubeconfig(ADMINISTRATOR)?,
@@ -126,6 +140,8 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
 
     // Each takes precedence over those above it.
     for (map, expected) in [
+        // Failure story T442.
+        (MANAGED, "managed.example.com 443"),
         (KUBE_PROXY, "192.0.2.20 6443"),
         (NAMELESS, "192.0.2.20 6443"),
         (PORTLESS, "control.example.com 6443"),
