@@ -76,7 +76,7 @@ impl AskError {
         match self {
             AskError::Run { .. } | AskError::NotRun { .. } => {
                 "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows whether the Pod runs, and `kubectl auth \
-                 can-i create pods --subresource=exec -A` whether you may run commands in it"
+                 can-i get pods --subresource=exec -A` and the same with create whether you may run commands in it"
             }
             AskError::Read { .. } => "the agent or its node may have ended; run this again",
             AskError::Refused { .. } => {
@@ -313,5 +313,17 @@ mod tests {
     fn t434_what_a_pod_prints_does_not_steer_the_terminal() {
         let text = "node n1:\t\u{1b}[2J\u{1b}]0;all is well\u{7}\r\u{9b}1A\n";
         assert_eq!(printable(text.as_bytes()), "node n1:\t[2J]0;all is well1A\n");
+    }
+
+    /// Failure story T443: a WebSocket begins with a GET.
+    #[test]
+    fn t443_both_verbs_that_a_command_in_a_pod_requires_are_named() {
+        let error = AskError::NotRun {
+            node: "n1".to_owned(),
+            text: String::new(),
+        };
+        for words in ["can-i get pods --subresource=exec", "create"] {
+            assert!(error.advice().contains(words), "{}", error.advice());
+        }
     }
 }
