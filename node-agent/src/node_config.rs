@@ -56,7 +56,7 @@ pub(crate) fn flowtable_interfaces(
     effective: &EffectiveConfig,
 ) -> Option<BTreeSet<Arc<str>>> {
     let patterns = &effective.nftables.flowtable_interfaces;
-    if patterns.is_empty() || effective.mode != Mode::Nftables {
+    if patterns.is_empty() || effective.mode != ProfileMode::Nftables {
         return None;
     }
     let is_selected = |name: &&Arc<str>| patterns.iter().any(|pattern| pattern.matches(name));

@@ -29,8 +29,8 @@ pub use expression::{
     SettableCtKey, connection_label,
 };
 pub use extension::{Extension, ExtensionKind};
-pub use flowtable::Flowtable;
 pub(crate) use flowtable::flowtable;
+pub use flowtable::{Flowtable, ListedFlowtable};
 pub use foreign::{Entry, ForeignChain, Jump, TableState};
 pub(crate) use foreign::{foreign_chain, jump, table_state};
 pub use jenkins::{jhash, reciprocal_scale};

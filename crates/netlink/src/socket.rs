@@ -3,7 +3,7 @@
 mod commit;
 mod foreign;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -13,7 +13,7 @@ use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
 pub use crate::nf_tables::Named;
 use crate::nf_tables::{
-    self, Bytes, Chain, DecodeError, ElementData, Family, Flowtable, Rule, Set,
+    self, Bytes, Chain, DecodeError, ElementData, Family, ListedFlowtable, Rule, Set,
 };
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
@@ -177,7 +177,7 @@ impl Socket {
         &mut self,
         family: Family,
         table: &str,
-    ) -> Result<Vec<Named<(Flowtable, BTreeSet<Arc<str>>)>>, ObserveError> {
+    ) -> Result<Vec<Named<ListedFlowtable>>, ObserveError> {
         let kind = nf_tables::request::GET_FLOWTABLE;
         let decode = nf_tables::flowtable;
         self.observe("flowtables", kind, family, Some(table), None, decode)

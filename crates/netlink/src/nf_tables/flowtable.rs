@@ -20,6 +20,9 @@ pub struct Flowtable {
     pub priority: i32,
 }
 
+/// A flowtable as the kernel lists it, with the names of its devices.
+pub type ListedFlowtable = (Flowtable, BTreeSet<Arc<str>>);
+
 /// `NFTA_FLOWTABLE_NAME`.
 const NAME: u16 = 2;
 /// `NFTA_FLOWTABLE_HOOK`.
@@ -61,7 +64,7 @@ pub(super) fn encode_name(writer: &mut Writer, name: &str) {
 /// it.
 pub(crate) fn flowtable(
     message: &Message<'_>,
-) -> Result<Named<(Flowtable, BTreeSet<Arc<str>>)>, super::DecodeError> {
+) -> Result<Named<ListedFlowtable>, super::DecodeError> {
     let attributes = message.attributes();
     let name = attributes
         .string(NAME)
@@ -74,7 +77,7 @@ pub(crate) fn flowtable(
 fn content(
     attributes: &Attributes<'_>,
     name: &Arc<str>,
-) -> Result<(Flowtable, BTreeSet<Arc<str>>), super::DecodeError> {
+) -> Result<ListedFlowtable, super::DecodeError> {
     let hook = attributes
         .nested(HOOK)
         .ok_or(missing("flowtable", "hook"))?;

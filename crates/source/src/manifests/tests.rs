@@ -88,7 +88,9 @@ impl Seen {
             Delivery::Condition(SourceCondition::Manifests(unreadable)) => {
                 self.unreadable = Some(unreadable.iter().map(ToString::to_string).collect());
             }
-            Delivery::Addresses(_) => panic!("manifests tell no addresses"),
+            Delivery::Addresses(_) | Delivery::Interfaces(_) => {
+                panic!("manifests say nothing of the kernel")
+            }
         }
     }
 
