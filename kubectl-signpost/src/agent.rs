@@ -206,10 +206,8 @@ impl Agent {
                 source,
             });
         };
-        CommandOutput::of(&text, &errors, &status).map_err(|text| AskError::NotRun {
-            node: node(),
-            text,
-        })
+        CommandOutput::of(&text, &errors, &status)
+            .map_err(|text| AskError::NotRun { node: node(), text })
     }
 }
 
@@ -312,7 +310,10 @@ mod tests {
     #[test]
     fn t434_what_a_pod_prints_does_not_steer_the_terminal() {
         let text = "node n1:\t\u{1b}[2J\u{1b}]0;all is well\u{7}\r\u{9b}1A\n";
-        assert_eq!(printable(text.as_bytes()), "node n1:\t[2J]0;all is well1A\n");
+        assert_eq!(
+            printable(text.as_bytes()),
+            "node n1:\t[2J]0;all is well1A\n"
+        );
     }
 
     /// Failure story T443: a WebSocket begins with a GET.

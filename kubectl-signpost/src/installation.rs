@@ -86,10 +86,16 @@ mod tests {
         let installation = Installation {
             namespaces: ["signpost-system".to_owned()].into(),
         };
-        let own: Vec<Pod> = pods.into_iter().filter(|pod| installation.contains(pod)).collect();
+        let own: Vec<Pod> = pods
+            .into_iter()
+            .filter(|pod| installation.contains(pod))
+            .collect();
         assert_eq!(Agent::among(&own).expect("one is left").len(), 1);
         // While a DaemonSet replaces its Pod, both may run.
-        let surge = [pod("signpost-system", "agent-x"), pod("signpost-system", "agent-y")];
+        let surge = [
+            pod("signpost-system", "agent-x"),
+            pod("signpost-system", "agent-y"),
+        ];
         assert_eq!(Agent::among(&surge).expect("both are Signpost's").len(), 2);
         // Without the right to list either, labels are all there is.
         assert!(Installation::default().contains(&pod("tenant", "any")));

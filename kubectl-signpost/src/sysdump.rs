@@ -154,7 +154,9 @@ impl Collector<'_> {
         let mut pods: Vec<Pod> = typed(pods);
         match Installation::read(self.cluster).await {
             Ok(installation) => pods.retain(|pod| installation.contains(pod)),
-            Err(error) => self.archive.add("pods.yaml", Err(chain(&error).to_string()))?,
+            Err(error) => self
+                .archive
+                .add("pods.yaml", Err(chain(&error).to_string()))?,
         }
         let namespaces: BTreeSet<String> = pods.iter().filter_map(ResourceExt::namespace).collect();
         for namespace in &namespaces {

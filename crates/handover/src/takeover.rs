@@ -165,7 +165,8 @@ impl Server {
         }
         let text = self.describe_readiness();
         if !self.is_programmed() {
-            let text = format!("Signpost's rules are not programmed, and kube-proxy's stay: {text}");
+            let text =
+                format!("Signpost's rules are not programmed, and kube-proxy's stay: {text}");
             caller.say(text).await;
             return Err(Ending::Failed);
         }

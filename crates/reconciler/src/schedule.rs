@@ -96,6 +96,8 @@ pub struct Schedule {
 struct Waiting {
     since: Instant,
     urgency: Urgency,
+    /// Whether it was due when a check began that does not answer it.
+    is_overdue: bool,
 }
 
 /// A sync that has started.
@@ -157,6 +159,7 @@ impl Schedule {
         let waiting = self.changed.get_or_insert(Waiting {
             since: now,
             urgency,
+            is_overdue: false,
         });
         waiting.urgency = waiting.urgency.max(urgency);
     }
@@ -224,13 +227,19 @@ impl Schedule {
         let reason = due.iter().map(|due| due.reason).max()?;
         if let Some(last) = &mut self.last {
             // The rest of a large change does not wait, and is not counted as an urgent change.
-            last.jumped = !self.follow_up.is_unfinished() && now < last.earliest_next(self.periods);
+            let is_overdue = self.changed.is_some_and(|waiting| waiting.is_overdue);
+            last.jumped = !self.follow_up.is_unfinished()
+                && !is_overdue
+                && now < last.earliest_next(self.periods);
         }
         // Every sync compares with the current desired state, so it answers a change whatever its
         // reason, except `Drift`: only families whose rules may have changed have such a sync. Only
         // some reasons check the kernel, and only `Requested` and `Startup` answer a request.
-        if reason != Reason::Drift {
-            self.changed = None;
+        match &mut self.changed {
+            Some(waiting) if reason == Reason::Drift => {
+                waiting.is_overdue |= due.iter().any(|due| due.reason == Reason::Changed);
+            }
+            changed => *changed = None,
         }
         let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
             true => Prompt::ExternalChange,
@@ -341,6 +350,7 @@ impl Schedule {
         let mut ask = |at: Instant, reason| candidates.push(Due { at, reason });
         if let Some(waiting) = self.changed {
             let at = match waiting.urgency {
+                _ if waiting.is_overdue => waiting.since,
                 Urgency::Urgent if !last.jumped => waiting.since,
                 Urgency::Urgent | Urgency::Ordinary => waiting.since.max(earliest),
             };

@@ -144,7 +144,9 @@ fn stop(ahead: &[&Agent]) {
     if !ahead.is_empty() {
         let names: Vec<String> = ahead.iter().map(|agent| agent.node.clone()).collect();
         let names = first(names.iter());
-        print_while_read(&format!("\nstopped after a failure; not started on: {names}\n"));
+        print_while_read(&format!(
+            "\nstopped after a failure; not started on: {names}\n"
+        ));
     }
     print_while_read(
         "  next: resolve what is named above, then run this again; nodes that are done stay as they are\n",

@@ -12,7 +12,10 @@ fn cluster(maps: Value) -> Cluster {
         let name = request.uri().path().rsplit('/').next().unwrap_or_default();
         let (code, body) = match maps.get(name) {
             Some(data) => (200, json!({"metadata": {"name": name}, "data": data})),
-            None => (404, json!({"status": "Failure", "message": "not found", "code": 404})),
+            None => (
+                404,
+                json!({"status": "Failure", "message": "not found", "code": 404}),
+            ),
         };
         async move {
             let response = Response::builder().status(code);
@@ -25,8 +28,7 @@ fn cluster(maps: Value) -> Cluster {
 /// Failure story T440.
 #[tokio::test]
 async fn t440_the_configuration_of_eks_is_found_beside_its_kubeconfig() {
-    let configuration =
-        json!({"config": "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\n"});
+    let configuration = json!({"config": "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\n"});
     let kubeconfig = json!({"kubeconfig": "kind: Config\n"});
     let read = async |maps: Value| {
         let read = read_not_carried_over(&cluster(maps)).await;

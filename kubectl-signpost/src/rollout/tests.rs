@@ -110,10 +110,19 @@ fn t307_what_the_field_undoes_is_said_also_once_the_rollout_has_ended() {
 fn t438_a_rollout_without_an_operator_does_not_point_at_nodes() {
     let hour = Duration::from_secs(3600);
     let going = describe_delay(hour, None);
-    assert!(going.contains("continues") && going.contains("nodes --not-ready"), "{going}");
+    assert!(
+        going.contains("continues") && going.contains("nodes --not-ready"),
+        "{going}"
+    );
     let stuck = describe_delay(hour, Some(Timestamp::UNIX_EPOCH));
-    assert!(stuck.contains("no operator") && stuck.contains("signpost check"), "{stuck}");
-    assert!(!stuck.contains("continues") && !stuck.contains("not-ready"), "{stuck}");
+    assert!(
+        stuck.contains("no operator") && stuck.contains("signpost check"),
+        "{stuck}"
+    );
+    assert!(
+        !stuck.contains("continues") && !stuck.contains("not-ready"),
+        "{stuck}"
+    );
     let said = render_operator_absence(Timestamp::UNIX_EPOCH);
     assert!(said.contains("since 1970-01-01T00:00:00Z"), "{said}");
 }
@@ -138,11 +147,17 @@ async fn t439_an_edit_is_decided_again_if_the_operator_reports_meanwhile() {
                     current < reports
                 };
                 let (code, body) = match is_late {
-                    true => (409, json!({"status": "Failure", "reason": "Conflict", "message": "changed", "code": 409})),
-                    false => (200, json!({
-                        "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile", "spec": {},
-                        "metadata": {"name": "default", "resourceVersion": current.to_string()},
-                    })),
+                    true => (
+                        409,
+                        json!({"status": "Failure", "reason": "Conflict", "message": "changed", "code": 409}),
+                    ),
+                    false => (
+                        200,
+                        json!({
+                            "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile", "spec": {},
+                            "metadata": {"name": "default", "resourceVersion": current.to_string()},
+                        }),
+                    ),
                 };
                 let response = Response::builder().status(code);
                 response.body(Body::from(body.to_string().into_bytes()))

@@ -176,7 +176,9 @@ mod tests {
     #[test]
     fn t441_nodes_without_an_agent_take_no_place_of_one_that_answers() {
         let ready = |n: u32| if n > 12 { "True" } else { "False" };
-        let proxies: Vec<NodeProxy> = (10..20).map(|n| proxy(&format!("n{n}"), ready(n))).collect();
+        let proxies: Vec<NodeProxy> = (10..20)
+            .map(|n| proxy(&format!("n{n}"), ready(n)))
+            .collect();
         let lost = ["n10", "n11"];
         let running = (12..20).map(|n| format!("n{n}"));
         let running: Vec<String> = running.rev().collect();

@@ -30,9 +30,7 @@ fn run(kubeconfig: Option<&Path>, arguments: &[&str]) -> Option<i32> {
 fn answer(request: &str) -> Option<Value> {
     let list = |items: Vec<Value>| json!({"metadata": {}, "items": items});
     let time = "2026-01-01T00:00:00Z";
-    let condition = |kind: &str, reason: &str| {
-        json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": time})
-    };
+    let condition = |kind: &str, reason: &str| json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": time});
     let proxy = |name: &str| {
         json!({
             "apiVersion": "signpost.dev/v1alpha1", "kind": "NodeProxy", "metadata": {"name": name}, "spec": {},

@@ -10,7 +10,14 @@ fn run(kubeconfig: &Path, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-signpost"));
     command.arg("--kubeconfig").arg(kubeconfig);
     command.args(["rollout", "history", "default"]);
-    for name in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"] {
+    for name in [
+        "HTTPS_PROXY",
+        "https_proxy",
+        "HTTP_PROXY",
+        "http_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ] {
         command.env_remove(name);
     }
     command.envs(variables.iter().copied());
@@ -39,6 +46,9 @@ fn t432_commands_go_through_a_proxy_unless_the_server_is_exempt() {
     let path = kubeconfig(behind, &format!(", proxy-url: '{proxy}'"));
     begins(&run(&path, &[]), connect);
     let path = kubeconfig(&proxy, "");
-    let exempt = [("HTTPS_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "127.0.0.1")];
+    let exempt = [
+        ("HTTPS_PROXY", "http://127.0.0.1:1"),
+        ("NO_PROXY", "127.0.0.1"),
+    ];
     begins(&run(&path, &exempt), "GET /apis/signpost.dev/");
 }

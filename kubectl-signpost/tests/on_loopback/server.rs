@@ -72,7 +72,9 @@ fn serve(mut stream: &TcpStream, answers: Answers, heard: &Mutex<Vec<String>>) {
 fn respond(status: &str, object: &Value) -> String {
     let body = object.to_string();
     let length = body.len();
-    format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Writes a kubeconfig for `server`, with `more` settings of its cluster.

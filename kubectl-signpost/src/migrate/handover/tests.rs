@@ -194,9 +194,15 @@ fn t437_a_node_proxy_that_cannot_be_read_fails_its_node_alone() {
     let conclude = |reported| conclude("n1", Direction::Takeover, &options(false, false), reported);
     let (text, ending) = conclude(Err(error));
     assert_eq!(ending, Ending::ProblemFound);
-    assert!(text.starts_with("n1: failed: failed to read NodeProxy n1: it is gone\n  next: "), "{text}");
+    assert!(
+        text.starts_with("n1: failed: failed to read NodeProxy n1: it is gone\n  next: "),
+        "{text}"
+    );
     let (text, ending) = conclude(Ok(None));
     assert_eq!(ending, Ending::ProblemFound);
-    assert!(text.contains("did not report Signpost as the active proxy within 1 s"), "{text}");
+    assert!(
+        text.contains("did not report Signpost as the active proxy within 1 s"),
+        "{text}"
+    );
     assert_eq!(conclude(Ok(Some("Signpost serves"))).1, Ending::Success);
 }
