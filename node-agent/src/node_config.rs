@@ -342,7 +342,9 @@ mod tests {
 
     #[test]
     fn patterns_select_interfaces_for_the_flowtable_in_mode_nftables() {
-        let observed = ["eth0", "eth1", "veth1", "cni0"].map(Arc::from).into();
+        let observed = ["eth0", "eth1", "veth1", "cni0"]
+            .map(Arc::<str>::from)
+            .into();
         let selected = |yaml: &str| {
             let spec: ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
             let selected = flowtable_interfaces(&observed, &EffectiveConfig::of(&spec))?;
