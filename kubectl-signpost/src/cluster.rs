@@ -1,6 +1,7 @@
 //! The connection to the API server: credentials and reads.
 
 mod error;
+mod proxy;
 mod watch;
 
 use std::fmt::Debug;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::arguments::Access;
+use proxy::read_proxy;
 
 pub(crate) use error::ClusterError;
 pub(crate) use watch::{Depth, ObjectEvent};
@@ -73,6 +75,8 @@ impl Cluster {
         let mut config = read_config(access).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
+        let proxy = read_proxy(access, &config.cluster_url);
+        config.proxy_url = proxy.map_err(ClusterError::Kubeconfig)?;
         let server = config.cluster_url.to_string();
         let given = access.namespace.clone();
         let default_namespace = given.unwrap_or_else(|| config.default_namespace.clone());

@@ -6,6 +6,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ListParams;
+use serde_json::Value;
 
 use crate::agent::{Agent, SELECTOR};
 use crate::check::absent;
@@ -42,7 +43,7 @@ impl Installation {
         let sets = absent(cluster.read_raw::<DaemonSet>(None, selector).await)?;
         let sets = sets.unwrap_or_default();
         let of_sets = sets.iter().map(|set| &set["metadata"]["namespace"]);
-        let of_sets = of_sets.filter_map(|namespace| namespace.as_str());
+        let of_sets = of_sets.filter_map(Value::as_str);
         let leases = absent(cluster.read_operator_leases().await)?.unwrap_or_default();
         let of_leases = leases.iter().filter_map(ResourceExt::namespace);
         Ok(Installation {

@@ -61,7 +61,7 @@ impl Server {
                 self.agent.post_serving_state(ServingState::Serving);
                 return Ending::Refused;
             }
-            caller.say("handing back in spite of this").await;
+            caller.say("continuing because of --force").await;
         }
         // From here on, a restarted agent continues the handback.
         if let Err(error) = self.mark.commit(Timestamp::now()) {
@@ -83,8 +83,10 @@ impl Server {
     /// there as long as it runs. Without one, the agent has them again after twelve seconds. Returns
     /// whether one answers.
     pub(super) async fn offer_ports(&self, caller: &mut Caller) -> bool {
-        let text =
-            "no kube-proxy answers: ports 10249 and 10256 are free for a moment, in case one runs";
+        let seconds = ANSWERS_WITHIN.as_secs();
+        let text = format!(
+            "no kube-proxy answers: releasing ports 10249 and 10256 for up to {seconds} s to detect a running kube-proxy"
+        );
         caller.say(text).await;
         self.agent.post_serving_state(ServingState::ReleasingPorts);
         let answers = observe_answer(caller).await;

@@ -328,6 +328,7 @@ impl Direction {
 
     /// Returns the final state in words, if the conditions of a NodeProxy show it. Pure.
     fn reached(self, conditions: &[Condition], force: bool) -> Option<&'static str> {
+        let is_ready = status_of(conditions, READY) == Status::True;
         let is_reached = match (self, Serving::of(conditions)) {
             (Direction::Handback, Serving::KubeProxy) => true,
             // --force accepts that kube-proxy has no rules there.
@@ -337,9 +338,10 @@ impl Direction {
             (Direction::Handback, _) => false,
             // Rules that an agent cannot remove remain, and --force accepts that, as it accepts a node
             // that is not ready. Without programmed rules, Signpost does not serve.
-            (Direction::Takeover, Serving::Both) => force && is_programmed(conditions),
+            (Direction::Takeover, Serving::Both) => {
+                force && (is_ready || is_programmed(conditions))
+            }
             (Direction::Takeover, Serving::Signpost) => {
-                let is_ready = status_of(conditions, READY) == Status::True;
                 is_ready || (force && is_programmed(conditions))
             }
             (Direction::Takeover, _) => false,

@@ -45,10 +45,19 @@ fn t432_commands_go_through_a_proxy_unless_the_server_is_exempt() {
     begins(&run(&path, &[("HTTPS_PROXY", &proxy)]), connect);
     let path = kubeconfig(behind, &format!(", proxy-url: '{proxy}'"));
     begins(&run(&path, &[]), connect);
-    let path = kubeconfig(&proxy, "");
+    // That exempts the proxy itself, not the API server.
+    let path = kubeconfig(behind, "");
+    let of_proxy = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.1")];
+    begins(&run(&path, &of_proxy), connect);
     let exempt = [
-        ("HTTPS_PROXY", "http://127.0.0.1:1"),
-        ("NO_PROXY", "127.0.0.1"),
+        ("HTTPS_PROXY", proxy.as_str()),
+        ("NO_PROXY", "10.0.0.0/8,.invalid"),
     ];
-    begins(&run(&path, &exempt), "GET /apis/signpost.dev/");
+    let output = run(&path, &exempt);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("no answer from http://signpost.invalid:6443/"),
+        "{errors}"
+    );
+    assert_eq!(server.requests(), [""; 0]);
 }

@@ -185,11 +185,11 @@ fn assert_says(client: Result<Client, ClientError>, words: &[&str]) {
 /// Failure story T432.
 #[tokio::test]
 async fn t432_a_proxy_is_named_with_what_sets_it() {
-    let file = kubeconfig("https://127.0.0.1:1");
+    let file = kubeconfig("https://signpost.invalid:1");
     let text = fs::read_to_string(&file.0).expect("the file is there");
     let with_proxy = text.replace("server:", "proxy-url: 'http://127.0.0.1:2', server:");
     let file = TemporaryFile::with(&with_proxy);
     let (_, client) = open(&file.0, None).await;
-    let server = "https://127.0.0.1:1/";
+    let server = "https://signpost.invalid:1/";
     assert_says(client, &[server, "proxy-url", "HTTPS_PROXY", "https_proxy"]);
 }

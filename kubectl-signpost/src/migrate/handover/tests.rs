@@ -90,7 +90,7 @@ fn a_node_has_moved_when_the_proxy_of_its_direction_alone_serves_it() {
     let unread = (FOREIGN_PROXY_DETECTED, "Unknown", "LegacyRulesUnread");
     for (of, takeover, takeover_forced, handback, handback_forced) in [
         ([READY_TRUE, NONE_FOUND], true, true, false, false),
-        ([READY_TRUE, FOUND], false, false, false, false),
+        ([READY_TRUE, FOUND], false, true, false, false),
         ([failed, NONE_FOUND], false, false, false, false),
         ([READY_BACK, FOUND], false, false, true, true),
         ([READY_BACK, NONE_FOUND], false, false, false, true),

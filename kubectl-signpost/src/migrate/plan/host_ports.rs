@@ -112,7 +112,7 @@ pub(super) fn find_clashes(
                 }),
                 true => of_node.obstacles.push(Obstacle {
                     what,
-                    next: format!("{GIVE_ANOTHER_PORT}; then --force leads past this"),
+                    next: format!("{GIVE_ANOTHER_PORT}; to ignore this, run again with --force"),
                     yields_to_force: true,
                 }),
             }

@@ -38,7 +38,7 @@ impl Obstacle {
             Some(_) => {
                 let next =
                     "run this again once `kubectl -n kube-system get pods` no longer lists it";
-                ("a Pod of kube-proxy is about to end", next.to_owned())
+                ("a kube-proxy Pod is terminating", next.to_owned())
             }
             None => ("a Pod of kube-proxy runs", stop),
         };
