@@ -42,7 +42,7 @@ fn t432_commands_go_through_a_proxy_unless_the_server_is_exempt() {
     let behind = "http://signpost.invalid:6443";
     let connect = "CONNECT signpost.invalid:6443 ";
     let path = kubeconfig(behind, "");
-    begins(&run(&path, &[("HTTPS_PROXY", &proxy)]), connect);
+    begins(&run(&path, &[("HTTPS_PROXY", proxy.as_str())]), connect);
     let path = kubeconfig(behind, &format!(", proxy-url: '{proxy}'"));
     begins(&run(&path, &[]), connect);
     // That exempts the proxy itself, not the API server.
