@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Rendered};
 use backend_nftables::{Nftables, Table};
-use dataplane::{Family, Mechanism, Node};
+use dataplane::{Family, Mode, Node};
 use tests::forwarding_node::connect;
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::ordinary_service::{config, service};
@@ -140,7 +140,7 @@ impl ProgrammedNode {
             ..Node::default()
         };
         let config = match is_first {
-            true => config(Mechanism::Nftables)?.into(),
+            true => config(Mode::Nftables)?.into(),
             false => Arc::clone(dataplane.config()),
         };
         dataplane.set_node(Arc::new(node), config);

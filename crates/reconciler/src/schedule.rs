@@ -70,8 +70,8 @@ pub struct Due {
 
 /// Decides when syncs run. The first change after a quiet period is answered at once. Later
 /// changes are gathered until `minSyncPeriod` has passed since the end of the last sync. A sync
-/// answers every request made before it started, and no request is lost. A change that waits while
-/// the kernel is checked for external changes is answered by the next sync.
+/// answers every request made before it started, and no request is lost. No check for external
+/// changes, which may concern another family, delays a change.
 ///
 /// Nothing is due before the first change: there is no desired state to compare the kernel with.
 #[derive(Debug, Clone)]
@@ -96,8 +96,8 @@ pub struct Schedule {
 struct Waiting {
     since: Instant,
     urgency: Urgency,
-    /// Whether it was due when a check began that does not answer it.
-    is_overdue: bool,
+    /// When it would be due without the checks that have begun since and do not answer it.
+    due_by: Option<Instant>,
 }
 
 /// A sync that has started.
@@ -159,7 +159,7 @@ impl Schedule {
         let waiting = self.changed.get_or_insert(Waiting {
             since: now,
             urgency,
-            is_overdue: false,
+            due_by: None,
         });
         waiting.urgency = waiting.urgency.max(urgency);
     }
@@ -219,15 +219,19 @@ impl Schedule {
     /// the kernel is checked for external changes; of several reasons it returns the one that does
     /// the most.
     pub fn start(&mut self, now: Instant) -> Option<Reason> {
-        let due: Vec<Due> = self
-            .candidates()
-            .into_iter()
-            .filter(|due| due.at <= now)
-            .collect();
-        let reason = due.iter().map(|due| due.reason).max()?;
+        let candidates = self.candidates();
+        let due = candidates.iter().filter(|due| due.at <= now);
+        let reason = due.map(|due| due.reason).max()?;
+        let of_change = candidates
+            .iter()
+            .filter(|due| due.reason == Reason::Changed);
+        let change_is_due = of_change.map(|due| due.at).min();
         if let Some(last) = &mut self.last {
             // The rest of a large change does not wait, and is not counted as an urgent change.
-            let is_overdue = self.changed.is_some_and(|waiting| waiting.is_overdue);
+            let is_overdue = self
+                .changed
+                .and_then(|waiting| waiting.due_by)
+                .is_some_and(|due_by| due_by <= now);
             last.jumped = !self.follow_up.is_unfinished()
                 && !is_overdue
                 && now < last.earliest_next(self.periods);
@@ -237,7 +241,7 @@ impl Schedule {
         // some reasons check the kernel, and only `Requested` and `Startup` answer a request.
         match &mut self.changed {
             Some(waiting) if reason == Reason::Drift => {
-                waiting.is_overdue |= due.iter().any(|due| due.reason == Reason::Changed);
+                waiting.due_by = change_is_due;
             }
             changed => *changed = None,
         }
@@ -350,10 +354,10 @@ impl Schedule {
         let mut ask = |at: Instant, reason| candidates.push(Due { at, reason });
         if let Some(waiting) = self.changed {
             let at = match waiting.urgency {
-                _ if waiting.is_overdue => waiting.since,
                 Urgency::Urgent if !last.jumped => waiting.since,
                 Urgency::Urgent | Urgency::Ordinary => waiting.since.max(earliest),
             };
+            let at = waiting.due_by.map_or(at, |due_by| due_by.min(at));
             ask(at, Reason::Changed);
         }
         if let Some(since) = self.drifted {

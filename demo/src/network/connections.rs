@@ -143,7 +143,7 @@ impl Connections {
     /// Stops the clients and prints their number of requests. Fails unless every request was
     /// answered, without a noticeable gap, and on every kept connection by one server.
     pub fn finish_unharmed(self) -> Result<()> {
-        self.finish(patience(LONGEST_GAP))
+        self.finish(patience(LONGEST_GAP), Duration::ZERO)
     }
 
     /// The same, where no kept connection may be without an answer for longer than `silence` and the
@@ -157,22 +157,26 @@ impl Connections {
             stalled = stalled.max(tally.longest_gap);
         }
         println!("    longest gap beside the rules {stalled:.1?}");
-        self.finish(patience(silence) + stalled)
+        self.finish(patience(silence), stalled)
     }
 
-    /// Does so, with this longest gap of kept connections.
-    fn finish(self, silence: Duration) -> Result<()> {
+    /// Does so, with this longest gap of kept connections. All clients may wait for as long as the machine stood
+    /// still, or others `stalled` that met no rule.
+    fn finish(self, silence: Duration, stalled: Duration) -> Result<()> {
         let (mut asked, mut longest) = (BTreeMap::<Kind, u64>::new(), Duration::ZERO);
-        let mut harm = Vec::new();
-        let stood_still = self.standstill.finish()?;
+        let mut tallies = Vec::new();
         for Client { way, kind, traffic } in self.clients {
             let tally = traffic.stop().with_context(|| way.clone())?;
             *asked.entry(kind).or_default() += tally.answers() + tally.failures();
             longest = longest.max(tally.longest_gap);
-            if is_harmed(kind, &tally, silence, stood_still) {
-                harm.push(format!("{kind}: {way}: {tally}"));
-            }
+            tallies.push((way, kind, tally));
         }
+        let stood_still = self.standstill.finish()?;
+        let harmed = |(way, kind, tally): &(String, Kind, Tally)| {
+            let is_harmed = is_harmed(*kind, tally, silence, stood_still.max(stalled));
+            is_harmed.then(|| format!("{kind}: {way}: {tally}"))
+        };
+        let harm: Vec<String> = tallies.iter().filter_map(harmed).collect();
         let asked = asked
             .iter()
             .map(|(kind, count)| format!("{count} over {kind}"));

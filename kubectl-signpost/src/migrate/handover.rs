@@ -166,6 +166,8 @@ async fn hand_over(
     arguments.extend(options.dry_run.then_some("--dry-run"));
     arguments.extend(options.force.then_some("--force"));
     print_while_read(&format!("{node}: signpost-agent {}\n", arguments.join(" ")));
+    // Without its answer, the state from before may look like the one that is asked for.
+    let mut force = options.force;
     match timeout_at(deadline, agent.run(cluster, &arguments)).await {
         Ok(Ok(ran)) => {
             for line in ran.text.lines() {
@@ -177,6 +179,7 @@ async fn hand_over(
             }
         }
         Ok(Err(error)) if goes_on(&error, options) => {
+            force = false;
             let text = chain(&error);
             print_while_read(&format!(
                 "{node}: {text}; the agent goes on, waiting for its NodeProxy\n"
@@ -195,7 +198,7 @@ async fn hand_over(
     if options.dry_run {
         return Ending::Success;
     }
-    let reported = report(cluster, node, direction, options.force, deadline).await;
+    let reported = report(cluster, node, direction, force, deadline).await;
     let (text, ending) = conclude(node, direction, options, reported);
     print_while_read(&text);
     ending

@@ -59,10 +59,12 @@ impl KeptFiles {
                 .as_ref()
                 .is_some_and(|it| Arc::ptr_eq(it, assignment))
         {
-            if let Err(error) = self.last_good.commit(&self.node, assignment) {
-                warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
+            match self.last_good.commit(&self.node, assignment) {
+                Ok(()) => self.written = Some(Arc::clone(assignment)),
+                Err(error) => {
+                    warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
+                }
             }
-            self.written = Some(Arc::clone(assignment));
         }
         if let Some(node) = node
             && let Err(error) = self.last_node.commit(node)

@@ -75,7 +75,10 @@ pub(super) fn reconcile(
             let (report, families) = match event {
                 LoopEvent::Began(running_sync) => {
                     heartbeat.busy();
-                    followed.changes.began();
+                    // A check for external changes covers no change that waits.
+                    if running_sync.reason != Reason::Drift {
+                        followed.changes.began();
+                    }
                     followed.proxy.began();
                     programmed.post_running_sync(running_sync);
                     return;

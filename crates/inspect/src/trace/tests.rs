@@ -7,7 +7,7 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::render;
 
-const BOTH_MECHANISMS: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
+const BOTH_MODES: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
 
 /// One Service with a node port and these endpoints, by address and node.
 fn dataplane(mode: Mode, endpoints: &[(&str, &str)]) -> Dataplane {
@@ -191,7 +191,7 @@ fn a_refused_packet_ends_where_it_is_refused() {
 
 #[test]
 fn rules_that_lead_elsewhere_do_not_agree() {
-    for mode in BOTH_MECHANISMS {
+    for mode in BOTH_MODES {
         let (desired, held) = (dataplane(mode, BOTH), dataplane(mode, &BOTH[..1]));
         let trace = ask("10.0.1.9 -> 10.96.0.10:80", &desired, &kernel(&held));
         assert!(!trace.agree);

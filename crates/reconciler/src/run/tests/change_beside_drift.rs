@@ -50,3 +50,37 @@ fn t444_a_change_is_programmed_although_another_program_touched_the_other_family
         );
     }
 }
+
+/// T444: a program that touches the IPv6 rules every other second, and a `minSyncPeriod` of ten: each
+/// check moved the change on by ten seconds.
+#[test]
+fn t444_checks_of_another_family_move_no_change_on() {
+    let foreign = ExternalChange {
+        families: BTreeSet::from([Family::Ipv6]),
+        ..ExternalChange::possible()
+    };
+    let mut story = Story::new();
+    story.settings.periods.min_sync_period = Duration::from_secs(10);
+    story.settings.periods.sync_period = Duration::from_secs(3600);
+    let mut story = story.wants(0, web([8080]));
+    for drift in 1..30 {
+        if drift == 3 {
+            story = story.wants(5000, web([8080, 9090]));
+        }
+        story = story.at(drift * 2000, Command::Drifted(foreign.clone()));
+    }
+    let kernel = story.kernel.clone();
+    let families = Family::ALL.map(|family| {
+        let backend = kernel.backend(family);
+        Faulty::new(backend, |_| CallOutcome::Pass)
+    });
+
+    let reports = story.until_with_families(60_000, families.into());
+
+    let expected = FakeRules::render(&web([8080, 9090]), Family::Ipv4);
+    assert_eq!(kernel.rules(Family::Ipv4), expected);
+    let syncs = syncs(&reports);
+    let changed = syncs.iter().find(|(_, reason)| *reason == Reason::Changed);
+    let (at, _) = changed.expect("it is programmed");
+    assert!(*at <= 15_000, "{syncs:?}");
+}
