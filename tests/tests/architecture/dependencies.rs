@@ -45,8 +45,8 @@ const RULES: &[(&str, May)] = &[
         "nftables-model",
         May::Use(&["backend", "dataplane", "netlink"]),
     ),
-    // A mode knows the model and its own part of the kernel: no Kubernetes, no other
-    // mode.
+    // A backend knows the model and its own part of the kernel: no Kubernetes, no other
+    // backend.
     (
         "backend-*",
         May::Use(&[
@@ -68,6 +68,7 @@ const RULES: &[(&str, May)] = &[
             "crds",
             "dataplane",
             "netlink",
+            "nftables-model",
             "reconciler",
             "runtime",
             "xtables",
@@ -81,6 +82,7 @@ const RULES: &[(&str, May)] = &[
             "crds",
             "dataplane",
             "modes",
+            "nftables-model",
             "reconciler",
             "runtime",
             "xtables",
