@@ -9,7 +9,6 @@ use kube::api::AttachParams;
 use thiserror::Error;
 use tokio::io::AsyncReadExt;
 
-use crate::advice::{Problem, problem};
 use crate::cluster::Cluster;
 
 /// The Pod of an agent.
@@ -18,6 +17,8 @@ pub(crate) struct Agent {
     pub(crate) node: String,
     namespace: String,
     pod: String,
+    /// A Pod of another namespace that claims to be the agent of this node.
+    rival: Option<String>,
 }
 
 /// The answer of an agent to a query.
@@ -63,6 +64,14 @@ pub(crate) enum AskError {
         #[source]
         source: std::io::Error,
     },
+    /// Pods of two namespaces have the labels of the node's agent: one of them may be made by a user to
+    /// answer in its place.
+    #[error("two Pods have the labels of the agent of node {node}: {pod} and {rival}")]
+    Disputed {
+        node: String,
+        pod: String,
+        rival: String,
+    },
     /// The command failed with this error text.
     #[error("the agent on node {node} was unable to answer: {text}")]
     Refused { node: String, text: String },
@@ -77,6 +86,10 @@ impl AskError {
             AskError::Run { .. } | AskError::NotRun { .. } => {
                 "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows whether the Pod runs, and `kubectl auth \
                  can-i get pods --subresource=exec -A` and the same with create whether you may run commands in it"
+            }
+            AskError::Disputed { .. } => {
+                "delete the one that no DaemonSet of Signpost made: `kubectl get daemonsets -A -l \
+                 app.kubernetes.io/component=agent` lists them"
             }
             AskError::Read { .. } => "the agent or its node may have ended; run this again",
             AskError::Refused { .. } => {
@@ -101,28 +114,33 @@ const BUFFER: usize = 64 << 10;
 // === impl Agent ===
 
 impl Agent {
-    /// Returns the agents whose Pods are running, sorted by node. Fails if Pods of two namespaces are on
-    /// one node: one of them may be made by a user to answer in the agent's place.
-    pub(crate) fn among(pods: &[Pod]) -> Result<Vec<Agent>, Problem> {
+    /// Returns the agents whose Pods are running, sorted by node.
+    pub(crate) fn among(pods: &[Pod]) -> Vec<Agent> {
         let mut agents: Vec<Agent> = pods.iter().filter_map(Agent::of).collect();
         agents.sort();
-        let mut pairs = agents.windows(2);
-        let claim = pairs.find_map(|pair| match pair {
-            [one, other] if one.node == other.node && one.namespace != other.namespace => {
-                Some((one, other))
+        for node in agents.chunk_by_mut(|one, other| one.node == other.node) {
+            // Sorted, so that the first and the last differ if any two do.
+            if let [first, .., last] = node
+                && first.namespace != last.namespace
+            {
+                first.rival = Some(last.name());
+                let first = first.name();
+                node[1..]
+                    .iter_mut()
+                    .for_each(|agent| agent.rival = Some(first.clone()));
             }
-            _ => None,
-        });
-        let Some((one, other)) = claim else {
-            return Ok(agents);
-        };
-        let what = format!(
-            "two Pods have the labels of the agent of node {}: {}/{} and {}/{}",
-            one.node, one.namespace, one.pod, other.namespace, other.pod
-        );
-        let next = "delete the one that no DaemonSet of Signpost made: `kubectl get daemonsets -A -l \
-                    app.kubernetes.io/component=agent` lists them";
-        Err(problem(what, next))
+        }
+        agents
+    }
+
+    /// Whether Pods of two namespaces claim to be the agent of its node.
+    #[cfg(test)]
+    pub(crate) fn is_disputed(&self) -> bool {
+        self.rival.is_some()
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod)
     }
 
     fn of(pod: &Pod) -> Option<Agent> {
@@ -136,6 +154,7 @@ impl Agent {
             node,
             namespace: pod.namespace().unwrap_or_default(),
             pod: pod.name_any(),
+            rival: None,
         })
     }
 
@@ -169,6 +188,13 @@ impl Agent {
         arguments: &[&str],
     ) -> Result<CommandOutput, AskError> {
         let node = || self.node.clone();
+        if let Some(rival) = self.rival.clone() {
+            return Err(AskError::Disputed {
+                node: node(),
+                pod: self.name(),
+                rival,
+            });
+        }
         let command = ["signpost-agent"].iter().chain(arguments).copied();
         let command: Vec<&str> = command.collect();
         let parameters = AttachParams::default()
@@ -278,8 +304,7 @@ mod tests {
         let agents = Agent::among(&[
             pod("signpost-agent-x", "agent"),
             pod("signpost-operator-y", "operator"),
-        ])
-        .expect("one is on the node");
+        ]);
         let names: Vec<&str> = agents.iter().map(|agent| agent.pod.as_str()).collect();
         assert_eq!(names, ["signpost-agent-x"]);
     }

@@ -216,13 +216,7 @@ impl Collector<'_> {
         proxies: &[NodeProxy],
         options: &SysdumpOptions,
     ) -> anyhow::Result<Vec<String>> {
-        let agents = match Agent::among(pods) {
-            Ok(agents) => agents,
-            Err(problem) => {
-                self.archive.add("nodes", Err(problem.to_string()))?;
-                return Ok(Vec::new());
-            }
-        };
+        let agents = Agent::among(pods);
         let agents: BTreeMap<&str, &Agent> = agents
             .iter()
             .map(|agent| (agent.node.as_str(), agent))

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
-use crds::readable::readable;
+use crds::NodeProxySpec;
+use crds::readable::{UnreadableField, readable};
 use runtime::{KeptFile, KeptFileError};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::Assignment;
@@ -28,6 +30,23 @@ struct Kept<S> {
     spec: S,
 }
 
+/// A spec without the fields that cannot be read.
+struct ReadSpec {
+    spec: NodeProxySpec,
+    unreadable: Vec<UnreadableField>,
+}
+
+// === impl ReadSpec ===
+
+impl<'de> Deserialize<'de> for ReadSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ReadSpec, D::Error> {
+        let written = Value::deserialize(deserializer)?;
+        let (spec, unreadable) =
+            readable(&written).ok_or_else(|| D::Error::custom("nothing of it can be read"))?;
+        Ok(ReadSpec { spec, unreadable })
+    }
+}
+
 // === impl LastGood ===
 
 impl LastGood {
@@ -40,16 +59,13 @@ impl LastGood {
     /// because state directories are copied with disk images. A newer version may have written values
     /// that this one cannot read.
     pub fn observe(&self, node: &str) -> Result<Option<Assignment>, KeptFileError> {
-        let kept: Option<Kept<Value>> = self.0.observe()?;
+        let kept: Option<Kept<ReadSpec>> = self.0.observe()?;
         let kept = kept.filter(|kept| kept.node == node);
-        Ok(kept.and_then(|kept| {
-            let (spec, unreadable) = readable(&kept.spec)?;
-            Some(Assignment {
-                generation: kept.generation,
-                spec,
-                reason: kept.reason,
-                unreadable,
-            })
+        Ok(kept.map(|kept| Assignment {
+            generation: kept.generation,
+            spec: kept.spec.spec,
+            reason: kept.reason,
+            unreadable: kept.spec.unreadable,
         }))
     }
 
@@ -66,7 +82,6 @@ impl LastGood {
 
 #[cfg(test)]
 mod tests {
-    use crds::NodeProxySpec;
     use crds::profile::mechanism::Mode;
     use serde_json::json;
 
@@ -122,5 +137,9 @@ mod tests {
         assert_eq!(read.spec.config.mode, Mode::Iptables);
         let fields: Vec<String> = read.unreadable.iter().map(|it| it.field()).collect();
         assert_eq!(fields, ["config.masquerade.all"]);
+
+        written["spec"] = json!("another format");
+        std::fs::write(&file, written.to_string()).expect("it is written");
+        assert!(kept.observe("node-1").is_err(), "it is not lost silently");
     }
 }

@@ -30,7 +30,7 @@ impl StandstillWatch {
             loop {
                 let received = ended.recv_timeout(INTERVAL);
                 let now = Instant::now();
-                longest = longest.max(now.duration_since(last).saturating_sub(INTERVAL));
+                longest = longest.max(lateness(now.duration_since(last)));
                 last = now;
                 if received != Err(RecvTimeoutError::Timeout) {
                     return longest;
@@ -48,9 +48,21 @@ impl StandstillWatch {
     }
 }
 
+/// For how long the thread did not run although it was due, if it ran `after` its last look.
+fn lateness(after: Duration) -> Duration {
+    after.saturating_sub(INTERVAL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_time_after_the_next_look_was_due_counts() {
+        let three = Duration::from_secs(3);
+        assert_eq!(lateness(INTERVAL + three), three);
+        assert_eq!(lateness(INTERVAL / 2), Duration::ZERO);
+    }
 
     #[test]
     fn a_machine_that_runs_does_not_stand_still_for_long() {

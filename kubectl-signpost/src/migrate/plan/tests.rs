@@ -64,7 +64,7 @@ fn agent(node: &str) -> Agent {
         "status": {"phase": "Running"},
     });
     let pod: Pod = serde_json::from_value(pod).expect("a Pod");
-    Agent::among(&[pod]).expect("it is alone").remove(0)
+    Agent::among(&[pod]).remove(0)
 }
 
 /// The DaemonSet of kube-proxy, for nodes with these labels.
