@@ -80,15 +80,15 @@ mod tests {
         let alerts = alerts();
         let names: BTreeSet<&str> = alerts.iter().map(|alert| alert.name).collect();
         assert_eq!(names.len(), alerts.len());
-        let runbook = fs::read_to_string(root().join("docs/operations.md")).expect("it is there");
+        let runbook = fs::read_to_string(root().join("docs/alerts.md")).expect("it is there");
         for alert in &alerts {
             // The alert may wake its reader: a command to paste comes first.
-            let beginning = format!("\n#### {}\n```sh\nkubectl ", alert.name);
+            let beginning = format!("\n## {}\n```sh\nkubectl ", alert.name);
             assert!(runbook.contains(&beginning), "no {beginning}");
         }
         let headings = runbook
             .lines()
-            .filter_map(|line| line.strip_prefix("#### Signpost"));
+            .filter_map(|line| line.strip_prefix("## Signpost"));
         assert_eq!(headings.count(), alerts.len(), "a heading without an alert");
     }
 

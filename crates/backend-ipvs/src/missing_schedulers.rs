@@ -130,7 +130,7 @@ pub(crate) fn nearest(scheduler: Scheduler) -> &'static [Scheduler] {
 mod tests {
     use super::*;
 
-    /// The replacements as a person reads them in docs/operations.md.
+    /// The replacements as a person reads them in docs/mode-ipvs.md.
     fn printed(scheduler: Scheduler) -> String {
         let nearest = nearest(scheduler).iter();
         let names = nearest.filter_map(|scheduler| scheduler.ipvs_name());
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_the_schedulers_that_take_the_place_of_each() {
-        let manual = include_str!("../../../docs/operations.md");
+        let manual = include_str!("../../../docs/mode-ipvs.md");
         for scheduler in Scheduler::ALL {
             let Some(name) = scheduler.ipvs_name().filter(|name| *name != "rr") else {
                 continue;

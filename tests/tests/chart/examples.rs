@@ -330,7 +330,7 @@ fn alerts_can_be_left_out_and_follow_the_job() -> Result<()> {
         rules.cloned().context("it has rules")
     };
     let all = rules(&render("")?)?;
-    let runbook = "https://github.com/signpost/signpost/blob/main/docs/operations.md#";
+    let runbook = "https://github.com/signpost/signpost/blob/main/docs/alerts.md#";
     for rule in &all {
         let link = rule["annotations"]["runbook_url"].as_str();
         ensure!(link.is_some_and(|link| link.starts_with(runbook)), "{rule}");

@@ -188,9 +188,9 @@ pub(crate) fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_li
     Ok(())
 }
 
-/// Runs the command of docs/operations.md that contains this text, for profile `default`.
+/// Runs the command of docs/rollouts.md that contains this text, for profile `default`.
 fn run_documented(cluster: &Cluster, text: &str) -> Result<()> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/rollouts.md");
     let page = fs::read_to_string(page)?;
     let mut code = page.split('`');
     let found = code.find(|code| code.starts_with("kubectl ") && code.contains(text));

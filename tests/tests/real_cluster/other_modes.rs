@@ -20,7 +20,7 @@ use crate::takeover::{
 /// The chain that every packet to a Service passes in kube-proxy's mode iptables.
 const SERVICES: &str = "KUBE-SERVICES";
 /// The chains that stay after a takeover, because kubelets and port mappings use them, too
-/// (docs/operations.md), and one that is empty in table mangle of the legacy variant.
+/// (docs/takeover.md), and one that is empty in table mangle of the legacy variant.
 const STAYING: [&str; 4] = [
     "KUBE-FIREWALL",
     "KUBE-MARK-MASQ",
