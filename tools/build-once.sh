@@ -2,7 +2,7 @@
 # built is kept by a hash of what it is made from, and built by one at a time.
 #
 #   name            set before this file is read: what messages begin with
-#   SIGNPOST_CACHE  where builds are kept (default: .cache at the top of the repository)
+#   SIGNPOST_CACHE  where builds are kept (default: signpost in ${XDG_CACHE_HOME:-~/.cache}, for all checkouts)
 
 say() { echo "$name: $*" >&2; }
 fail() { say "$@"; exit 1; }
@@ -17,7 +17,7 @@ require_go() {
 #   product  if set: the one file that is printed instead of the folder
 build_once() {
     # A cache given relative to where we were called from must be found from everywhere.
-    mkdir -p "${SIGNPOST_CACHE:=$(dirname "$0")/../../.cache}"
+    mkdir -p "${SIGNPOST_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/signpost}"
     SIGNPOST_CACHE=$(cd "$SIGNPOST_CACHE" && pwd)
     cd "$(dirname "$0")"
 
