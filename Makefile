@@ -13,11 +13,16 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 	@cargo build --profile demo --package node-agent --package demo --bins
 	@target/demo/demo
 
+# Linked with the C library in them, as programs of images are: the programs that the tests start here are also those of the images that clusters
+# run, so nothing is built twice. For a target by name, or the flags would reach macros, which the compiler loads.
+test: export CARGO_BUILD_TARGET = $(shell rustc -vV | sed -n 's/^host: //p')
+test: export RUSTFLAGS = -C target-feature=+crt-static
+test: built = target/$(CARGO_BUILD_TARGET)/debug
 test: check control-plane helm ## Run every test, on a real control plane, real kubelets and a real kernel
 	cargo build --workspace --bins --examples --tests
-	PROFILE=demo images/programs target/images/demo
-	WRITE_IMAGE=target/debug/write-image OPERATOR_LIMIT=60MB images/archives target/images/demo dist/demo
-	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist/demo target/debug/run-tests 2>&1 | tools/tally
+	install -D --strip --target-directory target/images/test $(built)/signpost-agent $(built)/signpost-operator
+	WRITE_IMAGE=$(built)/write-image OPERATOR_LIMIT=60MB images/archives target/images/test dist/test
+	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist/test $(built)/run-tests 2>&1 | tools/tally
 
 check: ## Formatting and lints
 	@tools/set-up
