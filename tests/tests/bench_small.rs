@@ -122,8 +122,9 @@ impl Scene {
             idle: Duration::from_secs(2),
             packets: 50,
             connecting: Duration::from_millis(200),
-            start_patience: Duration::from_secs(60),
-            change_patience: Duration::from_secs(20),
+            // Beside three busy programs, kube-proxy took 102 s to come to rest.
+            start_patience: Duration::from_secs(300),
+            change_patience: Duration::from_secs(60),
             // kube-proxy does not notice the damage.
             repair_patience: Duration::from_secs(2),
         };

@@ -10,7 +10,7 @@ use testkit::address_plan as addresses;
 
 use crate::crowd::Crowd;
 use crate::handovers::{expect, is_gone, list_everything};
-use crate::stage::{Mode, POD_OUTSIDE, PROMPTLY, Stage};
+use crate::stage::{DEADLINE, Mode, POD_OUTSIDE, Stage};
 
 /// Failure story T171: from kube-proxy's mode nftables.
 pub(crate) fn from_nftables(stage: &mut Stage) -> Result<()> {
@@ -106,7 +106,7 @@ pub(crate) fn kube_proxy_started_again(stage: &mut Stage) -> Result<()> {
     stage.wait_for("the agent to answer at both ports of kube-proxy", |stage| {
         let answers = |port: u16| {
             let url = format!("http://127.0.0.1:{port}/readyz");
-            let answer = stage.node().and_then(|node| node.get(&url, PROMPTLY));
+            let answer = stage.node().and_then(|node| node.get(&url, DEADLINE));
             answer.is_ok_and(|answer| answer.status().is_success())
         };
         Ok((answers(10249) && answers(10256)).then_some(()))

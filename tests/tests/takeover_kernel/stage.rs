@@ -40,8 +40,9 @@ pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
 pub(crate) const POD_OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 7);
 /// The address of another program's virtual server.
 pub(crate) const OTHERS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
-/// The deadline of waits for either proxy.
-pub(crate) const PROMPTLY: Duration = Duration::from_secs(40);
+/// The deadline of waits for either proxy. In a user-mode kernel, beside other programs on two processors,
+/// kube-proxy in mode ipvs took more than 80 s for its first rules.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// kube-proxy's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,7 +253,7 @@ impl Stage {
             source: Source::Kubeconfig(self.control_plane.kubeconfig(ADMINISTRATOR)?),
             folder: self.folder(),
             sysctls: Sysctls::Writable,
-            deadline: PROMPTLY,
+            deadline: DEADLINE,
         })?);
         Ok(())
     }
@@ -323,7 +324,7 @@ impl Stage {
         what: &str,
         mut look: impl FnMut(&Stage) -> Result<Option<T>>,
     ) -> Result<T> {
-        wait_for(what, PROMPTLY, || look(self))
+        wait_for(what, DEADLINE, || look(self))
     }
 
     /// Makes these Services, with the same endpoints, the only ones in the API server; clients use
@@ -391,7 +392,7 @@ impl Stage {
             kind: "NodeProxy",
             namespace: None,
         };
-        wait_for("NodeProxies to be served", PROMPTLY, || {
+        wait_for("NodeProxies to be served", DEADLINE, || {
             Ok(self.control_plane.serves(node_proxies)?.then_some(()))
         })?;
         self.apply(&[
