@@ -88,8 +88,8 @@ impl AskError {
                  can-i get pods --subresource=exec -A` and the same with create whether you may run commands in it"
             }
             AskError::Disputed { .. } => {
-                "delete the one that no DaemonSet of Signpost made: `kubectl get daemonsets -A -l \
-                 app.kubernetes.io/component=agent` lists them"
+                "delete the one outside of Signpost's namespace, which `kubectl get clusterrolebinding signpost-agent -o wide` \
+                 shows to an administrator"
             }
             AskError::Read { .. } => "the agent or its node may have ended; run this again",
             AskError::Refused { .. } => {

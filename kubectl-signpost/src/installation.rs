@@ -1,9 +1,11 @@
-//! The namespaces of Signpost: any user who may create a Pod can give it the labels of an agent.
+//! The namespaces of Signpost: any user who may create Pods and DaemonSets in a namespace can give them the
+//! labels of agents.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::Value;
@@ -12,8 +14,12 @@ use crate::agent::{Agent, SELECTOR};
 use crate::check::absent;
 use crate::cluster::{Cluster, ClusterError};
 
-/// The namespaces of the DaemonSets of agents and of the Leases of operators. Empty if there is none, or
-/// the user may list neither.
+/// The binding of the agents' ClusterRole, in the chart and in the manifests. A tenant cannot change it.
+const BINDING: &str = "signpost-agent";
+
+/// The namespaces of the agents' service accounts in their [`BINDING`]; if there is none or the user may
+/// not get it, those of the DaemonSets of agents and of the Leases of operators. Empty if there is none of
+/// these either, or the user may not list them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Installation {
     namespaces: BTreeSet<String>,
@@ -39,6 +45,15 @@ pub(crate) async fn read_signpost_pods(
 
 impl Installation {
     pub(crate) async fn read(cluster: &Cluster) -> Result<Installation, ClusterError> {
+        let binding = absent(cluster.read_one::<ClusterRoleBinding>(BINDING).await)?;
+        let subjects = binding.and_then(|binding| binding.subjects);
+        let subjects = subjects.unwrap_or_default().into_iter();
+        let accounts = subjects.filter(|subject| subject.kind == "ServiceAccount");
+        let namespaces: BTreeSet<String> =
+            accounts.filter_map(|account| account.namespace).collect();
+        if !namespaces.is_empty() {
+            return Ok(Installation { namespaces });
+        }
         let selector = ListParams::default().labels(SELECTOR);
         let sets = absent(cluster.read_raw::<DaemonSet>(None, selector).await)?;
         let sets = sets.unwrap_or_default();
@@ -60,7 +75,11 @@ impl Installation {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::json;
+    use tower::service_fn;
 
     use super::*;
 
@@ -107,5 +126,54 @@ mod tests {
         assert!(surge.len() == 2 && !surge.iter().any(Agent::is_disputed));
         // Without the right to list either, labels are all there is.
         assert!(Installation::default().contains(&pod("tenant", "any")));
+    }
+
+    /// A cluster with DaemonSets of agents and Leases of operators in these namespaces. `binding` is the answer
+    /// to the question for the ClusterRoleBinding of agents.
+    fn cluster(namespaces: [&'static str; 2], binding: (u16, Value)) -> Cluster {
+        let service = service_fn(move |request: Request<Body>| {
+            let objects = namespaces
+                .map(|namespace| json!({"metadata": {"name": "signpost", "namespace": namespace}}));
+            let list =
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": objects});
+            let (code, body) = match request.uri().path().ends_with("/signpost-agent") {
+                true => binding.clone(),
+                false => (200, list),
+            };
+            async move {
+                let response = Response::builder().status(code);
+                response.body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        Cluster::of(Client::new(service, "default"))
+    }
+
+    /// Failure story T434: the labels of a DaemonSet and the name of a Lease are the tenant's to choose.
+    #[tokio::test]
+    async fn t434_a_daemon_set_of_a_tenant_makes_no_namespace_one_of_signpost() {
+        let account = json!({
+            "kind": "ServiceAccount", "name": "signpost-agent", "namespace": "signpost-system",
+        });
+        let user = json!({"kind": "User", "name": "any"});
+        let bound = json!({
+            "metadata": {"name": "signpost-agent"}, "subjects": [account, user],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "signpost-agent"},
+        });
+        let failure = |code| json!({"status": "Failure", "message": "no", "code": code});
+        for (code, body, expected) in [
+            (200, bound, false),
+            // Then the labels are all there is.
+            (403, failure(403), true),
+            (404, failure(404), true),
+        ] {
+            let cluster = cluster(["signpost-system", "tenant"], (code, body));
+            let installation = Installation::read(&cluster).await.expect("it is read");
+            assert!(
+                installation.contains(&pod("signpost-system", "any")),
+                "{code}"
+            );
+            let is_tenant = installation.contains(&pod("tenant", "any"));
+            assert_eq!(is_tenant, expected, "{code}");
+        }
     }
 }
