@@ -1,6 +1,8 @@
 //! Takeovers and handbacks by the agents: one node first, then several concurrently, until one
 //! fails.
 
+use std::error::Error;
+
 use crds::NodeProxy;
 use crds::condition::reason::KERNEL_UNSUPPORTED;
 use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of};
@@ -185,7 +187,10 @@ async fn hand_over(
                 "{node}: {text}; the agent goes on, waiting for its NodeProxy\n"
             ));
         }
-        Ok(Err(error)) => return fail_to_ask(node, &error),
+        Ok(Err(error)) => {
+            print_while_read(&fail(node, &error, error.advice()));
+            return Ending::ProblemFound;
+        }
         Err(_) => {
             let seconds = options.timeout.as_secs();
             let text = format!(
@@ -221,14 +226,7 @@ fn conclude(
             );
             (text, Ending::ProblemFound)
         }
-        Err(error) => {
-            let text = format!(
-                "{node}: failed: {}\n  next: {}\n",
-                chain(&error),
-                error.advice()
-            );
-            (text, Ending::ProblemFound)
-        }
+        Err(error) => (fail(node, &error, error.advice()), Ending::ProblemFound),
     }
 }
 
@@ -237,13 +235,9 @@ fn goes_on(error: &AskError, options: &HandoverOptions) -> bool {
     matches!(error, AskError::Read { .. }) && !options.dry_run
 }
 
-fn fail_to_ask(node: &str, error: &AskError) -> Ending {
-    let text = format!(
-        "{node}: failed: {}; requires RBAC verbs get and create on pods/exec in Signpost's namespace, and a kubelet that answers\n",
-        chain(error)
-    );
-    print_while_read(&text);
-    Ending::ProblemFound
+/// Returns what to print of a node that failed, with the next step. Pure.
+fn fail(node: &str, error: &(dyn Error + 'static), advice: &str) -> String {
+    format!("{node}: failed: {}\n  next: {advice}\n", chain(error))
 }
 
 /// Waits until the NodeProxy of `node` shows that the direction's final state is reached. Returns

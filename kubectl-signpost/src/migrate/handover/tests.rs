@@ -156,6 +156,17 @@ fn t433_the_node_proxy_tells_what_came_of_a_handover_whose_answer_was_lost() {
     assert!(goes_on(&lost, &options(false, false)));
     assert!(!goes_on(&lost, &options(true, false)));
     assert!(!goes_on(&not_run, &options(false, false)));
+    // A dry run only fails, and says why.
+    let text = fail("n1", &lost, lost.advice());
+    let expected = "n1: failed: the answer of the agent on node n1 ended early: ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(
+        text.ends_with(&format!("\n  next: {}\n", lost.advice())),
+        "{text}"
+    );
+    assert!(!text.contains("can-i"), "{text}");
+    let text = fail("n1", &not_run, not_run.advice());
+    assert!(text.contains("can-i get pods --subresource=exec"), "{text}");
 }
 
 /// Failure story T435.
