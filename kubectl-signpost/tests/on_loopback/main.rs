@@ -2,4 +2,5 @@
 
 mod closed_pipe;
 mod proxies;
+mod rights;
 mod server;

@@ -1,7 +1,7 @@
 //! A server on loopback: an API server, and a proxy that leads to itself.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -45,11 +45,8 @@ impl Server {
 
 /// Answers the requests of one connection until it ends.
 fn serve(mut stream: &TcpStream, answers: Answers, heard: &Mutex<Vec<String>>) {
-    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    while let Some(request) = lines.next() {
-        // The headers; no request has a body.
-        let headers = lines.by_ref().take_while(|line| !line.is_empty());
-        headers.for_each(drop);
+    let mut reader = BufReader::new(stream);
+    while let Ok(Some(request)) = take_request(&mut reader) {
         let is_connect = request.starts_with("CONNECT ");
         let answer = match (is_connect, answers(&request)) {
             (true, _) => "HTTP/1.1 200 OK\r\n\r\n".to_owned(),
@@ -67,6 +64,25 @@ fn serve(mut stream: &TcpStream, answers: Answers, heard: &Mutex<Vec<String>>) {
             return;
         }
     }
+}
+
+/// Reads one request; returns its first line, or `None` at the end of the connection.
+fn take_request(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<String>> {
+    let mut length = 0;
+    let mut first = None;
+    for line in reader.by_ref().lines() {
+        let line = line?;
+        let header = line.to_lowercase();
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        if line.is_empty() {
+            break;
+        }
+        first.get_or_insert(line);
+    }
+    io::copy(&mut reader.take(length), &mut io::sink())?;
+    Ok(first)
 }
 
 fn respond(status: &str, object: &Value) -> String {
