@@ -9,7 +9,7 @@ use crds::starter::{STOP_KUBE_PROXY, STOP_STATIC_POD};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use modes::Lock;
-use reconciler::{Activity, Report, done_without};
+use reconciler::{Activity, FamilyStatus, Report, done_without};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -62,7 +62,7 @@ impl Server {
             return Ending::Done;
         }
         if before == ServingState::HandedBack
-            && let Err(ending) = self.resume(effort, caller).await
+            && let Err(ending) = self.resume(&found, effort, caller).await
         {
             return ending;
         }
@@ -137,8 +137,13 @@ impl Server {
         outcome
     }
 
-    /// Programs Signpost's rules again.
-    async fn resume(&self, effort: WarningPolicy, caller: &mut Caller) -> Result<(), Ending> {
+    /// Programs Signpost's rules again, at least where kube-proxy's are `found`.
+    async fn resume(
+        &self,
+        found: &Found,
+        effort: WarningPolicy,
+        caller: &mut Caller,
+    ) -> Result<(), Ending> {
         if let Err(error) = self.mark.commit_removal() {
             let text = chain(&error).to_string();
             caller.say(text).await;
@@ -149,6 +154,7 @@ impl Server {
         let ready = async {
             // The status follows its inputs with a delay: Ready may still be that of before the
             // handback. Wait for the report first.
+            let is_programmed = |report: &Report| is_programmed(report, found);
             let programmed = report.wait_for(|report| report.as_deref().is_some_and(is_programmed));
             let programmed = programmed.await.is_ok();
             let ready = status
@@ -164,7 +170,7 @@ impl Server {
             return Ok(());
         }
         let text = self.describe_readiness();
-        if !self.is_programmed() {
+        if !self.is_programmed(found) {
             let text =
                 format!("Signpost's rules are not programmed, and kube-proxy's stay: {text}");
             caller.say(text).await;
@@ -177,11 +183,13 @@ impl Server {
         }
     }
 
-    /// Returns whether Signpost's rules are programmed in each family that the kernel supports.
-    fn is_programmed(&self) -> bool {
+    /// Returns whether Signpost's rules are programmed where kube-proxy's are `found`.
+    fn is_programmed(&self, found: &Found) -> bool {
         let report = self.agent.report();
         let report = report.borrow();
-        report.as_deref().is_some_and(is_programmed)
+        report
+            .as_deref()
+            .is_some_and(|report| is_programmed(report, found))
     }
 
     /// Checks that the removed rules do not come back.
@@ -234,7 +242,7 @@ impl Server {
             ForeignProxyScan::Refused(error) => return vec![Point::obstacle(error.clone())],
             ForeignProxyScan::Seen(found, kube_proxy) => (found.clone(), kube_proxy),
         };
-        let mut points = vec![readiness(self, serving_state)];
+        let mut points = vec![readiness(self, serving_state, &found)];
         if let KubeProxy::Answers { .. } = kube_proxy {
             let text = format!("{kube_proxy} and would put its rules back");
             points.push(Point::warning(stop_first(&text)));
@@ -277,12 +285,19 @@ impl Server {
 }
 
 /// Returns whether Signpost's rules are in the kernel, and not withdrawn, in each family that the
-/// kernel supports.
-fn is_programmed(report: &Report) -> bool {
-    let all = report.families.len();
-    let programmed = report.families.iter().filter(|f| f.programmed.is_some());
+/// kernel supports and where rules of kube-proxy are `found`. Where it has none, a takeover changes
+/// nothing, as long as Signpost serves the other family.
+fn is_programmed(report: &Report, found: &Found) -> bool {
+    let families = &report.families;
+    let is_programmed = |family: &FamilyStatus| family.programmed.is_some();
+    let is_served = families.iter().any(is_programmed);
+    let lacking: Vec<Family> = done_without(families).map(|f| f.family).collect();
+    let loses_nothing =
+        |family| lacking.contains(&family) || (is_served && found.mode(family).is_none());
     report.activity != Activity::Withdrawn
-        && programmed.count() + done_without(&report.families).count() == all
+        && families
+            .iter()
+            .all(|family| is_programmed(family) || loses_nothing(family.family))
 }
 
 /// Adds how kube-proxy is stopped. The agent does not know what starts it on this node.
@@ -309,7 +324,7 @@ fn describe(conditions: &[Condition], kind: &str) -> String {
         )
 }
 
-fn readiness(server: &Server, serving_state: ServingState) -> Point {
+fn readiness(server: &Server, serving_state: ServingState, found: &Found) -> Point {
     let status = server.agent.status().borrow().clone();
     match (
         serving_state,
@@ -327,7 +342,7 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
         }
         (_, Status::True) => Point::note("every Service this agent knows is programmed"),
         // Not even --force removes the only rules that serve.
-        _ if !server.is_programmed() => {
+        _ if !server.is_programmed(found) => {
             let text = server.describe_readiness();
             Point::obstacle(format!("Signpost's rules are not programmed: {text}"))
         }

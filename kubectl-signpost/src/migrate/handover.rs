@@ -338,9 +338,15 @@ impl Direction {
             (Direction::Takeover, Serving::Both) => {
                 force && (is_ready || is_programmed(conditions))
             }
-            (Direction::Takeover, Serving::Signpost) => {
-                is_ready || (force && is_programmed(conditions))
-            }
+            // With --force, the agent has Signpost's rules in each family from which it removed others, and
+            // leaves one without rules as it was.
+            (Direction::Takeover, Serving::Signpost) => match is_ready {
+                false if force && is_programmed(conditions) => true,
+                false if force && is_programmed_in_part(conditions) => {
+                    return Some("Signpost serves, but not in each address family");
+                }
+                is_ready => is_ready,
+            },
             (Direction::Takeover, _) => false,
         };
         is_reached.then(|| self.state())
@@ -349,13 +355,25 @@ impl Direction {
 
 /// Returns whether Signpost's rules are programmed, in each family that the node's kernel supports.
 fn is_programmed(conditions: &[Condition]) -> bool {
+    let mut supported = supported(conditions).peekable();
+    supported.peek().is_some() && supported.all(|status| status == "True")
+}
+
+/// Returns whether Signpost's rules are programmed in one family, and it is known of each.
+fn is_programmed_in_part(conditions: &[Condition]) -> bool {
+    let is_known = supported(conditions).all(|status| ["True", "False"].contains(&status));
+    is_known && supported(conditions).any(|status| status == "True")
+}
+
+/// Returns whether each family is programmed that the node's kernel supports.
+fn supported(conditions: &[Condition]) -> impl Iterator<Item = &str> {
     let families = [IPV4_PROGRAMMED, IPV6_PROGRAMMED];
     let of_families = conditions.iter();
-    let of_families = of_families.filter(|condition| families.contains(&condition.type_.as_str()));
-    let mut supported = of_families
+    let of_families =
+        of_families.filter(move |condition| families.contains(&condition.type_.as_str()));
+    of_families
         .filter(|condition| condition.reason != KERNEL_UNSUPPORTED.name)
-        .peekable();
-    supported.peek().is_some() && supported.all(|condition| condition.status == "True")
+        .map(|condition| condition.status.as_str())
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Router;
 use crds::NodeProxyStatus;
 use crds::profile::handover::Handover;
+use dataplane::Dataplane;
 use foreign_proxy::RulesWriter;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use modes::{ModeState, VariantScan};
+use reconciler::{Pace, RecentSyncs};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -72,12 +74,21 @@ impl Agent for UnchangingAgent {
 
 /// A node whose agent reports `activity`, or has not reported, and that is not ready.
 fn server(activity: Option<Activity>, serving_state: ServingState) -> (Server, TempDir) {
-    let directory = tempfile::tempdir().expect("a directory");
     // A report about no family has none that is not programmed.
+    server_of(activity, serving_state, Vec::new())
+}
+
+/// The same with these families in the report.
+fn server_of(
+    activity: Option<Activity>,
+    serving_state: ServingState,
+    families: Vec<FamilyStatus>,
+) -> (Server, TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
     let report = activity.map(|activity| {
         Arc::new(Report {
             activity,
-            families: Vec::new(),
+            families,
             contest: None,
             finished: Vec::new(),
             latencies: Vec::new(),
@@ -129,7 +140,7 @@ async fn t431_force_removes_no_rules_of_kube_proxy_while_signposts_are_not_progr
     ] {
         let (server, _directory) = server(activity, ServingState::HandedBack);
         let mut caller = Caller::default();
-        let resumed = server.resume(effort, &mut caller).await;
+        let resumed = server.resume(&Found::default(), effort, &mut caller).await;
         assert_eq!(resumed, expected, "{activity:?}, {effort:?}");
         assert!(caller.refusal().contains("CommitFailed"));
     }
@@ -140,10 +151,75 @@ async fn t431_force_removes_no_rules_of_kube_proxy_while_signposts_are_not_progr
 fn t431_rules_that_were_never_programmed_are_an_obstacle() {
     let weight = |activity| {
         let (server, _directory) = server(activity, ServingState::Serving);
-        readiness(&server, ServingState::Serving).weight
+        readiness(&server, ServingState::Serving, &Found::default()).weight
     };
     assert_eq!(weight(Some(Activity::Waiting)), Severity::Warning);
     assert_eq!(weight(None), Severity::Obstacle);
+}
+
+/// Failure story T431: kube-proxy serves IPv4 alone, and Signpost's rules for IPv6 fail.
+#[tokio::test(start_paused = true)]
+async fn t431_force_takes_over_where_kube_proxy_has_no_rules_in_the_family_that_fails() {
+    let both = [Family::Ipv4, Family::Ipv6];
+    for (programmed, of_kube_proxy, is_allowed) in [
+        (&both[..1], &both[..1], true),
+        (&both[..1], &both[..], false),
+        (&both[1..], &both[..1], false),
+        (&[][..], &both[..1], false),
+        (&[][..], &[][..], false),
+    ] {
+        let families = Family::ALL.map(|family| status(family, programmed.contains(&family)));
+        let rules = BTreeSet::from_iter(of_kube_proxy.iter().copied());
+        let rules = (!rules.is_empty()).then_some((Mode::Nftables, rules));
+        let found = Found {
+            rules: BTreeMap::from_iter(rules),
+            ..Found::default()
+        };
+        let case = format!("{programmed:?} of {of_kube_proxy:?}");
+        let (server, _directory) = server_of(
+            Some(Activity::Waiting),
+            ServingState::Serving,
+            families.clone().into(),
+        );
+        let weight = readiness(&server, ServingState::Serving, &found).weight;
+        let expected = match is_allowed {
+            true => Severity::Warning,
+            false => Severity::Obstacle,
+        };
+        assert_eq!(weight, expected, "{case}");
+        let (server, _directory) = server_of(
+            Some(Activity::Waiting),
+            ServingState::HandedBack,
+            families.into(),
+        );
+        for effort in [WarningPolicy::Forced, WarningPolicy::Careful] {
+            let mut caller = Caller::default();
+            let resumed = server.resume(&found, effort, &mut caller).await;
+            let is_forced = is_allowed && effort == WarningPolicy::Forced;
+            assert_eq!(resumed.is_ok(), is_forced, "{case}, {effort:?}");
+        }
+    }
+}
+
+/// A family whose rules are in the kernel or have failed.
+fn status(family: Family, is_programmed: bool) -> FamilyStatus {
+    FamilyStatus {
+        family,
+        programmed_since: None,
+        last_receipt: None,
+        last_success: None,
+        failing: None,
+        pace: Pace::Ordinary,
+        drifts: 0,
+        last_repaired_drift: None,
+        drift_by_program: Arc::default(),
+        quarantined: Vec::new(),
+        searched: 0,
+        unsupported_fields: Arc::default(),
+        programmed: is_programmed.then(Dataplane::default),
+        syncs: RecentSyncs::default(),
+        leftover: backend::Leftover::Nothing,
+    }
 }
 
 #[test]
