@@ -14,11 +14,9 @@ use dataplane::Family;
 use netlink::nf_tables::{
     Chain, ChainKind, CtKey, Expression, Hook, HookPoint, Operation, Register, Rule, Transaction,
 };
-use netlink::{CommitError, OpenError, Socket};
+use netlink::{CommitError, KEPT_HOOKS, OpenError, Socket};
 use thiserror::Error;
 
-/// What the name of each table begins with.
-const PREFIX: &str = "signpost-hooks-";
 /// The chain that needs NAT. Only new connections to this node traverse it, and it is empty.
 const NAT: &str = "nat";
 /// The chain whose rule needs conntrack. No packet traverses it.
@@ -88,7 +86,7 @@ impl KeptHooks {
 fn name() -> Arc<str> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.map_or(0, |now| now.as_secs());
-    format!("{PREFIX}{seconds}").into()
+    format!("{KEPT_HOOKS}{seconds}").into()
 }
 
 /// Returns the table of `family`.

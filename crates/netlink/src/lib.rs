@@ -46,5 +46,5 @@ pub use foreign_generations::ForeignGenerations;
 pub use generic::{ChangeError, QueryError};
 pub use interruption::Interruption;
 pub use listener::Listener;
-pub use notification::{ForeignTransaction, Notification, Process, Watched};
+pub use notification::{ForeignTransaction, KEPT_HOOKS, Notification, Process, Watched};
 pub use socket::{CommitError, Named, ObserveError, Refusal, Socket, SocketPort};

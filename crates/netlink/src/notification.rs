@@ -38,6 +38,10 @@ const PROGRAM: u16 = 3;
 /// The built-in chains of iptables, which Signpost shares with other programs.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
+/// How the names of the tables begin by which agents keep hooks of the kernel. Only the process that has
+/// created such a table can change it, through a socket of its own.
+pub const KEPT_HOOKS: &str = "signpost-hooks-";
+
 /// The families in which Signpost has tables.
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
@@ -73,6 +77,8 @@ pub struct ForeignTransaction {
     pub touched: BTreeSet<Family>,
     /// The families in which it changed anything in the tables that contain Signpost's objects.
     pub near: BTreeSet<Family>,
+    /// Whether it changed tables of [`KEPT_HOOKS`] and nothing else.
+    pub keeps_hooks: bool,
     /// The generation of the ruleset that it began.
     pub generation: u32,
     /// The process that committed it, if the kernel reports it.
@@ -98,6 +104,8 @@ pub(crate) struct NotificationCollector {
     touched: BTreeSet<Family>,
     /// The families of the tables that it has changed.
     near: BTreeSet<Family>,
+    /// Whether it has changed tables of [`KEPT_HOOKS`] alone; `None` while it has changed nothing.
+    keeps_hooks: Option<bool>,
     completeness: Completeness,
 }
 
@@ -122,6 +130,7 @@ impl NotificationCollector {
             own_ports,
             touched: BTreeSet::new(),
             near: BTreeSet::new(),
+            keeps_hooks: None,
             completeness: Completeness::Whole,
         }
     }
@@ -140,6 +149,7 @@ impl NotificationCollector {
     pub(crate) fn illegible(&mut self) {
         self.touched = BTreeSet::from(FAMILIES);
         self.near = BTreeSet::from(FAMILIES);
+        self.keeps_hooks = Some(false);
     }
 
     /// Records that the kernel dropped notifications.
@@ -164,15 +174,18 @@ impl NotificationCollector {
             if !self.is_own(message.port) {
                 self.touched.extend(self.family_touched_by(message));
                 self.near.extend(self.family_near(message));
+                self.keeps_hooks = Some(self.keeps_hooks != Some(false) && keeps_hooks(message));
             }
             return None;
         }
         let mut touched = std::mem::take(&mut self.touched);
         let mut near = std::mem::take(&mut self.near);
+        let mut keeps_hooks = self.keeps_hooks.take() == Some(true);
         if self.completeness == Completeness::Doubtful {
             self.completeness = Completeness::Whole;
             touched = BTreeSet::from(FAMILIES);
             near = BTreeSet::from(FAMILIES);
+            keeps_hooks = false;
         }
         if self.is_own(message.port) {
             return None;
@@ -185,6 +198,7 @@ impl NotificationCollector {
         Some(ForeignTransaction {
             touched,
             near,
+            keeps_hooks,
             generation: attributes.u32(GENERATION)?,
             process,
         })
@@ -231,6 +245,12 @@ impl NotificationCollector {
         };
         is_own.then_some(family)
     }
+}
+
+/// Whether a message is about a table of [`KEPT_HOOKS`].
+fn keeps_hooks(message: &Message<'_>) -> bool {
+    let table = message.attributes().string(TABLE);
+    table.is_some_and(|table| table.starts_with(KEPT_HOOKS))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl NotificationListener {
         self.listener.interruption()
     }
 
-    /// Waits until another program changes anything, for at most `wait` (`None`: without limit).
+    /// Waits until another program changes anything but tables by which agents keep hooks, for at most `wait` (`None`: without limit).
     /// Returns early on an interruption or a transaction of Signpost.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<ForeignChange> {
         let received = self.listener.receive(wait)?;
@@ -62,6 +62,7 @@ impl NotificationListener {
     fn take(&self, notification: Notification) -> ForeignChange {
         let ForeignTransaction {
             touched,
+            keeps_hooks,
             generation,
             process,
             ..
@@ -80,7 +81,10 @@ impl NotificationListener {
         foreign_generations.add(generation, touched);
         drop(foreign_generations);
         if families.is_empty() {
-            return ForeignChange::Elsewhere;
+            return match keeps_hooks {
+                true => ForeignChange::None,
+                false => ForeignChange::Elsewhere,
+            };
         }
         let actor = process.map(|process| Actor {
             program: process.name,

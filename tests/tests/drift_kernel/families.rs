@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Drift, ExternalChange, ForeignChange, Rendered};
 use backend_nftables::{Nftables, NotificationListener, open_with_listener};
+use conntrack::KeptHooks;
 use dataplane::{Dataplane, Family};
 use netlink::Socket;
 use netlink::nf_tables::{
@@ -116,6 +117,37 @@ pub(crate) fn others_are_distinguished_from_signpost() -> Result<()> {
         nothing.is_none(),
         "Signpost's own repair was heard as {nothing:?}"
     );
+    Ok(())
+}
+
+/// Failure story T330: an agent renews the tables that keep hooks every ten minutes. It took that for the
+/// start of a kube-proxy, and freed its ports before a takeover although the one on the node had been
+/// stopped.
+pub(crate) fn t330_kept_hooks_are_no_change_of_another_program() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let (_families, mut notification_listener) = namespace.enter(open_with_listener)??;
+    notification_listener.join()?;
+    let mut kept = Vec::new();
+    for family in Family::ALL {
+        let mut hooks = namespace.enter(|| KeptHooks::commit(family))??;
+        hooks.renew()?;
+        kept.push(hooks);
+    }
+    // Notifications arrive in order.
+    namespace.nft(&["add table ip theirs"])?;
+    namespace.nft(&["add table ip signpost"])?;
+    let end = Instant::now() + patience(PROMPTLY);
+    let mut elsewhere = 0;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "the last change was not heard");
+        match notification_listener.receive(Some(left))? {
+            ForeignChange::None => {}
+            ForeignChange::Elsewhere => elsewhere += 1,
+            ForeignChange::OwnRules(_) => break,
+        }
+    }
+    ensure!(elsewhere == 1, "{elsewhere} changes of others were heard");
     Ok(())
 }
 

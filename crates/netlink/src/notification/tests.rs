@@ -44,6 +44,7 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Notification
     Notification::Transaction(ForeignTransaction {
         near: touched.clone(),
         touched,
+        keeps_hooks: false,
         generation,
         process: Some(Process {
             id: 99,
@@ -90,6 +91,35 @@ fn other_tables_and_families_are_not_signposts() {
     let kube_proxy = change(OTHER, DELETE_CHAIN, Family::Ipv4, "kube-proxy");
     let datagram = [inet, kube_proxy, end(OTHER, 8)].concat();
     assert_eq!(collector.take(&datagram), [by_nft([], 8)]);
+}
+
+/// Failure story T330.
+#[test]
+fn t330_a_transaction_that_keeps_hooks_is_known_by_its_tables_alone() {
+    let mut collector = collector();
+    let mut keeps_hooks = |tables: &[&str]| {
+        let changes = tables.iter().flat_map(|table| {
+            [NEW_TABLE, NEW_CHAIN, NEW_RULE, DELETE_TABLE]
+                .map(|kind| change(OTHER, kind, Family::Ipv4, table))
+        });
+        let datagrams: Vec<Vec<u8>> = changes.chain([end(OTHER, 8)]).collect();
+        let heard = collector.take(&datagrams.concat());
+        let [Notification::Transaction(transaction)] = &heard[..] else {
+            panic!("one transaction is heard, not {heard:?}");
+        };
+        transaction.keeps_hooks
+    };
+    let (before, after) = ("signpost-hooks-1", "signpost-hooks-2");
+    assert!(keeps_hooks(&[before]));
+    assert!(keeps_hooks(&[before, after]));
+    assert!(!keeps_hooks(&[]));
+    assert!(!keeps_hooks(&["kube-proxy", after]));
+    assert!(!keeps_hooks(&[after, "kube-proxy"]));
+    assert!(keeps_hooks(&[after]), "each transaction counts for itself");
+    collector.illegible();
+    let hooks = change(OTHER, NEW_TABLE, Family::Ipv4, after);
+    let heard = collector.take(&[hooks, end(OTHER, 9)].concat());
+    assert_eq!(heard, [by_nft(FAMILIES, 9)]);
 }
 
 #[test]
