@@ -24,8 +24,7 @@ use crate::{
     span::Span,
 };
 
-/// The configuration of one node. Named after its node; written by the operator alone, or by the agent for itself
-/// where there is no operator.
+/// The configuration of one node. Named after its node; written by the operator alone.
 #[derive(
     CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
 )]
