@@ -54,7 +54,8 @@ pub struct Run {
     /// The name of this node: which NodeProxy to follow, and which endpoints are local.
     #[arg(long, env = "SIGNPOST_NODE")]
     pub node: String,
-    /// A kubeconfig file. Without it, and without --manifests, the Pod's own service account is used.
+    /// A kubeconfig file. Its certificates are read once, at the start. Without it, and without --manifests, the
+    /// Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", conflicts_with = "manifests")]
     pub kubeconfig: Option<PathBuf>,
     /// The namespace in which this node has its Lease, by which the operator sees that the agent is running.

@@ -27,7 +27,7 @@ pub enum Command {
 /// How to run.
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// A kubeconfig file. Without it, the Pod's own service account is used.
+    /// A kubeconfig file. Its certificates are read once, at the start. Without it, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
