@@ -1,9 +1,9 @@
 //! Runs the tests that use a kernel on Debian kernels, see `tests/kernel-rig`.
 //!
 //! A selection of the tests of the kernel's state and of packets always runs on Linux 6.1, as a
-//! program (user-mode Linux). What takes a second processor or a module that can be unloaded runs in
-//! an emulated machine. All tests run there with `SIGNPOST_KERNELS='5.10 6.1 6.12'`, as on other
-//! kernels, and on such programs with `SIGNPOST_KERNELS='5.10-user-mode 6.12-user-mode'`.
+//! program (user-mode Linux). What takes a module that is not loaded runs in an emulated machine. All
+//! tests run there with `SIGNPOST_KERNELS='5.10 6.1 6.12'`, as on other kernels, and on such programs
+//! with `SIGNPOST_KERNELS='5.10-user-mode 6.12-user-mode'`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -94,7 +94,7 @@ const ABOUT_SPEED: [&str; 1] = ["t38_a_program_that_does_not_stop_is_not_answere
 enum Extent {
     /// A selection, for `make test`.
     Selection,
-    /// What a kernel that runs as a program cannot have: several processors, and modules.
+    /// What a kernel that runs as a program cannot have: modules that are not loaded.
     Emulated,
     /// All tests.
     All,
@@ -209,9 +209,6 @@ impl Kernel {
             ));
         }
         if self.extent != Extent::All && !self.is_a_program() {
-            trials.push(self.trial("keeps_connections_through_mode_ipvs", |kernel| {
-                kernel.expect_named("mode_kernel", "t166", 1)
-            }));
             // The program has all schedulers built in.
             trials.push(
                 self.trial("names_a_scheduler_that_the_kernel_lacks", |kernel| {
@@ -257,6 +254,9 @@ impl Kernel {
                     kernel.expect_named("steps_kernel", name, 2)
                 },
             ),
+            self.trial("keeps_connections_through_mode_ipvs", |kernel| {
+                kernel.expect_named("mode_kernel", "t166", 1)
+            }),
             self.trial("keeps_connections_through_every_switch", |kernel| {
                 let to_and_from = "t120_connections_outlive_every_switch_to_mode_ipvs";
                 kernel.expect_named("mode_kernel", to_and_from, 1)?;
