@@ -39,7 +39,8 @@ pub struct EffectiveConfig {
     /// The node addresses that take node-port traffic: CIDRs, or primary alone; never empty.
     #[schemars(length(max = 32))]
     pub node_port_addresses: Vec<NodePortAddress>,
-    /// Who answers on the node ports of the node's loopback addresses.
+    /// Whether node ports answer on 127.0.0.1 and ::1 as well. none: they do not. userspace: the agent listens there
+    /// and relays to the endpoints.
     pub localhost_node_ports: LocalhostNodePorts,
     /// When and how the source address of forwarded traffic is replaced by the node's.
     pub masquerade: Masquerade,

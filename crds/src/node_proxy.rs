@@ -24,7 +24,7 @@ use crate::{
     span::Span,
 };
 
-/// The configuration of one node. Named after its node; written by the operator alone.
+/// The configuration of the node that has the name of this object. Only the operator writes it.
 #[derive(
     CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
 )]

@@ -187,26 +187,25 @@ pub struct ProxyProfileSpec {
     #[serde(skip_serializing_if = "ConntrackSpec::is_empty")]
     pub conntrack: ConntrackSpec,
 
-    /// Fields that only mode nftables reads. Allowed in any mode, so that a mode switch changes one line.
+    /// Settings of mode nftables. A profile of another mode may have them, too; they have no effect there.
     #[serde(skip_serializing_if = "NftablesSpec::is_empty")]
     pub nftables: NftablesSpec,
 
-    /// Fields that only mode iptables reads. Allowed in any mode, so that a mode switch changes one line.
+    /// Settings of mode iptables. A profile of another mode may have them, too; they have no effect there.
     #[serde(skip_serializing_if = "IptablesSpec::is_empty")]
     pub iptables: IptablesSpec,
 
-    /// Fields that only mode ipvs reads. Allowed in any mode, so that a mode switch changes one line.
+    /// Settings of mode ipvs. A profile of another mode may have them, too; they have no effect there.
     #[serde(skip_serializing_if = "IpvsSpec::is_empty")]
     pub ipvs: IpvsSpec,
 
-    /// Which service proxy serves the nodes, where kube-proxy has rules on them, too. Manual (default): commands on the
-    /// node decide, such as kubectl signpost migrate. Takeover: Signpost alone; the agent removes kube-proxy's rules once
+    /// Which service proxy serves nodes that have rules of kube-proxy, too. Manual (default): the profile does not decide;
+    /// commands do, such as kubectl signpost migrate. Takeover: Signpost alone; the agent removes kube-proxy's rules once
     /// its own are programmed. Handback: kube-proxy alone; the agent removes its own rules once kube-proxy's are complete
-    /// and kube-proxy answers. A change goes from node to node as any other, and is applied where it is carried out. A
-    /// node that refuses, such as one where kube-proxy still runs, says why in condition Degraded. While something would
-    /// start kube-proxy on a node again, such as DaemonSet kube-system/kube-proxy that selects it, the node is not
-    /// asked to take over, and status.rollout.waitingFor says so. Going back to Manual leaves each node with the proxy
-    /// that serves it.
+    /// and kube-proxy answers. A change of this field is rolled out in waves, like any other. A node that refuses it, for
+    /// example because kube-proxy still runs there, changes nothing and gives the reason in condition Degraded. A node on
+    /// which something would start kube-proxy again, such as DaemonSet kube-system/kube-proxy, waits, and
+    /// status.rollout.waitingFor names it. Back at Manual, each node keeps the proxy that serves it.
     #[serde(skip_serializing_if = "Handover::is_manual")]
     pub handover: Handover,
 

@@ -171,7 +171,7 @@ impl OperatorMetrics {
             ),
             conditions: metrics.register(
                 "signpost_profile_condition",
-                "Conditions of a profile with status and reason, of which that of Progressing is the phase of a rollout; always 1",
+                "The conditions of a profile, each with its status and reason as labels; always 1. The reason of Progressing is the phase of the rollout",
                 Family::default(),
             ),
             transitions: metrics.register(

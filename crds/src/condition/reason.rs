@@ -52,7 +52,9 @@ reasons! {
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
     SLOW = "Slow" for [READY, PROGRESSING]:
-        "Syncs succeed but take more than ten seconds, and meanwhile traffic may reach removed endpoints: see /debug/syncs for the slow phase, and find what else uses the CPU or holds the nf_tables lock.";
+        "Syncs succeed but take more than ten seconds, and until a sync ends traffic may reach \
+         removed endpoints: /debug/syncs shows which phase takes the time. If it is commit, another \
+         program holds the lock of nf_tables; if it is compile, the CPU is busy.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
         "The node's agent has not reported for too long; the kernel keeps forwarding: check \
          whether the agent's Pod runs and reaches the API server.";
@@ -76,12 +78,12 @@ reasons! {
          nothing starts it again (https://github.com/signpost/signpost/blob/main/docs/migrate.md), then type `kubectl signpost migrate takeover`, or set \
          spec.handover of the profile to Takeover.";
     HANDOVER_PENDING = "HandoverPending" for [PROGRESSING]:
-        "Wait: the node is about to do what spec.handover of the profile asks for. If this persists, \
-         see Ready and Degraded.";
+        "Wait: the node has not carried out spec.handover of the profile yet. If this persists, read \
+         conditions Ready and Degraded of the node.";
     HANDOVER_REFUSED = "HandoverRefused" for [DEGRADED]:
-        "The node does not do what spec.handover of the profile asks for, for the reasons in the \
-         message, and tries again within minutes: remove the reasons, or set spec.handover to \
-         Manual. Services are served as before.";
+        "The node refuses the takeover or handback that spec.handover of the profile asks for, and \
+         serves as before: remove the causes that the message names, or set spec.handover to \
+         Manual. The node tries again within minutes.";
     NONE_FOUND = "NoneFound" for [FOREIGN_PROXY_DETECTED]:
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
@@ -196,17 +198,18 @@ reasons! {
     HALTED = "Halted" for [PROGRESSING]:
         "A wave of the rollout failed and no further node changes: correct or revert the profile.";
     HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
-        "Nodes that joined the profile after its rollout fail with it, and other nodes that joined \
-         keep their configuration: repair the nodes that the message names, or select another \
-         profile for them.";
+        "Nodes that joined the profile after its rollout failed with its configuration, so other \
+         nodes that join keep the configuration that they have: repair the nodes that the message \
+         names, or select another profile for them.";
     ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
         "A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.";
     ABORTED = "Aborted" for []:
         "Nothing to do if this is intended: rollout.abort of the profile names the configuration. \
          `kubectl signpost rollout retry PROFILE` tries it again.";
     NODE_NOT_READY = "NodeNotReady" for []:
-        "The Node of the wave was lost after its change, and this failed the wave: look at it with \
-         kubectl describe node, then type `kubectl signpost rollout retry PROFILE`.";
+        "A node became NotReady, or its kubelet stopped reporting, after it had got the change, and \
+         the wave failed: find the cause with kubectl describe node, then type \
+         `kubectl signpost rollout retry PROFILE`.";
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded" for []:
         "The node did not report within rollout.progressDeadline that it is ready: look for its \
          agent with `kubectl signpost check`, then type `kubectl signpost rollout retry PROFILE`.";

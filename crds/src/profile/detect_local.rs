@@ -18,23 +18,26 @@ use crate::{
     &CLUSTER_CIDRS_REQUIRED, &CLUSTER_CIDRS_FAMILIES, &BRIDGE_REQUIRED, &PREFIX_REQUIRED,
 ])))]
 pub struct DetectLocal {
-    /// NodeCIDR (default): a source address in the Node's spec.podCIDRs. ClusterCIDR: a source address in clusterCIDRs.
-    /// BridgeInterface: arrived on that bridge. InterfaceNamePrefix: arrived on an interface whose name begins so.
+    /// Which packets count as traffic of the node's Pods. NodeCIDR (default): those with a source address in
+    /// spec.podCIDRs of its Node. ClusterCIDR: those with a source address in clusterCIDRs. BridgeInterface: those that
+    /// arrive on the bridge in bridgeInterface. InterfaceNamePrefix: those that arrive on an interface whose name begins
+    /// with interfaceNamePrefix.
     pub mode: DetectLocalMode,
 
-    /// The addresses of all Pods, at most one CIDR of each family. Required in mode ClusterCIDR, where kube-proxy without
-    /// CIDRs would silently treat no traffic as local; other modes do not read it.
+    /// The addresses of all Pods of the cluster, at most one CIDR of each family. Required with mode ClusterCIDR, without
+    /// effect with others.
     #[serde(rename = "clusterCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub cluster_cidrs: Vec<Cidr>,
 
-    /// The bridge that Pods are attached to, at most 15 letters. Required in mode BridgeInterface; other modes do not read it.
+    /// The name of the bridge to which the node's Pods are attached, such as cbr0, at most 15 characters. Required with
+    /// mode BridgeInterface, without effect with others.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15), extend("x-kubernetes-validations" = rule::list(&[&INTERFACE_NAME])))]
     pub bridge_interface: String,
 
-    /// How the names of the node's ends of Pod interfaces begin, at most 15 letters. Required in mode
-    /// InterfaceNamePrefix; other modes do not read it.
+    /// The beginning of the names of the interfaces that lead to the node's Pods, such as veth, at most 15 characters.
+    /// Required with mode InterfaceNamePrefix, without effect with others.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15), extend("x-kubernetes-validations" = rule::list(&[&INTERFACE_NAME])))]
     pub interface_name_prefix: String,

@@ -38,12 +38,12 @@ section! {
     NftablesSpec;
     /// Fields that only mode nftables reads, every default filled in.
     Nftables {
-        /// The interfaces on which packets of established TCP connections to Services bypass all rules of the node, at
-        /// most 16 entries: a name such as eth0, or the beginning of names followed by *, such as veth*. Packets of a connection
-        /// bypass them in the direction in which they arrive on such an interface, and NetworkPolicies of other
-        /// programs are no longer applied to them. Interfaces that come later join; loopback and dummy interfaces never
-        /// do. Requires the kernel's flowtables and Linux 5.14; condition FeaturesHonoured reports where they are missing, and
-        /// other modes. Default none, which bypasses nothing.
+        /// Interfaces on which packets of established TCP connections to Services bypass all rules of the node, also
+        /// NetworkPolicies that change later. At most 16 entries, each the name of an interface, such as eth0, or the
+        /// beginning of names followed by *, such as veth*. Select the interfaces of both sides: packets bypass the rules
+        /// only in the direction in which they arrive on a selected interface. Interfaces that appear later are
+        /// selected, too; loopback and dummy interfaces never are. Requires mode nftables and Linux 5.14 with flowtables;
+        /// elsewhere the field has no effect, and condition FeaturesHonoured says so. Default none.
         #[schemars(length(max = 16))]
         flowtable_interfaces: Vec<InterfacePattern> = Vec::new(),
     }

@@ -35,14 +35,15 @@ pub struct NodeSelector {
     &EXPRESSION_KEY, &EXPRESSION_VALUES_GIVEN, &EXPRESSION_VALUES_ABSENT, &EXPRESSION_VALUE,
 ])))]
 pub struct Requirement {
-    /// The label.
+    /// The key of the label, such as topology.kubernetes.io/zone.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
 
-    /// How the label is compared with values: In, NotIn, Exists, DoesNotExist.
+    /// How the label is compared. In: it has one of the values. NotIn: it has none of them, or the node does not have
+    /// the label. Exists: the node has the label. DoesNotExist: it does not.
     pub operator: Operator,
 
-    /// What the label may be (In) or may not be (NotIn), at most 64; absent with the other operators.
+    /// The values that In and NotIn compare the label with, 1 to 64. Omitted with Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub values: Vec<String>,
