@@ -131,6 +131,7 @@ fn add_rules(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut 
     let changed: Vec<_> = desired
         .chains
         .iter()
+        .filter(|(name, _)| !flowtable::is_chain(name))
         .filter(|(name, chain)| match observed.chains.get(*name) {
             Some(old) => !Arc::ptr_eq(old, chain) && old != *chain,
             None => hooks == Hooks::AtOnce || chain.chain.hook.is_none(),
@@ -143,6 +144,7 @@ fn add_rules(observed: &Table, desired: &Table, hooks: Hooks, transaction: &mut 
 fn add_hooks(observed: &Table, desired: &Table, transaction: &mut Transaction) {
     let chains = desired.chains.iter();
     let at_hooks: Vec<_> = chains
+        .filter(|(name, _)| !flowtable::is_chain(name))
         .filter(|(name, chain)| chain.chain.hook.is_some() && !observed.chains.contains_key(*name))
         .collect();
     add_chains(observed, &at_hooks, transaction);
@@ -302,9 +304,9 @@ impl Plan {
         if hooks == Hooks::Last {
             add_hooks(observed, desired, &mut at_last);
         }
-        // Undesired objects are removed last, in a separate transaction: kernels before 6.2 refuse
-        // to delete a chain that an element referred to a moment ago, and such a refusal must not
-        // affect desired objects.
+        // Undesired objects are removed after those that serve, in a separate transaction: kernels
+        // before 6.2 refuse to delete a chain that an element referred to a moment ago, and such a
+        // refusal must not affect what serves.
         let mut undesired = self.start(name);
         delete_objects(observed, desired, &mut undesired);
         let devices = flowtable::devices(observed, desired).into_iter();
@@ -313,7 +315,11 @@ impl Plan {
             ..self.start(name)
         });
         let devices: Vec<_> = devices.collect();
-        let all = [current, at_last, undesired].into_iter().chain(devices);
+        // After the devices: `flowtable` says what happens to a connection that is added before.
+        let mut adding = self.start(name);
+        add_chains(observed, &flowtable::chains(observed, desired), &mut adding);
+        let all = [current, at_last, undesired].into_iter();
+        let all = all.chain(devices).chain([adding]);
         let some = |transaction: &Transaction| !transaction.operations.is_empty();
         self.transactions.extend(all.filter(some));
     }

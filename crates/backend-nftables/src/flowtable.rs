@@ -6,6 +6,12 @@
 //! filter-forward-established     an established connection of TCP with a redirected destination:
 //!                                  flow add @established
 //! ```
+//!
+//! The chain is written after the devices have joined, and removed before they leave. When a connection is
+//! added, the kernel looks for the device at which the packets of each direction arrive: if that is the
+//! port of a bridge or carries a VLAN, only among the devices of the flowtable. Without it, that direction
+//! traverses the rules for as long as the connection stays in the flowtable (`nft_dev_forward_path` in
+//! net/netfilter/nft_flow_offload.c of Linux 6.1).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -119,7 +125,24 @@ pub(crate) fn add(observed: &Table, desired: &Table, transaction: &mut Transacti
         .extend(new.map(Operation::AddFlowtable));
 }
 
-/// Deletes flowtables that are not desired, after the rules that refer to them.
+/// Whether this is the chain that adds connections.
+pub(crate) fn is_chain(name: &str) -> bool {
+    name == CHAIN
+}
+
+/// The chain that adds connections, if it is to be written.
+pub(crate) fn chains<'a>(
+    observed: &Table,
+    desired: &'a Table,
+) -> Vec<(&'a Arc<str>, &'a Arc<ChainWithRules>)> {
+    let chain = desired.chains.get_key_value(CHAIN);
+    let changed = chain.filter(|(name, chain)| observed.chains.get(*name) != Some(*chain));
+    changed.into_iter().collect()
+}
+
+/// Deletes flowtables that are not desired, after the chains that refer to them. Within a transaction the
+/// kernel removes the one from its hook and then the other from its devices, in the order of the
+/// operations (`nf_tables_commit`).
 pub(crate) fn delete(observed: &Table, desired: &Table, transaction: &mut Transaction) {
     let names = observed.flowtables.keys();
     let undesired = names.filter(|name| !desired.flowtables.contains_key(*name));

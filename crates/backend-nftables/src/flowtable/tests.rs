@@ -94,6 +94,45 @@ fn it_comes_and_goes_and_no_element_is_written_again() {
     assert!(!change(&with, &without).iter().any(is_element));
 }
 
+/// Failure story T448. Of a connection that is added before its devices have joined, one direction may
+/// traverse the rules and the other not.
+#[test]
+fn t448_a_chain_adds_connections_only_while_all_devices_are_in_the_flowtable() {
+    let (nothing, without) = (Table::default(), table(None));
+    let with = table(Some(&["eth0", "veth1"]));
+    let mut deleted = with.clone();
+    deleted.flowtables.clear();
+    Arc::make_mut(&mut deleted.chains).remove(super::CHAIN);
+    let mut replaced = with.clone();
+    let flowtable = replaced.flowtables.get_mut(super::NAME);
+    flowtable.expect("it has one").flowtable = None;
+    for (observed, desired) in [
+        (&nothing, &with),
+        (&without, &with),
+        (&deleted, &with),
+        (&replaced, &with),
+        (&with, &without),
+        (&with, &nothing),
+    ] {
+        let change = diff(Family::Ipv4, observed, desired);
+        let mut held = observed.clone();
+        for transaction in change.transactions() {
+            held.replay(transaction).expect("the kernel takes it");
+            let tables = [Some(&held), held.next.as_deref()].into_iter().flatten();
+            for table in tables.filter(|table| has_offload(table)) {
+                let devices = &table.flowtables[super::NAME].devices;
+                assert_eq!(*devices, with.flowtables[super::NAME].devices, "{change}");
+            }
+        }
+        assert_eq!(held, *desired);
+    }
+    let removal = change(&with, &without);
+    let place = |is_so: fn(&Operation) -> bool| removal.iter().position(is_so);
+    let chain = place(|operation| matches!(operation, Operation::DeleteChain(_)));
+    let flowtable = place(|operation| matches!(operation, Operation::DeleteFlowtable(_)));
+    assert!(chain.is_some() && chain < flowtable, "{removal:?}");
+}
+
 #[test]
 fn an_interface_that_comes_or_goes_is_one_operation() {
     let with = |interfaces: &[&str]| table(Some(interfaces));
