@@ -22,8 +22,11 @@ use dataplane::{Config, Dataplane, Node, ServiceKey, ServiceRules};
 use self::namespace_limit::{MOST_ELEMENTS_OF_A_NAMESPACE, NamespaceLimit};
 use self::queue::Queue;
 use self::rejections::Rejections;
-use crate::node_config::{Facts, flowtable_interfaces, without_unused_link_local};
-use source::{Assignment, Delivery, SourceCondition};
+use crate::node_config::{
+    Facts, asks_for_flowtable, flowtable_interfaces, without_unused_link_local,
+};
+use source::addresses::Extent;
+use source::{Assignment, Delivery, Interfaces, SourceCondition};
 #[cfg(test)]
 pub(crate) use view::tests::assigned;
 pub(crate) use view::{AppliedConfig, View, ViewSender};
@@ -34,8 +37,8 @@ pub(crate) struct Engine {
     name: Arc<str>,
     catalog: Catalog,
     local_addresses: Option<BTreeSet<IpAddr>>,
-    /// The interfaces on which packets of others may arrive.
-    interfaces: BTreeSet<Arc<str>>,
+    /// `None` before the first delivery of them.
+    interfaces: Option<Interfaces>,
     configuration: Configuration,
     /// The settings of `configuration`, and their hash. Computed once per configuration, not on
     /// every read.
@@ -131,7 +134,7 @@ impl Engine {
             name: name.into(),
             catalog: Catalog::new(name),
             local_addresses: None,
-            interfaces: BTreeSet::new(),
+            interfaces: None,
             configuration: Configuration::Awaited {
                 last_good: last_good.map(Arc::new),
             },
@@ -192,7 +195,7 @@ impl Engine {
             }
             Delivery::Interfaces(interfaces) => {
                 let before = self.flowtable_interfaces();
-                self.interfaces = interfaces;
+                self.interfaces = Some(interfaces);
                 if before == self.flowtable_interfaces() {
                     return;
                 }
@@ -273,6 +276,12 @@ impl Engine {
         if self.local_addresses.is_none() {
             missing.push("addresses of this node".to_owned());
         }
+        // A start without them would take all interfaces out of the flowtable. Later, the flowtable comes
+        // with the interfaces.
+        let is_start = self.compiled.is_none();
+        if is_start && self.interfaces.is_none() && asks_for_flowtable(&self.effective) {
+            missing.push("interfaces of this node".to_owned());
+        }
         if matches!(self.configuration, Configuration::Awaited { .. }) {
             missing.push("configuration of this node".to_owned());
         }
@@ -295,7 +304,18 @@ impl Engine {
     }
 
     fn flowtable_interfaces(&self) -> Option<BTreeSet<Arc<str>>> {
-        flowtable_interfaces(&self.interfaces, &self.effective)
+        match &self.interfaces {
+            Some(Interfaces::Known(all)) => flowtable_interfaces(all, &self.effective),
+            Some(Interfaces::Unknown) | None => None,
+        }
+    }
+
+    /// Returns what the engine asks for of the node's network namespace.
+    pub(crate) fn extent(&self) -> Extent {
+        match asks_for_flowtable(&self.effective) {
+            true => Extent::AddressesAndInterfaces,
+            false => Extent::Addresses,
+        }
     }
 
     fn facts(&self) -> Facts {

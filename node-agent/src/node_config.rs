@@ -55,12 +55,17 @@ pub(crate) fn flowtable_interfaces(
     observed: &BTreeSet<Arc<str>>,
     effective: &EffectiveConfig,
 ) -> Option<BTreeSet<Arc<str>>> {
-    let patterns = &effective.nftables.flowtable_interfaces;
-    if patterns.is_empty() || effective.mode != ProfileMode::Nftables {
+    if !asks_for_flowtable(effective) {
         return None;
     }
+    let patterns = &effective.nftables.flowtable_interfaces;
     let is_selected = |name: &&Arc<str>| patterns.iter().any(|pattern| pattern.matches(name));
     Some(observed.iter().filter(is_selected).cloned().collect())
+}
+
+/// Whether `effective` asks for a flowtable.
+pub(crate) fn asks_for_flowtable(effective: &EffectiveConfig) -> bool {
+    !effective.nftables.flowtable_interfaces.is_empty() && effective.mode == ProfileMode::Nftables
 }
 
 /// Converts the timeouts. A timeout of zero leaves the kernel's value.

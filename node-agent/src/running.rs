@@ -185,7 +185,9 @@ pub(crate) async fn start(
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (commands, loop_inbox) = command_receiver();
-    let addresses = source::addresses::watch(deliveries.clone(), supervisor.stop());
+    let extent = watch::Sender::new(engine.extent());
+    let addresses =
+        source::addresses::watch(deliveries.clone(), extent.subscribe(), supervisor.stop());
     supervisor.spawn("addresses", addresses);
     match source {
         Source::Kubernetes(client) => {
@@ -253,6 +255,7 @@ pub(crate) async fn start(
         proxy: proxy.clone(),
         changes: changes.clone(),
         own_node: own_node.clone(),
+        extent,
         settings: None,
     };
     let files = KeptFiles {

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netlink::link::LinkSocket;
+use netlink::{OpenError, QueryError};
 use nix::ifaddrs::getifaddrs;
 use runtime::{CancellationToken, chain};
-use tokio::sync::mpsc;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::{Delivery, EngineGone, deliver};
+use crate::{Delivery, EngineGone, Interfaces, deliver};
 use address_notifications::AddressNotifications;
 
 /// How often the addresses are listed while notifications work. Costs two netlink dumps, well under
@@ -24,6 +26,24 @@ const SELDOM: Duration = Duration::from_secs(300);
 /// How often they are listed without notifications, or while listing fails. A node port on a new
 /// address may be this late.
 const OFTEN: Duration = Duration::from_secs(2);
+
+/// What the engine asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The addresses.
+    Addresses,
+    /// The addresses and the interfaces: one more netlink dump for each change of either.
+    AddressesAndInterfaces,
+}
+
+/// Why this node's interfaces cannot be listed.
+#[derive(Debug, Error)]
+enum ListError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Query(#[from] QueryError),
+}
 
 /// Returns every address of every interface of this network namespace, of both families, including
 /// loopback and link-local addresses and those of interfaces that are down.
@@ -40,7 +60,13 @@ pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// Delivers this node's interfaces and addresses at once, and again whenever they change, until `stop`.
+/// Returns the interfaces of this network namespace on which packets of others may arrive.
+fn observe_interfaces() -> Result<BTreeSet<Arc<str>>, ListError> {
+    Ok(LinkSocket::open()?.observe_receiving()?)
+}
+
+/// Delivers this node's addresses at once, and again whenever they change, until `stop`; and its
+/// interfaces for as long as `extent` asks for them.
 ///
 /// While the kernel does not list them, the last known ones stay in force.
 ///
@@ -49,16 +75,30 @@ pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
 /// Fails only if the engine has ended.
 pub async fn watch(
     deliveries: mpsc::Sender<Delivery>,
+    extent: watch::Receiver<Extent>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
+    watch_lists(observe_interfaces, deliveries, extent, stop).await
+}
+
+/// Like [`watch`], with the function that lists the interfaces.
+async fn watch_lists(
+    mut observe_interfaces: impl FnMut() -> Result<BTreeSet<Arc<str>>, ListError>,
+    deliveries: mpsc::Sender<Delivery>,
+    mut extent: watch::Receiver<Extent>,
+    stop: CancellationToken,
+) -> Result<(), EngineGone> {
+    let mut asked = *extent.borrow_and_update();
     // Opened before the first list, so that no change in between is missed.
-    let mut address_notifications = open();
+    let mut address_notifications = open(asked);
     let mut known = None;
     let mut known_interfaces = None;
     let mut listed = true;
     loop {
-        // Before the first addresses, which the engine waits for.
-        deliver_interfaces(&deliveries, &mut known_interfaces).await?;
+        if asked == Extent::AddressesAndInterfaces {
+            let interfaces = observe_interfaces();
+            deliver_interfaces(&deliveries, &mut known_interfaces, interfaces).await?;
+        }
         match observe() {
             Ok(addresses) => {
                 listed = true;
@@ -76,43 +116,52 @@ pub async fn watch(
             }
         }
         let longest = if listed { SELDOM } else { OFTEN };
-        // Both arms are cancel safe.
+        // All arms are cancel safe.
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            () = next_change(&mut address_notifications, longest) => {}
+            Ok(()) = extent.changed() => {
+                asked = *extent.borrow_and_update();
+                address_notifications = open(asked);
+                if asked == Extent::Addresses && known_interfaces.take().is_some() {
+                    deliver(&deliveries, Delivery::Interfaces(Interfaces::Unknown)).await?;
+                }
+            }
+            () = next_change(&mut address_notifications, asked, longest) => {}
         }
     }
 }
 
-/// Delivers the interfaces on which packets of others may arrive, if they differ from `known`.
+/// Delivers the interfaces if they differ from the `known` ones, or if none are known, so that the engine
+/// does not wait for a list that fails.
 async fn deliver_interfaces(
     deliveries: &mpsc::Sender<Delivery>,
-    known: &mut Option<BTreeSet<Arc<str>>>,
+    known: &mut Option<Interfaces>,
+    listed: Result<BTreeSet<Arc<str>>, ListError>,
 ) -> Result<(), EngineGone> {
-    let listed = LinkSocket::open().map_err(|error| chain(&error).to_string());
-    let listed = listed.and_then(|mut socket| {
-        let interfaces = socket.observe_receiving();
-        interfaces.map_err(|error| chain(&error).to_string())
-    });
-    match listed {
-        Ok(interfaces) if known.as_ref() != Some(&interfaces) => {
-            *known = Some(interfaces.clone());
-            deliver(deliveries, Delivery::Interfaces(interfaces)).await
-        }
-        Ok(_) => Ok(()),
+    let interfaces = match listed {
+        Ok(interfaces) => Interfaces::Known(interfaces),
         Err(error) => {
-            warn!(%error, "unable to list this node's interfaces");
-            Ok(())
+            warn!(error = %chain(&error), "unable to list this node's interfaces");
+            known.clone().unwrap_or(Interfaces::Unknown)
         }
+    };
+    if known.as_ref() == Some(&interfaces) {
+        return Ok(());
     }
+    *known = Some(interfaces.clone());
+    deliver(deliveries, Delivery::Interfaces(interfaces)).await
 }
 
-/// Returns when addresses or interfaces may have changed, or after `longest`.
-async fn next_change(address_notifications: &mut Option<AddressNotifications>, longest: Duration) {
+/// Returns when what is `asked` for may have changed, or after `longest`.
+async fn next_change(
+    address_notifications: &mut Option<AddressNotifications>,
+    asked: Extent,
+    longest: Duration,
+) {
     let Some(notifications) = address_notifications else {
         sleep(OFTEN).await;
-        *address_notifications = open();
+        *address_notifications = open(asked);
         return;
     };
     if let Ok(Err(error)) = timeout(longest, notifications.arrive()).await {
@@ -121,8 +170,8 @@ async fn next_change(address_notifications: &mut Option<AddressNotifications>, l
     }
 }
 
-fn open() -> Option<AddressNotifications> {
-    let opened = AddressNotifications::open();
+fn open(asked: Extent) -> Option<AddressNotifications> {
+    let opened = AddressNotifications::open(asked);
     let opened = opened.inspect_err(|error| {
         warn!(error = %chain(error), "unable to receive notifications of address changes: polling instead");
     });
@@ -132,6 +181,9 @@ fn open() -> Option<AddressNotifications> {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -144,25 +196,108 @@ mod tests {
         );
     }
 
+    /// A watch with this function to list interfaces.
+    struct Watch {
+        deliveries: mpsc::Receiver<Delivery>,
+        extent: watch::Sender<Extent>,
+        stop: CancellationToken,
+        task: JoinHandle<Result<(), EngineGone>>,
+    }
+
+    impl Watch {
+        fn start(
+            extent: Extent,
+            observe_interfaces: impl FnMut() -> Result<BTreeSet<Arc<str>>, ListError> + Send + 'static,
+        ) -> Watch {
+            let (sender, deliveries) = mpsc::channel(4);
+            let (extent, asked) = watch::channel(extent);
+            let stop = CancellationToken::new();
+            let task = watch_lists(observe_interfaces, sender, asked, stop.clone());
+            Watch {
+                deliveries,
+                extent,
+                stop,
+                task: tokio::spawn(task),
+            }
+        }
+
+        async fn next(&mut self) -> Delivery {
+            self.deliveries.recv().await.expect("a delivery")
+        }
+
+        async fn expect_addresses(&mut self) {
+            let addresses = observe().expect("the kernel lists them");
+            assert_eq!(self.next().await, Delivery::Addresses(addresses));
+        }
+
+        async fn expect_nothing(&mut self) {
+            let again = timeout(20 * SELDOM, self.deliveries.recv()).await;
+            assert!(again.is_err(), "delivered again: {again:?}");
+        }
+
+        async fn end(self) {
+            self.stop.cancel();
+            assert_eq!(self.task.await.expect("no panic"), Ok(()));
+        }
+    }
+
+    fn interfaces(names: &[&str]) -> BTreeSet<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn addresses_come_at_start_and_not_again_while_nothing_changes() {
-        let (sender, mut deliveries) = mpsc::channel(4);
-        let stop = CancellationToken::new();
-        let stopper = stop.clone();
-        let watch = tokio::spawn(watch(sender, stop));
-        let interfaces = deliveries.recv().await.expect("a first delivery");
-        let Delivery::Interfaces(interfaces) = interfaces else {
+        let mut watch = Watch::start(Extent::AddressesAndInterfaces, observe_interfaces);
+        let interfaces = watch.next().await;
+        let Delivery::Interfaces(Interfaces::Known(interfaces)) = interfaces else {
             panic!("no interfaces: {interfaces:?}");
         };
         assert!(!interfaces.contains("lo"), "{interfaces:?}");
-        let first = deliveries.recv().await.expect("a second delivery");
-        assert_eq!(
-            first,
-            Delivery::Addresses(observe().expect("the kernel lists them"))
-        );
-        let again = timeout(20 * SELDOM, deliveries.recv()).await;
-        assert!(again.is_err(), "delivered again: {again:?}");
-        stopper.cancel();
-        assert_eq!(watch.await.expect("no panic"), Ok(()));
+        watch.expect_addresses().await;
+        watch.expect_nothing().await;
+        watch.end().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interfaces_are_listed_only_while_the_engine_asks_for_them() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let lists = Arc::clone(&asked);
+        let mut watch = Watch::start(Extent::Addresses, move || {
+            lists.fetch_add(1, Ordering::Relaxed);
+            Ok(interfaces(&["eth0"]))
+        });
+        watch.expect_addresses().await;
+        watch.expect_nothing().await;
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
+        watch.extent.send_replace(Extent::AddressesAndInterfaces);
+        let known = Interfaces::Known(interfaces(&["eth0"]));
+        assert_eq!(watch.next().await, Delivery::Interfaces(known.clone()));
+        watch.expect_nothing().await;
+        watch.extent.send_replace(Extent::Addresses);
+        let unknown = Delivery::Interfaces(Interfaces::Unknown);
+        assert_eq!(watch.next().await, unknown);
+        let before = asked.load(Ordering::Relaxed);
+        watch.expect_nothing().await;
+        assert_eq!(asked.load(Ordering::Relaxed), before);
+        watch.extent.send_replace(Extent::AddressesAndInterfaces);
+        assert_eq!(watch.next().await, Delivery::Interfaces(known));
+        watch.end().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_engine_hears_that_interfaces_cannot_be_listed() {
+        let mut watch = Watch::start(Extent::AddressesAndInterfaces, || Err(refused()));
+        let unknown = Delivery::Interfaces(Interfaces::Unknown);
+        assert_eq!(watch.next().await, unknown);
+        watch.expect_addresses().await;
+        watch.expect_nothing().await;
+        watch.end().await;
+    }
+
+    fn refused() -> ListError {
+        ListError::Query(QueryError::Refused {
+            what: "network devices",
+            source: io::ErrorKind::OutOfMemory.into(),
+        })
     }
 }

@@ -47,10 +47,19 @@ pub enum Delivery {
     Configuration(Option<Assignment>),
     /// The addresses of this node's own interfaces. Sent at start, and then when they change.
     Addresses(BTreeSet<IpAddr>),
-    /// The interfaces of this node on which packets of others may arrive. Before the first addresses.
-    Interfaces(BTreeSet<Arc<str>>),
+    /// The interfaces of this node. Sent when the engine first asks for them, and then when they change.
+    Interfaces(Interfaces),
     /// The condition of the source itself. Sent when it is first known, and then when it changes.
     Condition(SourceCondition),
+}
+
+/// The interfaces of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interfaces {
+    /// Those on which packets of others may arrive.
+    Known(BTreeSet<Arc<str>>),
+    /// The kernel does not list them, or no task watches them any more.
+    Unknown,
 }
 
 /// The configuration of this node.

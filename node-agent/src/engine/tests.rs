@@ -377,38 +377,79 @@ fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
     assert_eq!(addresses(&story.compile().expect("an address is new")), 2);
 }
 
+fn interfaces(names: &[&str]) -> Delivery {
+    let names = names.iter().map(|name| Arc::from(*name));
+    Delivery::Interfaces(Interfaces::Known(names.collect()))
+}
+
+/// The interfaces that join the flowtable; `None` without one.
+fn joined(dataplane: &Dataplane) -> Option<String> {
+    let names = dataplane.node().flowtable_interfaces.clone();
+    Some(Vec::from_iter(names?).join(" "))
+}
+
 #[test]
 fn an_interface_that_comes_joins_the_flowtable_and_causes_no_sync_without_one() {
-    let interfaces =
-        |names: &[&str]| Delivery::Interfaces(names.iter().map(|name| Arc::from(*name)).collect());
     let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     story.apply(Delivery::Configuration(Some(assignment("{}"))));
-    let dataplane = story.compile().expect("all is new");
-    assert_eq!(dataplane.node().flowtable_interfaces, None);
+    assert_eq!(story.engine.extent(), Extent::Addresses);
+    assert_eq!(joined(&story.compile().expect("all is new")), None);
     story.apply(interfaces(&["eth0", "veth1"]));
     assert!(story.compile().is_none());
     let spec = "nftables: {flowtableInterfaces: ['veth*']}";
     story.apply(Delivery::Configuration(Some(assignment(spec))));
-    let mut joined = |delivery: Option<Delivery>| {
+    assert_eq!(story.engine.extent(), Extent::AddressesAndInterfaces);
+    let mut after = |delivery: Option<Delivery>| {
         delivery
             .into_iter()
             .for_each(|delivery| story.apply(delivery));
-        let dataplane = story.compile()?;
-        let names = dataplane.node().flowtable_interfaces.clone();
-        Some(Vec::from_iter(names.expect("it is on")).join(" "))
+        joined(&story.compile()?)
     };
-    assert_eq!(joined(None).as_deref(), Some("veth1"));
+    assert_eq!(after(None).as_deref(), Some("veth1"));
     let come = interfaces(&["eth0", "veth1", "veth2"]);
-    assert_eq!(joined(Some(come)).as_deref(), Some("veth1 veth2"));
-    assert_eq!(joined(Some(interfaces(&["veth1", "veth2"]))), None);
-    assert_eq!(
-        joined(Some(interfaces(&["veth2"]))).as_deref(),
-        Some("veth2")
-    );
+    assert_eq!(after(Some(come)).as_deref(), Some("veth1 veth2"));
+    assert_eq!(after(Some(interfaces(&["veth1", "veth2"]))), None);
+    let gone = interfaces(&["veth2"]);
+    assert_eq!(after(Some(gone)).as_deref(), Some("veth2"));
     let off = Delivery::Configuration(Some(assignment("{}")));
     story.apply(off);
-    let dataplane = story.compile().expect("it is off");
-    assert_eq!(dataplane.node().flowtable_interfaces, None);
+    assert_eq!(joined(&story.compile().expect("it is off")), None);
+    assert_eq!(story.engine.extent(), Extent::Addresses);
+}
+
+/// Nothing lists them before a profile asks for a flowtable. A start that did not wait would empty the one
+/// of the agent before it.
+#[test]
+fn interfaces_are_waited_for_at_a_start_with_a_flowtable_and_never_otherwise() {
+    let spec = || {
+        let spec = assignment("nftables: {flowtableInterfaces: ['veth*']}");
+        Delivery::Configuration(Some(spec))
+    };
+    let mut start = Story::new(MissingAssignment::IsAnAnswer).listed();
+    start.apply(spec());
+    assert!(start.compile().is_none());
+    assert_eq!(start.engine.view().missing, ["interfaces of this node"]);
+    start.apply(interfaces(&["veth1"]));
+    let dataplane = start.compile().expect("all is known");
+    assert_eq!(joined(&dataplane).as_deref(), Some("veth1"));
+
+    let mut unlisted = Story::new(MissingAssignment::IsAnAnswer).listed();
+    unlisted.apply(spec());
+    unlisted.apply(Delivery::Interfaces(Interfaces::Unknown));
+    assert_eq!(joined(&unlisted.compile().expect("it serves")), None);
+    unlisted.apply(interfaces(&["veth1"]));
+    let dataplane = unlisted.compile().expect("they are listed");
+    assert_eq!(joined(&dataplane).as_deref(), Some("veth1"));
+
+    let mut later = Story::new(MissingAssignment::IsAnAnswer).listed();
+    later.apply(Delivery::Configuration(Some(assignment("{}"))));
+    assert_eq!(joined(&later.compile().expect("all is new")), None);
+    later.apply(spec());
+    assert!(later.engine.is_complete());
+    let _unchanged = later.compile();
+    later.apply(interfaces(&["veth1"]));
+    let dataplane = later.compile().expect("they are listed");
+    assert_eq!(joined(&dataplane).as_deref(), Some("veth1"));
 }
 
 /// Failure story T264. The agent took such a configuration for no answer of the API server, and the node

@@ -11,14 +11,18 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
-const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+use super::Extent;
+
+/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
+const ADDRESSES: u32 = 0x10 | 0x100;
+/// `RTMGRP_LINK`.
+const INTERFACES: u32 = 0x1;
 /// How long notifications are gathered into one: an interface gets several addresses at once, and a
 /// pod's link also gets a link-local one.
 const GATHERED: Duration = Duration::from_millis(50);
 
-/// Receives a notification for every address and interface added, changed or removed in the network
-/// namespace in which it was opened.
+/// Receives a notification for every address, and if asked for every interface, added, changed or removed
+/// in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct AddressNotifications(AsyncFd<OwnedFd>);
 
@@ -26,11 +30,15 @@ pub(super) struct AddressNotifications(AsyncFd<OwnedFd>);
 
 impl AddressNotifications {
     /// Subscribes to the notifications. Needs no privilege.
-    pub(super) fn open() -> io::Result<AddressNotifications> {
+    pub(super) fn open(asked: Extent) -> io::Result<AddressNotifications> {
+        let groups = match asked {
+            Extent::Addresses => ADDRESSES,
+            Extent::AddressesAndInterfaces => ADDRESSES | INTERFACES,
+        };
         // NETLINK_ROUTE has no name in rustix: its number is 0.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         #[expect(
             deprecated,
             reason = "unsound with what does not keep its descriptor, which this does; what took its \
@@ -40,7 +48,8 @@ impl AddressNotifications {
         Ok(AddressNotifications(socket))
     }
 
-    /// Waits until addresses or interfaces have changed, and [`GATHERED`] longer. Does not return which: the kernel may have dropped notifications. Cancel safe.
+    /// Waits until what was asked for has changed, and [`GATHERED`] longer. Does not return what: the kernel
+    /// may have dropped notifications. Cancel safe.
     pub(super) async fn arrive(&mut self) -> io::Result<()> {
         loop {
             let mut readable = self.0.readable().await?;
