@@ -3,6 +3,7 @@
 mod address_notifications;
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use netlink::link::LinkSocket;
 use netlink::{OpenError, QueryError};
 use nix::ifaddrs::getifaddrs;
 use runtime::{CancellationToken, chain};
-use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
@@ -20,11 +20,11 @@ use tracing::{debug, warn};
 use crate::{Delivery, EngineGone, Interfaces, deliver};
 use address_notifications::AddressNotifications;
 
-/// How often the addresses are listed while notifications work. Costs two netlink dumps, well under
-/// a millisecond.
+/// How often what is asked for is listed while notifications work. Costs two or three netlink dumps, well
+/// under a millisecond.
 const SELDOM: Duration = Duration::from_secs(300);
-/// How often they are listed without notifications, or while listing fails. A node port on a new
-/// address may be this late.
+/// How often it is listed without notifications, or while listing fails. A node port on a new address, and
+/// a new interface in the flowtable, may be this late.
 const OFTEN: Duration = Duration::from_secs(2);
 
 /// What the engine asks for.
@@ -36,8 +36,15 @@ pub enum Extent {
     AddressesAndInterfaces,
 }
 
+/// Whether the kernel listed something when it was last asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    Works,
+    Fails,
+}
+
 /// Why this node's interfaces cannot be listed.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 enum ListError {
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -93,29 +100,26 @@ async fn watch_lists(
     let mut address_notifications = open(asked);
     let mut known = None;
     let mut known_interfaces = None;
-    let mut listed = true;
+    let (mut listing, mut listing_interfaces) = (Listing::Works, Listing::Works);
     loop {
         if asked == Extent::AddressesAndInterfaces {
             let interfaces = observe_interfaces();
-            deliver_interfaces(&deliveries, &mut known_interfaces, interfaces).await?;
+            listing_interfaces.follow("interfaces", interfaces.as_ref().err());
+            deliver_interfaces(&deliveries, &mut known_interfaces, interfaces.ok()).await?;
         }
-        match observe() {
-            Ok(addresses) => {
-                listed = true;
-                if known.as_ref() != Some(&addresses) {
-                    debug!(count = addresses.len(), "listed the addresses of this node");
-                    known = Some(addresses.clone());
-                    deliver(&deliveries, Delivery::Addresses(addresses)).await?;
-                }
-            }
-            Err(error) => {
-                if listed {
-                    warn!(error = %chain(&error), "unable to list this node's addresses");
-                }
-                listed = false;
-            }
+        let addresses = observe();
+        listing.follow("addresses", addresses.as_ref().err());
+        if let Ok(addresses) = addresses
+            && known.as_ref() != Some(&addresses)
+        {
+            debug!(count = addresses.len(), "listed the addresses of this node");
+            known = Some(addresses.clone());
+            deliver(&deliveries, Delivery::Addresses(addresses)).await?;
         }
-        let longest = if listed { SELDOM } else { OFTEN };
+        let longest = match (listing, listing_interfaces) {
+            (Listing::Works, Listing::Works) => SELDOM,
+            _ => OFTEN,
+        };
         // All arms are cancel safe.
         tokio::select! {
             biased;
@@ -123,8 +127,11 @@ async fn watch_lists(
             Ok(()) = extent.changed() => {
                 asked = *extent.borrow_and_update();
                 address_notifications = open(asked);
-                if asked == Extent::Addresses && known_interfaces.take().is_some() {
-                    deliver(&deliveries, Delivery::Interfaces(Interfaces::Unknown)).await?;
+                if asked == Extent::Addresses {
+                    listing_interfaces = Listing::Works;
+                    if known_interfaces.take().is_some() {
+                        deliver(&deliveries, Delivery::Interfaces(Interfaces::Unknown)).await?;
+                    }
                 }
             }
             () = next_change(&mut address_notifications, asked, longest) => {}
@@ -137,20 +144,34 @@ async fn watch_lists(
 async fn deliver_interfaces(
     deliveries: &mpsc::Sender<Delivery>,
     known: &mut Option<Interfaces>,
-    listed: Result<BTreeSet<Arc<str>>, ListError>,
+    listed: Option<BTreeSet<Arc<str>>>,
 ) -> Result<(), EngineGone> {
     let interfaces = match listed {
-        Ok(interfaces) => Interfaces::Known(interfaces),
-        Err(error) => {
-            warn!(error = %chain(&error), "unable to list this node's interfaces");
-            known.clone().unwrap_or(Interfaces::Unknown)
-        }
+        Some(interfaces) => Interfaces::Known(interfaces),
+        None => known.clone().unwrap_or(Interfaces::Unknown),
     };
     if known.as_ref() == Some(&interfaces) {
         return Ok(());
     }
     *known = Some(interfaces.clone());
     deliver(deliveries, Delivery::Interfaces(interfaces)).await
+}
+
+// === impl Listing ===
+
+impl Listing {
+    /// Takes in how an attempt to list `what` ended. Logs the first failure of several.
+    fn follow(&mut self, what: &str, failed: Option<&(impl Error + 'static)>) {
+        if let Some(error) = failed
+            && *self == Listing::Works
+        {
+            warn!(error = %chain(error), "unable to list this node's {what}");
+        }
+        *self = match failed {
+            Some(_) => Listing::Fails,
+            None => Listing::Works,
+        };
+    }
 }
 
 /// Returns when what is `asked` for may have changed, or after `longest`.
@@ -184,6 +205,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use tokio::task::JoinHandle;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -285,11 +307,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_engine_hears_that_interfaces_cannot_be_listed() {
-        let mut watch = Watch::start(Extent::AddressesAndInterfaces, || Err(refused()));
+    async fn the_engine_hears_that_interfaces_cannot_be_listed_and_soon_that_they_can() {
+        let mut attempts = 0;
+        let mut watch = Watch::start(Extent::AddressesAndInterfaces, move || {
+            attempts += 1;
+            match attempts {
+                1..=3 => Err(refused()),
+                _ => Ok(interfaces(&["eth0"])),
+            }
+        });
+        let began = Instant::now();
         let unknown = Delivery::Interfaces(Interfaces::Unknown);
         assert_eq!(watch.next().await, unknown);
         watch.expect_addresses().await;
+        let known = Interfaces::Known(interfaces(&["eth0"]));
+        assert_eq!(watch.next().await, Delivery::Interfaces(known));
+        // A notification may also bring the next attempt.
+        assert!(began.elapsed() <= 4 * OFTEN, "{:?}", began.elapsed());
         watch.expect_nothing().await;
         watch.end().await;
     }
