@@ -192,6 +192,7 @@ impl Backend for Nftables {
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        self.flowtables.observe_modules();
         let Some(seen) = self.seen else {
             return Ok(Drift::Possible);
         };
