@@ -148,9 +148,18 @@ fn bypass() -> Result<()> {
     stage.wait_for_devices(&["client", "late", "server"])?;
     let mut of_late = stage.connect(&late, 0)?;
     stage.expect_bypass(&mut of_late, "one of an interface that came")?;
-    // And goes, with its namespace. The kernel removes it from the flowtable by itself.
+    // Another one takes its name, before the agent has listed interfaces. The kernel removes the first one
+    // from the flowtable by itself.
     drop(of_late);
-    stage.node.configure("link delete late\n")?;
+    let other = "link delete late\nlink add late type veth peer name again\n";
+    stage.node.configure(other)?;
+    stage.wait_for_devices(&["client", "late", "server"])?;
+    // It is renamed, and the profile does not select its new name. Then it goes.
+    stage
+        .node
+        .configure("link set late down\nlink set late name other\n")?;
+    stage.wait_for_devices(&["client", "server"])?;
+    stage.node.configure("link delete other\n")?;
     stage.wait_for_devices(&["client", "server"])?;
     stage.expect_bypass(&mut connection, "one of an interface that stays")?;
 
@@ -382,7 +391,7 @@ fn objects(nftables: &str, endpoint: Ipv4Addr) -> String {
         "apiVersion: signpost.dev/v1alpha1
 kind: ProxyProfile
 metadata: {{name: default}}
-spec: {{nftables: {nftables}}}
+spec: {{nftables: {nftables}, syncPeriod: 5s}}
 ---
 apiVersion: v1
 kind: Node

@@ -176,6 +176,28 @@ pub(crate) fn devices(observed: &Table, desired: &Table) -> Vec<Operation> {
     operations
 }
 
+/// Whether this is the name of Signpost's flowtable.
+pub(crate) fn is_own(name: &str) -> bool {
+    name == NAME
+}
+
+/// The operations of `transaction` that change Signpost's flowtable or its devices.
+pub(crate) fn changes(transaction: &Transaction) -> Vec<Operation> {
+    let is_change = |operation: &&Operation| match operation {
+        Operation::AddFlowtable(flowtable)
+        | Operation::AddDevice { flowtable, .. }
+        | Operation::DeleteDevice { flowtable, .. } => is_own(&flowtable.name),
+        Operation::DeleteFlowtable(name) => is_own(name),
+        Operation::DeleteTable => true,
+        _ => false,
+    };
+    if *transaction.table != *layout::TABLE {
+        return Vec::new();
+    }
+    let operations = transaction.operations.iter();
+    operations.filter(is_change).cloned().collect()
+}
+
 /// Whether `transaction` only adds or removes a device.
 pub(crate) fn is_of_device(transaction: &Transaction) -> bool {
     matches!(
@@ -191,4 +213,4 @@ pub(crate) fn creates_one(transaction: &Transaction) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

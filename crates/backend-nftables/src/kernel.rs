@@ -1,6 +1,7 @@
 //! The backend: both families of nf_tables in one network namespace, over one socket.
 
 mod flowtable_support;
+mod joined_devices;
 mod sctp;
 mod support;
 
@@ -22,6 +23,7 @@ use nftables_model::{
 };
 
 use self::flowtable_support::FlowtableSupport;
+use self::joined_devices::{JoinedDevices, observe_existence};
 use self::sctp::{Sctp, observe_sctp};
 use self::support::probe;
 use crate::diff::{Change, diff, halves};
@@ -56,6 +58,7 @@ pub struct Nftables {
     sctp: Option<Sctp>,
     support: Support,
     flowtables: FlowtableSupport,
+    joined: JoinedDevices,
 }
 
 /// Opens the network namespace of this thread. Returns one backend for each family.
@@ -88,6 +91,7 @@ pub fn open_with_socket(
         sctp: None,
         support: Support::Unknown,
         flowtables: FlowtableSupport::UNKNOWN,
+        joined: JoinedDevices::default(),
     })
 }
 
@@ -104,6 +108,7 @@ impl Nftables {
             sctp: None,
             support: Support::Unknown,
             flowtables: FlowtableSupport::UNKNOWN,
+            joined: JoinedDevices::default(),
         }
     }
 
@@ -115,9 +120,47 @@ impl Nftables {
         Ok(connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the kernel is known to hold what was last read or written.
+    /// Whether no other program is known to have changed what was last read or written.
     fn is_unchanged(&mut self) -> bool {
-        self.observe_drift().is_ok_and(|drift| drift == Drift::None)
+        let drift = self.observe_generation();
+        drift.is_ok_and(|drift| drift == Drift::None)
+    }
+
+    /// What other programs may have changed.
+    fn observe_generation(&mut self) -> Result<Drift, ObserveError> {
+        let Some(seen) = self.seen else {
+            return Ok(Drift::Possible);
+        };
+        let mut connection = self.connection()?;
+        let now = connection.observe_seen().map_err(|e| self.unread(e))?;
+        drop(connection);
+        let foreign_generations = self
+            .foreign_generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = foreign_generations.elsewhere(self.family, seen.generation, now.generation);
+        drop(foreign_generations);
+        if !seen.has_no_foreign_change(&now, elsewhere) {
+            return Ok(Drift::Possible);
+        }
+        self.seen = Some(now);
+        Ok(Drift::None)
+    }
+
+    /// What the kernel may have changed by itself: the devices of the flowtable. One message, if there is a
+    /// flowtable.
+    fn observe_devices(&mut self) -> Result<Drift, ObserveError> {
+        if !self.joined.has_flowtable() {
+            return Ok(Drift::None);
+        }
+        let mut connection = self.connection()?;
+        let listed = connection.socket().observe_flowtables(self.family, TABLE);
+        drop(connection);
+        let listed = listed.map_err(|e| self.unread(e))?;
+        Ok(match self.joined.differ(&listed, observe_existence) {
+            true => Drift::Possible,
+            false => Drift::None,
+        })
     }
 
     /// Returns the feature that every Signpost table needs and the kernel lacks, if the kernel
@@ -188,28 +231,17 @@ impl Backend for Nftables {
         let table = observe_tables(&mut connection, self.family);
         drop(connection);
         self.seen = Some(seen.map_err(|e| self.unread(e))?);
-        table.map_err(|e| self.unread(e))
+        let table = table.map_err(|e| self.unread(e))?;
+        self.joined = JoinedDevices::of(&table);
+        Ok(table)
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.flowtables.observe_modules();
-        let Some(seen) = self.seen else {
-            return Ok(Drift::Possible);
-        };
-        let mut connection = self.connection()?;
-        let now = connection.observe_seen().map_err(|e| self.unread(e))?;
-        drop(connection);
-        let foreign_generations = self
-            .foreign_generations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let elsewhere = foreign_generations.elsewhere(self.family, seen.generation, now.generation);
-        drop(foreign_generations);
-        if !seen.has_no_foreign_change(&now, elsewhere) {
-            return Ok(Drift::Possible);
+        match self.observe_generation()? {
+            Drift::None => self.observe_devices(),
+            drift => Ok(drift),
         }
-        self.seen = Some(now);
-        Ok(Drift::None)
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
@@ -219,9 +251,11 @@ impl Backend for Nftables {
         self.check_flowtable(&change)?;
         let mut connection = self.connection()?;
         let mut transactions = 0;
+        let mut changes = Vec::new();
         // Each is freed after its commit: together they are as large as the table itself.
         for transaction in change.transactions {
             let is_of_device = flowtable::is_of_device(&transaction);
+            let of_flowtable = flowtable::changes(&transaction);
             let commit = |part: &Transaction| connection.commit(part);
             let halves = |part: &Transaction| halves(self.family, part);
             let (done, result) = commit_in_parts(transaction, halves, commit);
@@ -231,9 +265,11 @@ impl Backend for Nftables {
                 // There is no such device any more, and so it is in no flowtable. The interfaces
                 // are watched, and the next change is without it.
                 if is_of_device && is_missing(&source) && self.is_unchanged() {
+                    changes.extend(of_flowtable);
                     connection = self.connection()?;
                     continue;
                 }
+                self.joined.follow(&changes);
                 let done = transactions;
                 let refused_whole =
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
@@ -261,7 +297,10 @@ impl Backend for Nftables {
                 };
                 return Err(CommitError::new(self.family, (recovery, effect), source));
             }
+            changes.extend(of_flowtable);
         }
+        drop(connection);
+        self.joined.follow(&changes);
         Ok(Receipt { transactions })
     }
 

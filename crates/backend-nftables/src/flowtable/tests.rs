@@ -28,7 +28,7 @@ fn dataplane(interfaces: Option<&[&str]>) -> Dataplane {
     dataplane
 }
 
-fn table(interfaces: Option<&[&str]>) -> Table {
+pub(crate) fn table(interfaces: Option<&[&str]>) -> Table {
     let from = Rendered::default();
     Nftables::detached(Family::Ipv4).render(&dataplane(interfaces), &from)
 }
