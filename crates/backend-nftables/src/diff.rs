@@ -309,6 +309,7 @@ impl Plan {
         // refusal must not affect what serves.
         let mut undesired = self.start(name);
         delete_objects(observed, desired, &mut undesired);
+        // After an undesired flowtable, which may have one of the devices: the kernel refuses a second.
         let devices = flowtable::devices(observed, desired).into_iter();
         let devices = devices.map(|operation| Transaction {
             operations: vec![operation],

@@ -98,13 +98,22 @@ impl Table {
     /// Applies `transaction`, as a whole or not at all, to this table or the one beside it,
     /// depending on the table that the transaction names.
     pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
+        self.replay_with_devices(transaction, |_| true)
+    }
+
+    /// The same in a network namespace that has the devices for which `has_device` is true.
+    pub(crate) fn replay_with_devices(
+        &mut self,
+        transaction: &Transaction,
+        has_device: impl Fn(&str) -> bool,
+    ) -> Result<(), Refused> {
         let is_beside = &*transaction.table == layout::NEXT;
         let mut table = match is_beside {
             true => self.next.as_deref().cloned().unwrap_or_default(),
             false => self.clone(),
         };
         let mut contents = table.contents();
-        contents.replay(transaction)?;
+        contents.replay_with_devices(transaction, has_device)?;
         table.long_slots = PersistentMap::new();
         if !contents.exists {
             table = Table::default();

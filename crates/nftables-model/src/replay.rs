@@ -49,10 +49,40 @@ pub enum Refused {
 }
 
 impl Contents {
-    /// Commits `transaction`, whole or not at all.
+    /// Commits `transaction`, whole or not at all, where every device exists that it names.
     pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
+        self.replay_with_devices(transaction, |_| true)
+    }
+
+    /// The same in a network namespace that has the devices for which `has_device` is true.
+    pub fn replay_with_devices(
+        &mut self,
+        transaction: &Transaction,
+        has_device: impl Fn(&str) -> bool,
+    ) -> Result<(), Refused> {
         let mut contents = self.clone();
-        for (at, operation) in transaction.operations.iter().enumerate() {
+        let operations = &transaction.operations;
+        for (at, operation) in operations.iter().enumerate() {
+            // Both before anything else (nft_netdev_hook_alloc and nft_flowtable_update in
+            // net/netfilter/nf_tables_api.c of Linux 6.1). A device that was in the flowtable before the
+            // transaction is no error.
+            if let Operation::AddDevice { device, .. } | Operation::DeleteDevice { device, .. } =
+                operation
+                && !has_device(device)
+            {
+                return Err(Refused::Missing {
+                    operation: at,
+                    what: device.to_string(),
+                });
+            }
+            if let Operation::AddDevice { device, .. } = operation
+                && operations[..at].contains(operation)
+            {
+                return Err(Refused::Present {
+                    operation: at,
+                    what: device.to_string(),
+                });
+            }
             contents.replay_operation(at, operation)?;
         }
         *self = contents;
@@ -175,6 +205,11 @@ impl Contents {
             }
             Operation::AddDevice { flowtable, device } => {
                 let name = &flowtable.name;
+                // A device is in at most one flowtable of a table (nft_register_flowtable_net_hooks).
+                let mut others = self.flowtables.iter().filter(|(other, _)| *other != name);
+                if others.any(|(_, other)| other.devices.contains(device)) {
+                    return Err(present(device));
+                }
                 let flowtable = self.flowtables.get_mut(name).ok_or_else(|| missing(name))?;
                 flowtable.devices.insert(Arc::clone(device));
             }
@@ -309,5 +344,69 @@ fn busy(operation: usize, what: &str) -> Refused {
     Refused::Busy {
         operation,
         what: what.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::Family;
+    use netlink::nf_tables::Flowtable;
+
+    use super::*;
+
+    fn flowtable(name: &str) -> Flowtable {
+        Flowtable {
+            name: name.into(),
+            priority: 0,
+        }
+    }
+
+    fn add(to: &str, device: &str) -> Operation {
+        let (flowtable, device) = (flowtable(to), device.into());
+        Operation::AddDevice { flowtable, device }
+    }
+
+    fn delete(from: &str, device: &str) -> Operation {
+        let (flowtable, device) = (flowtable(from), device.into());
+        Operation::DeleteDevice { flowtable, device }
+    }
+
+    fn transaction(operations: &[Operation]) -> Transaction {
+        let mut transaction = Transaction::new(Family::Ipv4, "t".into());
+        transaction.operations = operations.to_vec();
+        transaction
+    }
+
+    #[test]
+    fn a_device_joins_one_flowtable_of_a_table_once_and_only_if_it_exists() {
+        let mut held = Contents::default();
+        let tables = ["f", "g"].map(|name| Operation::AddFlowtable(flowtable(name)));
+        let created = [&[Operation::AddTable], &tables[..]].concat();
+        held.replay(&transaction(&created)).expect("two flowtables");
+        held.replay(&transaction(&[add("f", "eth0")]))
+            .expect("it joins");
+        let before = held.clone();
+        let mut ask = |operations: &[Operation]| {
+            let has_device = |device: &str| device != "gone";
+            let result = held.replay_with_devices(&transaction(operations), has_device);
+            assert!(result.is_ok() || held == before, "whole or not at all");
+            result
+        };
+        let missing = |what: &str| {
+            let (operation, what) = (0, what.to_owned());
+            Err(Refused::Missing { operation, what })
+        };
+        let present = |operation, what: &str| {
+            let what = what.to_owned();
+            Err(Refused::Present { operation, what })
+        };
+        assert_eq!(ask(&[add("f", "gone")]), missing("gone"));
+        assert_eq!(ask(&[delete("f", "gone")]), missing("gone"));
+        assert_eq!(ask(&[delete("f", "eth1")]), missing("eth1"));
+        assert_eq!(ask(&[add("g", "eth0")]), present(0, "eth0"));
+        let twice = [add("f", "eth1"), add("f", "eth1")];
+        assert_eq!(ask(&twice), present(1, "eth1"));
+        assert_eq!(ask(&[add("f", "eth0")]), Ok(()), "it stays there");
+        assert_eq!(ask(&[delete("f", "eth0"), add("g", "eth0")]), Ok(()));
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use backend::{Backend, Change as _, PieceState, Rendered};
 use dataplane::{Dataplane, Family, Node, compile};
 use netlink::nf_tables::{Expression, Operation};
+use nftables_model::Refused;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Nftables;
@@ -156,6 +157,24 @@ fn an_interface_that_comes_or_goes_is_one_operation() {
     assert!(all.transactions().iter().all(super::is_of_device));
 }
 
+#[test]
+fn an_interface_that_is_gone_before_it_joins_keeps_out_neither_others_nor_the_chain() {
+    let desired = table(Some(&["eth0", "veth1", "veth2"]));
+    let mut held = Table::default();
+    let mut refused = Vec::new();
+    let change = diff(Family::Ipv4, &held, &desired);
+    for transaction in change.transactions() {
+        let taken = held.replay_with_devices(transaction, |device| device != "veth1");
+        if let Err(error) = taken {
+            assert!(super::is_of_device(transaction), "{transaction}: {error}");
+            refused.push(error);
+        }
+    }
+    let (operation, what) = (0, "veth1".to_owned());
+    assert_eq!(refused, [Refused::Missing { operation, what }]);
+    assert_eq!(held, table(Some(&["eth0", "veth2"])));
+}
+
 /// As another program may leave it.
 #[test]
 fn what_another_program_did_to_it_is_undone() {
@@ -169,10 +188,12 @@ fn what_another_program_did_to_it_is_undone() {
     change(&table(Some(&[])), &desired);
     // Another one was added.
     let mut added = desired.clone();
-    let foreign = added.flowtables[super::NAME].clone();
+    let own = added.flowtables.get_mut(super::NAME).expect("it has one");
+    let foreign = std::mem::replace(own, table(Some(&[])).flowtables[super::NAME].clone());
     added.flowtables.insert("theirs".into(), foreign);
     let written = change(&added, &desired);
-    assert_eq!(written, [Operation::DeleteFlowtable("theirs".into())]);
+    assert_eq!(written[0], Operation::DeleteFlowtable("theirs".into()));
+    assert_eq!(written.len(), 2, "and eth0 joins: {written:?}");
     let pieces = desired.compare_sets(&added);
     let theirs = pieces.iter().find(|p| p.text == "flowtable theirs");
     assert_eq!(theirs.map(|p| &p.state), Some(&PieceState::Leftover));
