@@ -49,8 +49,8 @@ impl NotificationListener {
         self.listener.interruption()
     }
 
-    /// Waits until another program changes anything but tables by which agents keep hooks, for at most `wait` (`None`: without limit).
-    /// Returns early on an interruption or a transaction of Signpost.
+    /// Waits until another program changes anything but tables by which agents keep hooks, for at most
+    /// `wait` (`None`: without limit). Returns early on an interruption or a transaction of Signpost.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<ForeignChange> {
         let received = self.listener.receive(wait)?;
         let changes = received

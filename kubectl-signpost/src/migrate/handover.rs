@@ -365,7 +365,7 @@ fn is_programmed_in_part(conditions: &[Condition]) -> bool {
     is_known && supported(conditions).any(|status| status == "True")
 }
 
-/// Returns whether each family is programmed that the node's kernel supports.
+/// Returns the status of the condition of each family that the node's kernel supports.
 fn supported(conditions: &[Condition]) -> impl Iterator<Item = &str> {
     let families = [IPV4_PROGRAMMED, IPV6_PROGRAMMED];
     let of_families = conditions.iter();
