@@ -180,13 +180,11 @@ fn is_change<T>(event: &Event<T>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant, SystemTime};
-
-    use backend::{Recovery, Size};
+    use backend::Recovery;
     use catalog::ObjectKey;
     use catalog::object::{EndpointSlice, Service};
     use dataplane::Family;
-    use reconciler::{Activity, Failure, FamilySync, Outcome, Phases, Reason};
+    use reconciler::{Activity, Failure, FamilySync, Outcome, Reason};
     use runtime::BuildInfo;
 
     use super::*;
@@ -199,23 +197,7 @@ mod tests {
     }
 
     fn ended(outcomes: Vec<Outcome>) -> Report {
-        let sync = |outcome| {
-            Arc::new(FamilySync {
-                family: Family::Ipv4,
-                number: 1,
-                reason: Reason::Changed,
-                started: SystemTime::UNIX_EPOCH,
-                took: Duration::ZERO,
-                ended: Instant::now(),
-                phases: Phases::default(),
-                size: Size::default(),
-                transactions: 0,
-                outcome,
-                repaired_drift: None,
-                quarantined: Vec::new(),
-                unsupported_fields: Arc::new([]),
-            })
-        };
+        let sync = |outcome| Arc::new(FamilySync::new(Family::Ipv4, Reason::Changed, outcome));
         Report {
             activity: Activity::Waiting,
             families: Vec::new(),

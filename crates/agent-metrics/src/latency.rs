@@ -78,31 +78,19 @@ impl Default for Latencies {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use super::*;
-    use backend::Size;
     use crds::node_proxy::latency::Quantiles;
     use dataplane::Family;
-    use reconciler::{Activity, Latency, Outcome, Phases, Reason};
+    use reconciler::{Activity, Latency, Outcome, Reason};
 
     #[test]
     fn the_phases_of_a_change_add_up_to_all_of_it() {
         let milliseconds = Duration::from_millis;
         let sync = FamilySync {
-            family: Family::Ipv4,
-            number: 2,
-            reason: Reason::Changed,
-            started: SystemTime::UNIX_EPOCH,
             took: milliseconds(4),
-            ended: Instant::now(),
-            phases: Phases::default(),
-            size: Size::default(),
-            transactions: 1,
-            repaired_drift: None,
-            outcome: Outcome::Committed,
-            quarantined: Vec::new(),
-            unsupported_fields: Arc::new([]),
+            ..FamilySync::new(Family::Ipv4, Reason::Changed, Outcome::Committed)
         };
         let latency = Latency {
             family: Family::Ipv4,

@@ -96,6 +96,27 @@ pub enum FamilyCondition {
 // === impl FamilyStatus ===
 
 impl FamilyStatus {
+    /// The status of a family of which no sync has run yet. Tests add what they need.
+    pub fn new(family: Family) -> FamilyStatus {
+        FamilyStatus {
+            family,
+            programmed_since: None,
+            last_receipt: None,
+            last_success: None,
+            failing: None,
+            pace: Pace::Ordinary,
+            drifts: 0,
+            last_repaired_drift: None,
+            drift_by_program: Arc::default(),
+            quarantined: Vec::new(),
+            searched: 0,
+            unsupported_fields: Arc::default(),
+            programmed: None,
+            syncs: RecentSyncs::default(),
+            leftover: Leftover::Nothing,
+        }
+    }
+
     /// Summarises the status in one word.
     pub fn condition(&self) -> FamilyCondition {
         match (&self.programmed_since, &self.failing) {

@@ -187,6 +187,26 @@ impl fmt::Display for RecentSyncs {
 // === impl FamilySync ===
 
 impl FamilySync {
+    /// The first sync of `family`, which ends now, began at the Unix epoch, took no time and wrote
+    /// nothing. Tests add what they need.
+    pub fn new(family: Family, reason: Reason, outcome: Outcome) -> FamilySync {
+        FamilySync {
+            family,
+            number: 1,
+            reason,
+            started: SystemTime::UNIX_EPOCH,
+            took: Duration::ZERO,
+            ended: Instant::now(),
+            phases: Phases::default(),
+            size: Size::default(),
+            transactions: 0,
+            outcome,
+            repaired_drift: None,
+            quarantined: Vec::new(),
+            unsupported_fields: Arc::default(),
+        }
+    }
+
     /// Whether the kernel holds the desired state, except for quarantined Services.
     pub fn succeeded(&self) -> bool {
         match self.outcome {

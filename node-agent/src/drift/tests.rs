@@ -1,7 +1,7 @@
 use std::time::SystemTime;
 
 use backend::{Actor, Size};
-use reconciler::{Activity, Pace, RecentSyncs};
+use reconciler::Activity;
 
 use super::*;
 
@@ -22,21 +22,9 @@ fn report(drifts: u64, program: &str) -> Report {
     Report {
         activity: Activity::Waiting,
         families: vec![FamilyStatus {
-            family: Family::Ipv4,
-            programmed_since: None,
-            last_receipt: None,
-            last_success: None,
-            failing: None,
-            pace: Pace::Ordinary,
             drifts,
             last_repaired_drift: (drifts > 0).then_some(repaired_drift),
-            drift_by_program: Arc::default(),
-            quarantined: Vec::new(),
-            searched: 0,
-            unsupported_fields: Arc::default(),
-            programmed: None,
-            syncs: RecentSyncs::default(),
-            leftover: backend::Leftover::Nothing,
+            ..FamilyStatus::new(Family::Ipv4)
         }],
         contest: None,
         finished: Vec::new(),

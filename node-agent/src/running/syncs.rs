@@ -175,28 +175,14 @@ fn worth(sync: &FamilySync, failures: u32) -> LogLevel {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
-    use backend::Size;
-    use reconciler::{Failure, Phases};
+    use reconciler::Failure;
 
     use super::*;
 
     fn sync(reason: Reason, took: Duration, outcome: Outcome) -> FamilySync {
         FamilySync {
-            family: Family::Ipv4,
-            number: 2,
-            reason,
-            started: SystemTime::UNIX_EPOCH,
             took,
-            ended: Instant::now(),
-            phases: Phases::default(),
-            size: Size::default(),
-            transactions: 1,
-            repaired_drift: None,
-            outcome,
-            quarantined: Vec::new(),
-            unsupported_fields: Arc::new([]),
+            ..FamilySync::new(Family::Ipv4, reason, outcome)
         }
     }
 

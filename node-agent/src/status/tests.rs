@@ -18,7 +18,7 @@ use crds::profile::mechanism::Mode as ProfileMode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, FrontendKey, Mode, Node, Port, Protocol, ServiceKey};
 use reconciler::{
-    Activity, DriftByProgram, Failing, Pace, Quarantined, RecentSyncs, RepairBackoff, RepairedDrift,
+    Activity, DriftByProgram, Failing, Pace, Quarantined, RepairBackoff, RepairedDrift,
 };
 use xtables::{Presence, Variant};
 
@@ -60,21 +60,11 @@ fn view_of(effective: EffectiveConfig) -> View {
 
 fn programmed(family: Family, view: &View) -> FamilyStatus {
     FamilyStatus {
-        family,
         programmed_since: Some(SystemTime::UNIX_EPOCH),
         last_receipt: Some(SystemTime::UNIX_EPOCH),
         last_success: Some(SystemTime::UNIX_EPOCH),
-        failing: None,
-        pace: Pace::Ordinary,
-        drifts: 0,
-        last_repaired_drift: None,
-        drift_by_program: Arc::default(),
-        quarantined: Vec::new(),
-        searched: 0,
-        unsupported_fields: Arc::new([]),
         programmed: view.desired.clone(),
-        syncs: RecentSyncs::default(),
-        leftover: backend::Leftover::Nothing,
+        ..FamilyStatus::new(family)
     }
 }
 

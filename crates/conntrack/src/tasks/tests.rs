@@ -1,31 +1,15 @@
 use super::*;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use backend::Size;
 use dataplane::Dataplane;
-use reconciler::{
-    Activity, Failure, FamilyStatus, FamilySync, Pace, Phases, RecentSyncs, RepairedDrift,
-};
+use reconciler::{Activity, Failure, FamilyStatus, FamilySync, RepairedDrift};
 
 /// A sync of IPv4 with this outcome, without damage.
 fn sync(reason: Reason, outcome: Outcome) -> FamilySync {
-    FamilySync {
-        family: Family::Ipv4,
-        number: 7,
-        reason,
-        started: SystemTime::UNIX_EPOCH,
-        took: Duration::ZERO,
-        ended: Instant::now(),
-        phases: Phases::default(),
-        size: Size::default(),
-        transactions: 1,
-        outcome,
-        repaired_drift: None,
-        quarantined: Vec::new(),
-        unsupported_fields: Arc::default(),
-    }
+    FamilySync::new(Family::Ipv4, reason, outcome)
 }
 
 fn failed(recovery: Recovery) -> Outcome {
@@ -41,21 +25,8 @@ fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str
     let report = Report {
         activity: Activity::Waiting,
         families: vec![FamilyStatus {
-            family: Family::Ipv4,
-            programmed_since: None,
-            last_receipt: None,
-            last_success: None,
-            failing: None,
-            pace: Pace::Ordinary,
-            drifts: 0,
-            last_repaired_drift: None,
-            drift_by_program: Arc::default(),
-            quarantined: Vec::new(),
-            searched: 0,
-            unsupported_fields: Arc::default(),
             programmed,
-            syncs: RecentSyncs::default(),
-            leftover: backend::Leftover::Nothing,
+            ..FamilyStatus::new(Family::Ipv4)
         }],
         contest: None,
         finished: vec![Arc::new(sync)],

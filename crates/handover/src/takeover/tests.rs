@@ -8,7 +8,6 @@ use foreign_proxy::RulesWriter;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use modes::{ModeState, VariantScan};
-use reconciler::{Pace, RecentSyncs};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -204,21 +203,8 @@ async fn t431_force_takes_over_where_kube_proxy_has_no_rules_in_the_family_that_
 /// A family whose rules are in the kernel or have failed.
 fn status(family: Family, is_programmed: bool) -> FamilyStatus {
     FamilyStatus {
-        family,
-        programmed_since: None,
-        last_receipt: None,
-        last_success: None,
-        failing: None,
-        pace: Pace::Ordinary,
-        drifts: 0,
-        last_repaired_drift: None,
-        drift_by_program: Arc::default(),
-        quarantined: Vec::new(),
-        searched: 0,
-        unsupported_fields: Arc::default(),
         programmed: is_programmed.then(Dataplane::default),
-        syncs: RecentSyncs::default(),
-        leftover: backend::Leftover::Nothing,
+        ..FamilyStatus::new(family)
     }
 }
 

@@ -1,11 +1,10 @@
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body as HttpBody;
-use backend::Size;
 use catalog::Catalog;
 use http::Request;
 use http_body_util::BodyExt;
-use reconciler::{Activity, FamilySync, Outcome, Phases, Reason, Report};
+use reconciler::{Activity, FamilySync, Outcome, Reason, Report};
 use runtime::BuildInfo;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -61,19 +60,9 @@ impl Rig {
         let now = Instant::now();
         let finished = Family::ALL.map(|family| {
             Arc::new(FamilySync {
-                family,
-                number: 1,
-                reason: Reason::Startup,
-                started: SystemTime::UNIX_EPOCH,
                 took: Duration::from_secs(1),
                 ended: now,
-                phases: Phases::default(),
-                size: Size::default(),
-                transactions: 1,
-                outcome: Outcome::Committed,
-                repaired_drift: None,
-                quarantined: Vec::new(),
-                unsupported_fields: Arc::new([]),
+                ..FamilySync::new(family, Reason::Startup, Outcome::Committed)
             })
         });
         self.proxy.reported(&Report {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use backend::{Recovery, Size};
-use reconciler::{Failing, Failure, FamilyStatus, Outcome, Phases, Reason, RecentSyncs};
+use backend::Recovery;
+use reconciler::{Failing, Failure, FamilyStatus, Outcome, Reason};
 
 use super::*;
 
@@ -11,19 +11,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn sync(family: Family, began: Instant, took: Duration, outcome: Outcome) -> Arc<FamilySync> {
     Arc::new(FamilySync {
-        family,
-        number: 1,
-        reason: Reason::Changed,
-        started: SystemTime::UNIX_EPOCH,
         took,
         ended: began + took,
-        phases: Phases::default(),
-        size: Size::default(),
-        transactions: 1,
-        outcome,
-        repaired_drift: None,
-        quarantined: Vec::new(),
-        unsupported_fields: Arc::new([]),
+        ..FamilySync::new(family, Reason::Changed, outcome)
     })
 }
 
@@ -148,10 +138,7 @@ fn syncs_that_fail_do_not_answer_and_are_late_by_themselves() {
 
 fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus {
     FamilyStatus {
-        family,
         programmed_since,
-        last_receipt: None,
-        last_success: None,
         failing: Some(Failing {
             since: SystemTime::UNIX_EPOCH,
             syncs: 1,
@@ -159,16 +146,7 @@ fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus 
             error: "operation not supported".to_owned(),
             recovery: Recovery::Halt,
         }),
-        pace: reconciler::Pace::Ordinary,
-        drifts: 0,
-        last_repaired_drift: None,
-        drift_by_program: Arc::default(),
-        quarantined: Vec::new(),
-        searched: 0,
-        unsupported_fields: Arc::new([]),
-        programmed: None,
-        syncs: RecentSyncs::default(),
-        leftover: backend::Leftover::Nothing,
+        ..FamilyStatus::new(family)
     }
 }
 

@@ -2,12 +2,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
-use backend::Size;
 use catalog::NodeLifecycle;
 use crds::event::SERVICE_HEALTH_REFUSED;
 use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
 use events::Announcements;
-use reconciler::{Activity, FamilyStatus, FamilySync, Outcome, Pace, Phases, Reason, RecentSyncs};
+use reconciler::{Activity, FamilyStatus, FamilySync, Outcome, Reason};
 use runtime::{BuildInfo, CancellationToken, Metrics};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -222,39 +221,11 @@ impl Rig {
     fn program(&self, services: &[(Service, Endpoints)]) {
         let programmed = dataplane(only(&["127.0.0.1"]), services);
         let status = |family| FamilyStatus {
-            family,
             programmed_since: Some(SystemTime::UNIX_EPOCH),
-            last_receipt: None,
-            last_success: None,
-            failing: None,
-            pace: Pace::Ordinary,
-            drifts: 0,
-            last_repaired_drift: None,
-            drift_by_program: Arc::default(),
-            quarantined: Vec::new(),
-            searched: 0,
-            unsupported_fields: Arc::new([]),
             programmed: Some(programmed.clone()),
-            syncs: RecentSyncs::default(),
-            leftover: backend::Leftover::Nothing,
+            ..FamilyStatus::new(family)
         };
-        let sync = |family| {
-            Arc::new(FamilySync {
-                family,
-                number: 1,
-                reason: Reason::Changed,
-                started: SystemTime::UNIX_EPOCH,
-                took: Duration::ZERO,
-                ended: Instant::now(),
-                phases: Phases::default(),
-                size: Size::default(),
-                transactions: 1,
-                outcome: Outcome::Committed,
-                repaired_drift: None,
-                quarantined: Vec::new(),
-                unsupported_fields: Arc::new([]),
-            })
-        };
+        let sync = |family| Arc::new(FamilySync::new(family, Reason::Changed, Outcome::Committed));
         let report = Report {
             activity: Activity::Waiting,
             families: Family::ALL.map(status).into(),
