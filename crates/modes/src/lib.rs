@@ -34,7 +34,7 @@ use xtables::{TableName, Variant};
 
 pub use families::{Families, open, open_without_listener};
 pub use full_affinity_maps::FullAffinityMaps;
-pub use list::{detached, open_reader, simulator};
+pub use list::{all_detached, detached, open_reader, simulator};
 pub use nftables_model::CROWDED;
 pub use on_demand::{IptablesFigures, VariantRules};
 pub use packet_counters::PacketCounters;

@@ -100,7 +100,14 @@ pub fn detached(mode: Mode, family: Family, variant: Variant) -> AnyBackend {
     (entry(mode).detached)(family, variant)
 }
 
-/// Returns `detached` with any variant, to simulate packets: the variant makes no difference there.
+/// Returns each mode with one family of it, as [`simulator`] does.
+pub fn all_detached(family: Family) -> impl Iterator<Item = (Mode, AnyBackend)> {
+    let modes = LIST.iter().map(|entry| entry.mode);
+    modes.map(move |mode| (mode, simulator(mode, family)))
+}
+
+/// Returns `detached` with any variant, for what does not depend on it: where packets go, and whose
+/// a mark is.
 pub fn simulator(mode: Mode, family: Family) -> AnyBackend {
     detached(mode, family, Variant::NfTables)
 }

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use backend::{AnyRules, MarkOwner};
+use backend::{AnyRules, FORWARDING_MARKS, MarkOwner};
 use dataplane::{Family, FrontendKey, Mode, ServiceKey};
-use modes::{RulesByMode, detached};
-use xtables::Variant;
+use modes::{RulesByMode, all_detached, simulator};
 
 use super::answer::FrontendAnswer;
 use super::comparison::verified;
@@ -24,6 +23,8 @@ pub(super) struct MarkAnswer {
 
 /// The virtual server of one family with the mark of a question.
 struct Marked {
+    /// The mode that uses the mark.
+    mode: Mode,
     family: Family,
     owner: MarkOwner,
     /// The addresses that lead to it.
@@ -42,9 +43,9 @@ pub fn services_of_mark(
     let families = programmed.iter();
     let families = families.filter(|(own, _)| family.is_none_or(|family| family == **own));
     let services = families.filter_map(|(family, rules)| {
-        let rules = rules.of(Mode::Ipvs);
-        match owner(*family, &rules, &AnyRules::default(), *mark) {
-            MarkOwner::ServicePort(port) => Some(port.service),
+        let rules = |mode| [rules.of(mode), AnyRules::default()];
+        match owner(*mark, *family, rules)? {
+            (_, MarkOwner::ServicePort(port)) => Some(port.service),
             _ => None,
         }
     });
@@ -61,9 +62,13 @@ pub(super) fn explain_mark(
     let mut asked: BTreeMap<ServiceKey, Vec<FrontendKey>> = BTreeMap::new();
     let mut remarks = Vec::new();
     let mut left = Vec::new();
+    let mut is_signposts = false;
     let families = Family::ALL.into_iter();
     for family in families.filter(|own| family.is_none_or(|family| family == *own)) {
-        let marked = Marked::of(mark, family, evidence);
+        let Some(marked) = Marked::of(mark, family, evidence) else {
+            continue;
+        };
+        is_signposts = true;
         remarks.extend(marked.remark(question));
         match marked.owner {
             MarkOwner::ServicePort(port) => {
@@ -71,8 +76,8 @@ pub(super) fn explain_mark(
                 frontends.extend(marked.frontends);
             }
             MarkOwner::Connections => {
-                let backend = detached(Mode::Ipvs, family, Variant::NfTables);
-                let [programmed, found] = rules(family, evidence);
+                let backend = simulator(marked.mode, family);
+                let [programmed, found] = rules(marked.mode, family, evidence);
                 let pieces = backend.compare_mark(&programmed, &found, mark);
                 left.extend(pieces.into_iter().map(verified));
             }
@@ -80,14 +85,16 @@ pub(super) fn explain_mark(
         }
     }
     if remarks.is_empty() {
-        let remark = match Marked::of(mark, Family::Ipv4, evidence).owner {
-            MarkOwner::OtherProgram => format!(
-                "{question} is not Signpost's: its virtual servers have marks from 0x53400001 on, which is \
-                 FWM 1396703233"
+        // The first mark has no virtual server.
+        let first = FORWARDING_MARKS.value + 1;
+        let remark = match is_signposts {
+            false => format!(
+                "{question} is not Signpost's: its virtual servers have marks from {first:#x} on, which is \
+                 FWM {first}"
             ),
-            _ => format!(
+            true => format!(
                 "no Service has {question}: if `ipvsadm -Ln` lists it, it stays for connections that have \
-                 outlived mode ipvs"
+                 outlived their mode"
             ),
         };
         remarks.push(remark);
@@ -100,42 +107,54 @@ pub(super) fn explain_mark(
     }
 }
 
-/// The rules of mode ipvs that were programmed last, and those in the kernel, if it was read.
-fn rules(family: Family, evidence: &Evidence<'_>) -> [AnyRules; 2] {
+/// The rules of `mode` that were programmed last, and those in the kernel, if it was read.
+fn rules(mode: Mode, family: Family, evidence: &Evidence<'_>) -> [AnyRules; 2] {
     [evidence.observed.get(&family), evidence.kernel.held(family)]
-        .map(|held| held.map(|held| held.of(Mode::Ipvs)).unwrap_or_default())
+        .map(|held| held.map(|held| held.of(mode)).unwrap_or_default())
 }
 
-fn owner(family: Family, programmed: &AnyRules, found: &AnyRules, mark: u32) -> MarkOwner {
-    // Only mode ipvs has virtual servers, also while another mode takes its place.
-    let backend = detached(Mode::Ipvs, family, Variant::NfTables);
-    backend.mark_owner(programmed, found, mark)
+/// The mode that uses `mark`, and whose the virtual server is, by what `rules` returns for each mode: the
+/// rules that were programmed last, and those that were found. `None` if no mode uses the mark.
+///
+/// Asks every mode, not only the active one: the kernel has rules of two while one replaces the other.
+fn owner(
+    mark: u32,
+    family: Family,
+    rules: impl Fn(Mode) -> [AnyRules; 2],
+) -> Option<(Mode, MarkOwner)> {
+    all_detached(family).find_map(|(mode, backend)| {
+        let [programmed, found] = rules(mode);
+        let owner = backend.mark_owner(&programmed, &found, mark);
+        (owner != MarkOwner::OtherProgram).then_some((mode, owner))
+    })
 }
 
 // === impl Marked ===
 
 impl Marked {
-    fn of(mark: u32, family: Family, evidence: &Evidence<'_>) -> Marked {
-        let [programmed, found] = rules(family, evidence);
-        let owner = owner(family, &programmed, &found, mark);
+    /// `None` if no mode uses the mark.
+    fn of(mark: u32, family: Family, evidence: &Evidence<'_>) -> Option<Marked> {
+        let (mode, owner) = owner(mark, family, |mode| rules(mode, family, evidence))?;
         let frontends = match &owner {
             MarkOwner::ServicePort(port) => {
-                let rules = evidence.dataplane.services().get(&port.service);
-                let keys = rules.into_iter().flat_map(|rules| &rules.frontends);
+                let service = evidence.dataplane.services().get(&port.service);
+                let keys = service.into_iter().flat_map(|rules| &rules.frontends);
                 let keys = keys
                     .map(|(key, _)| *key)
                     .filter(|key| key.family() == family);
-                let backend = detached(Mode::Ipvs, family, Variant::NfTables);
+                let backend = simulator(mode, family);
+                let [programmed, _] = rules(mode, family, evidence);
                 keys.filter(|key| backend.marks(&programmed, key).contains(&mark))
                     .collect()
             }
             _ => Vec::new(),
         };
-        Marked {
+        Some(Marked {
+            mode,
             family,
             owner,
             frontends,
-        }
+        })
     }
 
     /// `None` if there is no such virtual server.
