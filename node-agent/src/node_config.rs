@@ -13,9 +13,10 @@ use crds::profile::mechanism::{Ipvs, Mode as ProfileMode};
 use crds::span::Span;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade,
-    Mode, Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
+    Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
 };
 use ipnet::IpNet;
+use modes::profile_mode::from_profile;
 
 /// The facts about this node that complete its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,11 +145,7 @@ impl Facts {
     /// Completes `effective` with the facts about the node.
     pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
         Config {
-            mode: match effective.mode {
-                ProfileMode::Nftables => Mode::Nftables,
-                ProfileMode::Iptables => Mode::Iptables,
-                ProfileMode::Ipvs => Mode::Ipvs,
-            },
+            mode: from_profile(effective.mode),
             node_ports: NodePortAddresses {
                 ipv4: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv4),
                 ipv6: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv6),
@@ -241,6 +238,7 @@ mod tests {
 
     use catalog::{LastKnownAddresses, NodeLifecycle};
     use crds::ProxyProfileSpec;
+    use dataplane::Mode;
 
     fn facts() -> Facts {
         let own = OwnNode {

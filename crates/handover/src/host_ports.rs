@@ -10,19 +10,19 @@ use std::net::SocketAddr;
 
 use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED};
 use crds::host_ports::{Change, GIVE_ANOTHER_PORT, Kind, OwnRules, Proxy, Tables};
-use crds::profile::mechanism::Mode as ProfileMode;
 use dataplane::{
     Dataplane, Family, Frontend, FrontendKey, FrontendKind, Port, ServiceKey, TrafficPolicy,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use modes::profile_mode::to_profile;
 use runtime::chain;
 use xtables::Variant;
 
 use super::preflight::{Point, some_of};
 use super::server::SignpostSide;
 use crate::ServingState;
+use foreign_proxy::Found;
 use foreign_proxy::host_ports::{Backend, HostPort, observe_host_ports};
-use foreign_proxy::{Found, Mode};
 
 const BACKENDS: [Backend; 3] = [
     Backend::Iptables(Variant::NfTables),
@@ -91,14 +91,9 @@ fn change_of(
     own_rules: OwnRules,
     signpost: &SignpostSide,
 ) -> Option<Change> {
-    let mode = match found.mode(family)? {
-        Mode::Nftables => ProfileMode::Nftables,
-        Mode::Iptables => ProfileMode::Iptables,
-        Mode::Ipvs => ProfileMode::Ipvs,
-    };
     Some(Change {
         from: Proxy {
-            mode,
+            mode: to_profile(found.mode(family)?),
             tables: tables(backend, |variant| found.has_chains(variant, family)),
         },
         to: Proxy {

@@ -11,13 +11,14 @@ use crds::unsupported::UnsupportedField;
 use dataplane::{Config, Family, Mode};
 use xtables::Variant;
 
+use super::profile_mode::to_profile;
 use super::{ModeState, VariantScan};
 
 /// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
 /// the mode of the first.
 pub fn mode(modes: &BTreeMap<Family, ModeState>) -> Option<ProfileMode> {
     let mut carriers = modes.values().filter_map(|family| family.active_mode);
-    carriers.next().map(of_mode)
+    carriers.next().map(to_profile)
 }
 
 /// Returns the status of iptables while iptables is active in any family.
@@ -160,12 +161,4 @@ fn used_variant(modes: &BTreeMap<Family, ModeState>) -> Option<Variant> {
             .variant
             .filter(|_| family.active_mode == Some(Mode::Iptables))
     })
-}
-
-fn of_mode(mode: Mode) -> ProfileMode {
-    match mode {
-        Mode::Nftables => ProfileMode::Nftables,
-        Mode::Iptables => ProfileMode::Iptables,
-        Mode::Ipvs => ProfileMode::Ipvs,
-    }
 }

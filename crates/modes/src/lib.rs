@@ -21,6 +21,7 @@ mod full_affinity_maps;
 mod list;
 mod on_demand;
 mod packet_counters;
+pub mod profile_mode;
 mod variants;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -45,7 +45,7 @@ fn parse_module_line(line: &str) -> Option<&str> {
 }
 
 /// Returns the number of lines before the tests at the end of the file.
-fn lines_of_code(text: &str) -> usize {
+pub(crate) fn lines_of_code(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {
         pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
+use crds::profile::mechanism::Mode as ProfileMode;
 use dataplane::{Protocol, Service, compile};
+use foreign_proxy::Mode;
 use serde_json::json;
 use testkit::{ServiceBuilder, address_plan, mk_config, mk_endpoints, mk_node, mk_service};
 
