@@ -4,8 +4,6 @@
 use crds::{condition::reason::CONNECTION_FAILED, effective::hash::ConfigHash};
 use serde::{Deserialize, Serialize};
 
-use crate::records::Reachability;
-
 /// The state of a node with its previous configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -24,6 +22,16 @@ pub(crate) struct Baseline {
     /// knew only the reason of Degraded.
     #[serde(default, skip_serializing_if = "Connections::are_not_failing")]
     pub(crate) connections: Connections,
+}
+
+/// Whether a node's kubelet reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reachability {
+    /// The kubelet reports, or no status exists yet.
+    Reachable,
+    /// The node controller reports the kubelet as lost: the last report of the agent may be out of
+    /// date.
+    Unreachable,
 }
 
 /// Whether a node's agent reports that its new connections fail.

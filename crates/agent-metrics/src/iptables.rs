@@ -14,7 +14,7 @@ use reconciler::FamilySync;
 use runtime::Metrics;
 use xtables::TableName;
 
-use super::{Extent, OfFamily, extent, of_family, state::float};
+use super::{Extent, OfFamily, extent, float, of_family};
 use crate::Snapshot;
 
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.

@@ -331,6 +331,11 @@ fn since_epoch(time: SystemTime) -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
+/// Returns `number` as the value of a gauge.
+fn float(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
 fn of_family(family: dataplane::Family) -> OfFamily {
     OfFamily {
         ip_family: family.to_string(),

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{connections, iptables};
+use super::{connections, float, iptables};
 use crate::Snapshot;
 
 /// Reads the agent at each scrape.
@@ -127,10 +127,6 @@ fn without_local_endpoints(programmed: &Dataplane, family: Family) -> [(&'static
         }
     }
     [("internal", internal.len()), ("external", external.len())]
-}
-
-pub(super) fn float(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

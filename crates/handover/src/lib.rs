@@ -19,6 +19,7 @@
 
 mod agent;
 mod closing;
+mod contradiction;
 mod debug_request;
 mod desired;
 mod handback;

@@ -24,9 +24,10 @@ use tracing::{info, warn};
 use xtables::Variant;
 
 use super::closing::Counters;
+use super::contradiction::contradiction;
 use super::debug_request::{self, DebugRequest};
 use super::preflight::{Point, Severity};
-use super::{Direction, Ending, Reply, Request, WarningPolicy, desired, socket_within};
+use super::{Direction, Ending, Reply, Request, WarningPolicy, socket_within};
 use crate::Agent;
 use crate::HandbackMark;
 use foreign_proxy::{self, ForeignProxyScan};
@@ -193,7 +194,7 @@ impl Server {
     /// Returns why the node's profile rules `what` out.
     fn contradiction(&self, what: Direction) -> Option<String> {
         let profile = self.agent.profile_name()?;
-        desired::contradiction(self.agent.desired_handover(), what, &profile)
+        contradiction(self.agent.desired_handover(), what, &profile)
     }
 
     /// Scans for other proxies now.

@@ -20,6 +20,7 @@ pub mod findings;
 mod full_affinity_maps;
 mod list;
 mod on_demand;
+mod opening;
 mod packet_counters;
 pub mod profile_mode;
 mod variants;

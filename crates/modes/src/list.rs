@@ -14,8 +14,8 @@ use netlink::OpenError;
 use nftables_model::{CountedRule, CrowdedError, CrowdedSocket};
 use xtables::Variant;
 
-use super::families::Opening;
 use super::on_demand::OpenOnDemand;
+use super::opening::Opening;
 
 /// The backends of both families, or why they could not be opened.
 type Read = Result<[AnyBackend; 2], Box<dyn Error>>;

@@ -9,9 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
-    baseline::Baseline,
+    baseline::{Baseline, Reachability},
     fleet::{member::Member, node_progress::assumed_baseline, observations::Since},
-    records::Reachability,
 };
 
 /// The failure of a node with a configuration.

@@ -19,14 +19,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
-    baseline::{Baseline, Connections, Readiness},
+    baseline::{Baseline, Connections, Reachability, Readiness},
     clock_offset::ServerTime,
     fleet::{
         member::Member,
         node_failure::{NodeFailure, NodeFault, failure_start},
         observations::{HealthSinceAssigned, Observation, Observations, Since},
     },
-    records::{Contact, NodeProxyRecord, Reachability},
+    records::{Contact, NodeProxyRecord},
 };
 
 /// The state of a node with regard to the configuration that its profile requests.

@@ -8,10 +8,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{ObjectVersion, Record};
-use crate::clock_offset::{ClockOffset, ServerTime};
+use crate::{
+    baseline::Reachability,
+    clock_offset::{ClockOffset, ServerTime},
+};
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,16 +36,6 @@ pub(crate) struct NodeRecord {
     /// What it says about how kube-proxy is started on it.
     pub(crate) marks: NodeMarks,
     version: ObjectVersion,
-}
-
-/// Whether a node's kubelet reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Reachability {
-    /// The kubelet reports, or no status exists yet.
-    Reachable,
-    /// The node controller reports the kubelet as lost: the last report of the agent may be out of
-    /// date.
-    Unreachable,
 }
 
 /// Whether the node controller still hears of a node's kubelet.
