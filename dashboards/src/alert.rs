@@ -117,7 +117,7 @@ fn of_nodes() -> [Alert; 6] {
             when: " > 300",
             lasts: "1m",
             severity: Severity::Critical,
-            summary: "{{ $labels.node }} has had no answer from the API server for {{ $value | humanizeDuration }}: it may send traffic to endpoints that are gone.",
+            summary: "{{ $labels.node }} has had no answer from the API server for {{ $value | humanizeDuration }}: it may send traffic to removed endpoints.",
         },
         Alert {
             name: "SignpostRulesDrifted",

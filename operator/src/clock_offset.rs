@@ -108,7 +108,7 @@ mod tests {
         let now: Timestamp = "2027-01-15T08:00:00Z".parse().expect("a time");
         let renewal = json!({"f:spec": {"f:holderIdentity": {}, "f:renewTime": {}}});
         let note = json!({"f:metadata": {"f:annotations": {"f:note": {}}}});
-        // Somebody wrote a note while the clock was five hours ahead.
+        // A user wrote a note while the clock was five hours ahead.
         let written = metadata(&json!([
             {"manager": "kubectl-annotate", "time": "2027-01-15T13:00:00Z", "fieldsV1": note},
             {"manager": "signpost-operator", "time": "2027-01-15T10:00:00Z", "fieldsV1": renewal},

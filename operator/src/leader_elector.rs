@@ -405,7 +405,7 @@ mod tests {
         assert!(held.is_err(), "{held:?}");
     }
 
-    /// Failure story T339. Somebody may correct the clock while an operator is the leader.
+    /// Failure story T339. An administrator may correct the clock while an operator is the leader.
     #[tokio::test(start_paused = true)]
     async fn t339_each_renewal_measures_the_clock_of_the_api_server() {
         let mut elector = elector(api_server(0));

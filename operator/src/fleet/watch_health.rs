@@ -9,13 +9,13 @@ use std::{
 /// What happened to a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchSignal {
-    /// A list failed: nothing is heard until one is complete, however long that takes.
+    /// A list failed: no event arrives until one is complete, however long that takes.
     ListFailed,
-    /// The start of a watch failed: nothing is heard until it starts.
+    /// The start of a watch failed: no event arrives until it starts.
     Failed,
     /// A watch that had started ended with an error. Whether it starts again is not known yet.
     Interrupted,
-    /// Something arrived after one of these.
+    /// An event or a list arrived after one of these.
     Recovered,
 }
 
@@ -53,17 +53,17 @@ struct FailingWatch {
     first: Instant,
     /// When it failed last.
     last: Instant,
-    /// Whether it has to list first: it says when it has.
+    /// Whether it has to list first: it reports when it has.
     must_list: bool,
 }
 
 /// A watch that has failed no more for so long works again. It is tried again after a minute at most, and
-/// a request may be without an answer for a minute and a half. A quiet watch says nothing else.
+/// a request may be without an answer for a minute and a half. A quiet watch sends nothing that would show it earlier.
 const RECOVERED_AFTER: Duration = Duration::from_secs(180);
 /// How long agents may take at most to report after the API server answers again: they try at least every
 /// minute. After a short failure they take no longer than that lasted.
 const LONGEST_CATCH_UP: Duration = Duration::from_secs(120);
-/// The kinds that say how nodes are. Without the others, nodes are known as well as ever.
+/// The kinds that report the state of nodes. Failures of others do not affect what is known of nodes.
 const NODE_KINDS: [&str; 2] = ["Node", "NodeProxy"];
 
 // === impl WatchHealth ===

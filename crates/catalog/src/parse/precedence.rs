@@ -11,9 +11,9 @@ const DNS_PORT: u16 = 53;
 
 /// First are the API server's own Service, which has a fixed name, and DNS, recognised in the
 /// namespace of add-ons by the label that every distribution has kept since kube-dns, or by its
-/// port. Everything else that starts on a node depends on these. A label in another namespace says
-/// nothing: whoever may write Services there could set it, and thousands of small Services would
-/// come before DNS.
+/// port. Everything else that starts on a node depends on these. A label in another namespace
+/// does not count: a tenant that may write Services there could set it, and thousands of small
+/// Services would come before DNS.
 pub(super) fn precedence(
     key: &ServiceKey,
     metadata: &Metadata,

@@ -19,9 +19,9 @@ type Services = BTreeMap<ServiceKey, Kept>;
 impl<B: Backend> Domain<B> {
     /// Programs a refused step without the Services that it involves, and holds these back until the
     /// search has found out which of them the kernel refuses. Nothing stays in the kernel of a step
-    /// that was carried out in part. Nobody is held back if this fails.
+    /// that was carried out in part. No Service is held back if this fails.
     ///
-    /// The rest of a large change is not touched: it has parts so that nobody waits for all of it.
+    /// The rest of a large change is not touched: it has parts so that no change waits for all of it.
     pub(super) fn isolate(
         &mut self,
         refusal: Refusal,

@@ -298,8 +298,8 @@ impl Quarantine {
         groups.filter(|(_, group)| self.refusals.allow(group))
     }
 
-    /// Those of the namespaces come first of which the fewest groups were refused, so that nobody waits
-    /// for the search among many Services of another one; failures for another cause count, too. What was
+    /// Those of the namespaces come first of which the fewest groups were refused, so that no
+    /// namespace waits for the search among many Services of another one; failures for another cause count, too. What was
     /// refused before and has not changed comes last.
     fn next_position(&self) -> Option<usize> {
         let order = |(_, group): &(usize, &Group)| {
