@@ -12,7 +12,7 @@ use crate::{
         detect_local::DetectLocal,
         forwarding::{Conntrack, LocalhostNodePorts, Masquerade, Scheduler},
         handover::Handover,
-        mechanism::{Iptables, Ipvs, Mode, Nftables},
+        mode::{Iptables, Ipvs, Mode, Nftables},
         process::{ClientConnection, FeatureGates, Logging},
     },
     span::Span,

@@ -8,7 +8,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY, Status, status_of};
-use crate::profile::mechanism::Mode;
+use crate::profile::mode::Mode;
 use crate::starter::is_handed_back;
 
 /// The next step about a common port.

@@ -20,7 +20,7 @@ use crate::{
     condition,
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::{drift::Drift, latency::SyncLatency, rejections::Rejections},
-    profile::mechanism::Mode,
+    profile::mode::Mode,
     span::Span,
 };
 

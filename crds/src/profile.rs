@@ -9,7 +9,7 @@ pub mod detect_local;
 pub mod forwarding;
 pub mod handover;
 pub mod history;
-pub mod mechanism;
+pub mod mode;
 pub mod node_findings;
 pub mod node_selector;
 pub mod process;
@@ -27,7 +27,7 @@ use crate::{
         detect_local::DetectLocal,
         forwarding::{ConntrackSpec, LoadBalancerSpec, Masquerade, NodePortsSpec},
         handover::Handover,
-        mechanism::{IptablesSpec, IpvsSpec, Mode, NftablesSpec},
+        mode::{IptablesSpec, IpvsSpec, Mode, NftablesSpec},
         node_selector::NodeSelector,
         process::{ClientConnectionSpec, FeatureGates, LoggingSpec},
         rollout::RolloutSpec,

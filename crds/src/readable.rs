@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{NodeProxySpec, NodeProxyStatus, profile::mechanism::Mode};
+    use crate::{NodeProxySpec, NodeProxyStatus, profile::mode::Mode};
 
     /// Failure story T264.
     #[test]

@@ -7,7 +7,7 @@ use crate::{
     address::NodePortAddress,
     condition::reason::{FIELD_NOT_HONOURED, Reason},
     effective::EffectiveConfig,
-    profile::{ProxyProfileSpec, forwarding::LocalhostNodePorts, mechanism::Mode},
+    profile::{ProxyProfileSpec, forwarding::LocalhostNodePorts, mode::Mode},
 };
 
 /// An unsupported field of a profile.

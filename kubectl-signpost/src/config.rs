@@ -244,7 +244,7 @@ fn read_documents(path: &Path) -> anyhow::Result<Vec<Value>> {
 
 #[cfg(test)]
 mod tests {
-    use crds::profile::mechanism::Mode;
+    use crds::profile::mode::Mode;
 
     use super::*;
 

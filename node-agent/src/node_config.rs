@@ -9,7 +9,7 @@ use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::forwarding as profile;
-use crds::profile::mechanism::{Ipvs, Mode as ProfileMode};
+use crds::profile::mode::{Ipvs, Mode as ProfileMode};
 use crds::span::Span;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade,

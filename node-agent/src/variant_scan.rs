@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use modes::VariantScan;
 use runtime::{CancellationToken, run_blocking};
 use tokio::sync::watch;

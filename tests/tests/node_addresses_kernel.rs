@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::{Family, Protocol};
 use libtest_mimic::Arguments;
 use testkit::address_plan as addresses;

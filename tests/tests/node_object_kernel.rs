@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::node_proxy::IptablesVariant;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::{Family, Protocol};
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};

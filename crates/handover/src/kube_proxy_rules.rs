@@ -1,6 +1,6 @@
 //! Findings about kube-proxy's rules in the kernel, before a takeover.
 
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use dataplane::{Dataplane, Family};
 use runtime::chain;
 

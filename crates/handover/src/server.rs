@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Dataplane;
 use modes::{Lock, findings};
 use runtime::{CancellationToken, chain};

@@ -6,7 +6,7 @@ use backend_iptables::PREFIX;
 use crds::condition::reason;
 use crds::condition::{self, Finding, Status};
 use crds::node_proxy::{IptablesStatus, IptablesVariant};
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use crds::unsupported::UnsupportedField;
 use dataplane::{Config, Family, Mode};
 use xtables::Variant;

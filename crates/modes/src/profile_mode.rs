@@ -1,6 +1,6 @@
 //! The mode of a profile as a mode of the model, and the reverse. `dataplane` knows no API, and `crds` no model.
 
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use dataplane::Mode;
 
 /// Returns the mode that a profile selects.

@@ -3,7 +3,7 @@ mod third;
 use backend::{Backend, Change as _, Recovery, Rendered, erase};
 use backend_iptables::Iptables;
 use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use dataplane::{Config, Dataplane, Family};
 use reconciler::{FamilyReconciler, Outcome, Reason, SystemClock};
 use testkit::{FakeKernel, FakeRules, mk_config, mk_endpoints, mk_node, mk_service};

@@ -82,7 +82,7 @@ impl LastGood {
 
 #[cfg(test)]
 mod tests {
-    use crds::profile::mechanism::Mode;
+    use crds::profile::mode::Mode;
     use serde_json::json;
 
     use super::*;

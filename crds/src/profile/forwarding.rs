@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     address::{Cidr, NodePortAddress},
-    profile::mechanism::{Iptables, Mode},
+    profile::mode::{Iptables, Mode},
     rule::{self, PRIMARY_ALONE},
     section::section,
     span::Span,

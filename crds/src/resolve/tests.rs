@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     profile::{
         ProxyProfileSpec,
-        mechanism::Mode,
+        mode::Mode,
         node_selector::{NodeSelector, Operator, Requirement},
     },
     span::Span,

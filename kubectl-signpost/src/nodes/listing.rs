@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crds::condition::{DEGRADED, READY};
 use crds::node_proxy::drift::Drift;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;

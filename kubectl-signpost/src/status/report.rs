@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use crds::profile::node_findings::{AgentVersion, NodeFinding};
 use crds::profile::progress::RolloutStatus;
 use crds::profile::status::{FleetLatency, WorstNode};

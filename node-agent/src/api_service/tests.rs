@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use crds::{ConfigHash, EffectiveConfig};
 use http::{Request, Response};
 use jiff::Timestamp;

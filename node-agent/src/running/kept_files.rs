@@ -78,7 +78,7 @@ impl KeptFiles {
 mod tests {
     use std::time::Instant;
 
-    use crds::profile::mechanism::Mode;
+    use crds::profile::mode::Mode;
     use crds::{NodeProxySpec, readable};
     use serde_json::json;
     use source::Delivery;

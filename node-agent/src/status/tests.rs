@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use backend::{Leftover, Recovery};
 use crds::condition::{Status, status_of};
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, FrontendKey, Mode, Node, Port, Protocol, ServiceKey};
 use reconciler::{

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Family;
 use netlink::conntrack::Protocol;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};

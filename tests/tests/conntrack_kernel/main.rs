@@ -10,7 +10,7 @@ mod table;
 mod tenant;
 
 use anyhow::Result;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use libtest_mimic::{Arguments, Trial};
 use tests::ipvs_support::find_ipvs;
 use tests::network::enter_private_namespaces;

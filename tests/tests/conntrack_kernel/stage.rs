@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Family;
 use netlink::conntrack::{Answers, Filter, Flow, FlowSocket, Protocol};
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Family;
 use netlink::conntrack::Protocol;
 use tests::deadline::wait_for;

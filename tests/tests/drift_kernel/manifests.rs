@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Family;
 use testkit::address_plan as addresses;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::condition::reason::{ALL_HONOURED, MODE_NOT_HONOURED, OVERRIDDEN, SAME_PRIORITY};
 use crds::condition::{CONFLICT, FEATURES_HONOURED, Status};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use crds::{NodeProxy, ProxyProfile};
 use serde_json::json;
 use tests::cluster::resources::{is_node_ready, is_ready, says};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use netlink::ipvs::{IpvsSocket, Operation};
 use tempfile::TempDir;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};

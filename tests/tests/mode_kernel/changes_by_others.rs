@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use netlink::ipvs::{
     Destination, IpvsSocket, Operation, SchedulerName, VirtualServer, VirtualServerKey, Weight,
 };

@@ -5,7 +5,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::{Family, Protocol};
 use netlink::ipvs::Weight;
 use serde_json::json;

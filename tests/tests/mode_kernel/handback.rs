@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::condition::READY;
 use crds::condition::reason::HANDED_BACK;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Protocol;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use netlink::ipvs::IpvsSocket;

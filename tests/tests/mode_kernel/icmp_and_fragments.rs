@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::{Family, Protocol};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::IpMtu;

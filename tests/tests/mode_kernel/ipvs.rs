@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use crds::condition::FEATURES_HONOURED;
 use crds::condition::reason::MODE_NOT_HONOURED;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::{Family, Protocol};
 use libtest_mimic::Trial;
 use netlink::ipvs::{

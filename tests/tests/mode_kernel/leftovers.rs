@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use crds::condition::READY;
 use crds::condition::reason::HANDED_BACK;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use tests::network::{Connections, Kind};
 use xtables::Variant;
 

@@ -18,7 +18,7 @@ mod stage;
 mod switches;
 
 use anyhow::Result;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use libtest_mimic::{Arguments, Trial};
 use tests::agent_tracer;
 use tests::network::enter_private_namespaces;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::condition::reason::{MODE_NOT_HONOURED, XTABLES_LOCK_HELD};
 use crds::condition::{FEATURES_HONOURED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use rustix::fs::{FlockOperation, flock};
 use tests::network::{Connections, Kind};
 use xtables::Variant;

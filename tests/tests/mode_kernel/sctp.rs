@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Family;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use crds::condition::FEATURES_HONOURED;
 use crds::condition::reason::MODE_NOT_HONOURED;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use tests::lone_agent::Sysctls;
 use xtables::Variant;
 

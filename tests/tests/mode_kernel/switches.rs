@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::condition::{FEATURES_HONOURED, IPTABLES_SPLIT};
 use crds::node_proxy::IptablesVariant;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use tests::network::{Connections, Kind};
 use xtables::Variant;
 

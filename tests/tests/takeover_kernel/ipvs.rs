@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use crds::ProxyProfileSpec;
 use crds::condition::{FOREIGN_PROXY_DETECTED, READY};
 use crds::profile::handover::Handover;
-use crds::profile::mechanism;
+use crds::profile::mode;
 use dataplane::Family;
 use netlink::ipvs::{IpvsSocket, Seconds, Timeouts};
 use testkit::address_plan as addresses;
@@ -146,7 +146,7 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
     stage.start_kube_proxy(Mode::Ipvs)?;
     let mut profile = ProxyProfileSpec {
-        mode: mechanism::Mode::Ipvs,
+        mode: mode::Mode::Ipvs,
         ..ProxyProfileSpec::default()
     };
     stage.configure_by(&profile)?;
@@ -215,7 +215,7 @@ pub(crate) fn into_mode_ipvs(stage: &mut Stage) -> Result<()> {
 pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
     shorten_timeouts(stage)?;
     let hash = stage.configure_by(&ProxyProfileSpec {
-        mode: mechanism::Mode::Ipvs,
+        mode: mode::Mode::Ipvs,
         ..ProxyProfileSpec::default()
     })?;
     stage.start_agent()?;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crds::profile::mechanism::Mode as ProfileMode;
+use crds::profile::mode::Mode as ProfileMode;
 use dataplane::{Protocol, Service, compile};
 use foreign_proxy::Mode;
 use serde_json::json;

@@ -12,7 +12,7 @@ use crds::address::NodePortAddress;
 use crds::condition::reason::{KUBE_PROXY_IPTABLES, KUBE_PROXY_IPVS, KUBE_PROXY_NFTABLES};
 use crds::condition::{FOREIGN_PROXY_DETECTED, Status, status_of};
 use crds::host_ports::{Change, GIVE_ANOTHER_PORT, Kind, OwnRules, Proxy, Tables};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;

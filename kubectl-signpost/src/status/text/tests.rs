@@ -1,5 +1,5 @@
 use crds::node_proxy::latency::Microseconds;
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use crds::profile::node_findings::{AgentVersion, NodeFinding, NodeFindingKind};
 use crds::profile::status::{FleetLatency, ProxyProfileStatus, WorstNode};
 use crds::{ProxyProfile, ProxyProfileSpec};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::profile::mechanism::Mode;
+use crds::profile::mode::Mode;
 use dataplane::Protocol;
 use serde_json::json;
 use tests::agent_tracer::{Pace, Tracer, Writers};

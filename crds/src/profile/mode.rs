@@ -1,4 +1,4 @@
-//! The kernel mechanisms, and the fields that only one of them reads.
+//! The modes, and the fields that only one of them reads.
 
 use std::fmt;
 
