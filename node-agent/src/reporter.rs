@@ -16,7 +16,7 @@ use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use kube::api::Api;
 use kube::core::ApiResource;
-use reconciler::{SLOW_ROUND, done_without};
+use reconciler::{SLOW_SYNC, done_without};
 use runtime::{AppliedStatus, CancellationToken, Check, Readiness, apply_status, chain};
 use serde_json::Value;
 use thiserror::Error;
@@ -58,7 +58,7 @@ const IDLE: Duration = Duration::from_secs(300);
 const COMPOSED: Duration = Duration::from_millis(100);
 /// How long a status may stand without any change. A silent source or a slow sync shows only by the
 /// time that has passed.
-const LOOKED_AT: Duration = SLOW_ROUND;
+const LOOKED_AT: Duration = SLOW_SYNC;
 /// The longest pause after a first failed attempt. It doubles up to [`LONGEST_RETRY`].
 const RETRY: Duration = Duration::from_secs(3);
 /// The longest pause between failed attempts. It is short enough that a profile's status is correct

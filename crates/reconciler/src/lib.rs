@@ -43,7 +43,7 @@ pub use run::{
     Permission, Received, Reply, Report, Resync, RunningSync, Settings, command_receiver, run,
 };
 pub use schedule::{Due, FollowUp, Periods, Schedule, Urgency};
-pub use status::{Failing, FamilyCondition, FamilyStatus, Pace, SLOW_ROUND};
+pub use status::{Failing, FamilyCondition, FamilyStatus, Pace, SLOW_SYNC};
 pub use support::{Support, done_without, support};
 pub use sync::{Failure, FamilySync, Outcome, Phases, Quarantined, Reason, RecentSyncs};
 

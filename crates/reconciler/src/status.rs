@@ -10,7 +10,7 @@ use crate::{DriftByProgram, Quarantined, RecentSyncs, RepairedDrift};
 
 /// A successful sync that takes longer than this counts as slow. Connections to a removed endpoint
 /// fail for as long as a sync takes, and clients time out after about this time.
-pub const SLOW_ROUND: Duration = Duration::from_secs(10);
+pub const SLOW_SYNC: Duration = Duration::from_secs(10);
 
 /// The status of one family, for conditions, metrics and people.
 #[derive(Debug, Clone)]
@@ -69,10 +69,10 @@ pub struct Failing {
 /// How fast syncs are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// No slower than [`SLOW_ROUND`].
+    /// No slower than [`SLOW_SYNC`].
     #[default]
     Ordinary,
-    /// The last successful sync took longer than [`SLOW_ROUND`].
+    /// The last successful sync took longer than [`SLOW_SYNC`].
     Slow {
         /// How long it took.
         took: Duration,
@@ -135,7 +135,7 @@ impl FamilyStatus {
 impl Pace {
     /// The pace of a sync that took this long.
     pub(crate) fn of(took: Duration) -> Pace {
-        if took > SLOW_ROUND {
+        if took > SLOW_SYNC {
             Pace::Slow { took }
         } else {
             Pace::Ordinary

@@ -13,7 +13,7 @@ use handover::ServingState;
 use jiff::Timestamp;
 use modes::{CROWDED, LockState};
 use reconciler::{
-    Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_ROUND,
+    Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_SYNC,
     done_without,
 };
 
@@ -151,7 +151,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
         );
     }
     if let Some(RunningSync { since, .. }) = facts.running_sync
-        && age(since, now) > SLOW_ROUND
+        && age(since, now) > SLOW_SYNC
     {
         let since = Timestamp::try_from(since).unwrap_or_default();
         let message = format!("a sync has been running since {since:.0}");
