@@ -170,7 +170,7 @@ struct Announced {
     repairs: BTreeMap<Family, u64>,
     /// When each program was announced, for as long as that suppresses another announcement.
     programs: BTreeMap<String, Instant>,
-    contest: Option<RepairBackoff>,
+    repair_backoff: Option<RepairBackoff>,
 }
 
 // === impl Announced ===
@@ -198,12 +198,12 @@ impl Announced {
                 announcements.push(about_node(event::RULES_DRIFTED, notes.join("; ")));
             }
         }
-        if let Some(contest) = &report.contest
-            && self.contest.as_ref() != Some(contest)
+        if let Some(repair_backoff) = &report.repair_backoff
+            && self.repair_backoff.as_ref() != Some(repair_backoff)
         {
-            announcements.push(about_node(event::CONTESTED, contest.to_string()));
+            announcements.push(about_node(event::CONTESTED, repair_backoff.to_string()));
         }
-        self.contest.clone_from(&report.contest);
+        self.repair_backoff.clone_from(&report.repair_backoff);
         announcements
     }
 }

@@ -188,18 +188,20 @@ fn first_of_each<'a, T: 'a>(
 
 /// Collects the programs that changed rules of either family.
 fn drift(facts: &Facts<'_>) -> Vec<Drift> {
-    let contest = facts.report.and_then(|report| report.contest.as_ref());
+    let repair_backoff = facts
+        .report
+        .and_then(|report| report.repair_backoff.as_ref());
     let mut found: BTreeMap<Option<&str>, Drift> = BTreeMap::new();
     for entry in families(facts).iter().flat_map(|f| &*f.drift_by_program) {
         let program = entry.program.as_deref();
-        let of_contest = |contest: &RepairBackoff| {
-            contest.actor.as_ref().map(|actor| &*actor.program) == program
+        let is_by_it = |repair_backoff: &RepairBackoff| {
+            repair_backoff.actor.as_ref().map(|actor| &*actor.program) == program
         };
         let last = Time(Timestamp::try_from(entry.last).unwrap_or_default());
         let number = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
         let known = found.entry(program).or_insert_with(|| Drift {
             program: program.map(str::to_owned),
-            continues: contest.is_some_and(of_contest),
+            continues: repair_backoff.is_some_and(is_by_it),
             repairs: 0,
             last_found: last.clone(),
             elements: 0,

@@ -201,7 +201,7 @@ mod tests {
         Report {
             activity: Activity::Waiting,
             families: Vec::new(),
-            contest: None,
+            repair_backoff: None,
             finished: outcomes.into_iter().map(sync).collect(),
             latencies: Vec::new(),
         }

@@ -101,7 +101,7 @@ mod tests {
         let report = Report {
             activity: Activity::Waiting,
             families: Vec::new(),
-            contest: None,
+            repair_backoff: None,
             finished: vec![Arc::new(sync)],
             latencies: vec![latency],
         };

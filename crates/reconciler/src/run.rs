@@ -108,7 +108,7 @@ pub fn run<B: Backend>(
         desired: None,
         backlog: Backlog::default(),
         replies: Vec::new(),
-        contest: None,
+        repair_backoff: None,
         removal: None,
     };
     state.permit(settings.permission, settings.periods);
@@ -127,7 +127,7 @@ struct Loop<'a, B: Backend, P> {
     desired: Option<Dataplane>,
     backlog: Backlog,
     replies: Vec<Reply>,
-    contest: Option<RepairBackoff>,
+    repair_backoff: Option<RepairBackoff>,
     /// The next attempt to remove everything, after one that failed or left something.
     removal: Option<Removal>,
 }
@@ -238,7 +238,7 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         }
         self.permission = permission;
         self.removal = None;
-        self.end_contest_if_paused();
+        self.end_repair_backoff_if_paused();
         self.refuse_replies_if_paused();
         if permission == Permission::Withdrawn {
             // Start as after a restart: read the kernel back before the first write.
@@ -279,9 +279,9 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
     }
 
     /// While nothing is repaired, no repair is delayed.
-    fn end_contest_if_paused(&mut self) {
+    fn end_repair_backoff_if_paused(&mut self) {
         if self.permission != Permission::Active {
-            self.contest = None;
+            self.repair_backoff = None;
         }
     }
 
@@ -312,7 +312,7 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         let families = self.reconciler.families().iter();
         let check_period = families.filter_map(FamilyReconciler::check_period).max();
         self.schedule.set_check_period(check_period);
-        self.judge_contest();
+        self.update_repair_backoff();
         let latencies = syncs
             .iter()
             .filter_map(|sync| self.backlog.settle(sync))
@@ -327,22 +327,22 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         self.publish(Activity::Waiting, syncs, latencies);
     }
 
-    /// Ends a contest after a quiet period.
+    /// Ends the backoff of repairs after a quiet period.
     fn calm(&mut self) {
         self.schedule.calm(self.clock.now());
-        if self.contest.is_some() && self.schedule.held_back().is_none() {
-            self.contest = None;
+        if self.repair_backoff.is_some() && self.schedule.held_back().is_none() {
+            self.repair_backoff = None;
             self.publish_idle();
         }
     }
 
-    /// Records a contest once, when it begins, so that readers are notified of it once.
-    fn judge_contest(&mut self) {
+    /// Records the backoff of repairs once, when it begins, so that readers are notified of it once.
+    fn update_repair_backoff(&mut self) {
         let Some(streak) = self.schedule.held_back() else {
-            self.contest = None;
+            self.repair_backoff = None;
             return;
         };
-        self.contest.get_or_insert_with(|| RepairBackoff {
+        self.repair_backoff.get_or_insert_with(|| RepairBackoff {
             since: self.clock.wall_time(),
             repairs: streak.repairs,
             within: self.clock.now().saturating_duration_since(streak.began),
@@ -376,7 +376,7 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
         let report = Report {
             activity,
             families: self.reconciler.status(),
-            contest: self.contest.clone(),
+            repair_backoff: self.repair_backoff.clone(),
             finished,
             latencies,
         };

@@ -26,7 +26,7 @@ fn report(drifts: u64, program: &str) -> Report {
             last_repaired_drift: (drifts > 0).then_some(repaired_drift),
             ..FamilyStatus::new(Family::Ipv4)
         }],
-        contest: None,
+        repair_backoff: None,
         finished: Vec::new(),
         latencies: Vec::new(),
     }
@@ -69,7 +69,7 @@ fn the_same_program_is_announced_once_a_minute() {
 fn that_repairs_are_held_back_is_announced_when_it_begins() {
     let (mut reported, now) = (Announced::default(), Instant::now());
     let contested = Report {
-        contest: Some(RepairBackoff {
+        repair_backoff: Some(RepairBackoff {
             since: SystemTime::UNIX_EPOCH,
             repairs: 6,
             within: Duration::from_millis(1250),

@@ -206,8 +206,15 @@ fn degraded(facts: &Facts<'_>) -> Finding {
             .collect();
         return say(Status::True, reason, all.join("; "));
     }
-    if let Some(contest) = facts.report.and_then(|report| report.contest.as_ref()) {
-        return say(Status::True, reason::REPAIRS_HELD_BACK, contest.to_string());
+    if let Some(repair_backoff) = facts
+        .report
+        .and_then(|report| report.repair_backoff.as_ref())
+    {
+        return say(
+            Status::True,
+            reason::REPAIRS_HELD_BACK,
+            repair_backoff.to_string(),
+        );
     }
     if let Some(stalled) = modes::findings::stalled(facts.modes) {
         return say(Status::True, reason::COMMIT_FAILED, stalled);
@@ -408,11 +415,11 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
 fn rules_contested(report: &Report) -> Finding {
     let say =
         |status, reason, message| Finding::new(condition::RULES_CONTESTED, status, reason, message);
-    if let Some(contest) = &report.contest {
+    if let Some(repair_backoff) = &report.repair_backoff {
         // The message stays the same while this lasts: each new message would be another write to
         // the API.
-        let since = Timestamp::try_from(contest.since).unwrap_or_default();
-        let message = format!("since {since:.0}, {contest}");
+        let since = Timestamp::try_from(repair_backoff.since).unwrap_or_default();
+        let message = format!("since {since:.0}, {repair_backoff}");
         return say(Status::True, reason::REPAIRS_HELD_BACK, message);
     }
     let last: Option<(Family, &RepairedDrift)> = report

@@ -91,7 +91,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
     Report {
         activity: Activity::Waiting,
         families: families.into(),
-        contest: None,
+        repair_backoff: None,
         finished: Vec::new(),
         latencies: Vec::new(),
     }

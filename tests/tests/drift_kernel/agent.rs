@@ -214,8 +214,8 @@ pub(crate) fn flushes_in_mode_ipvs_are_reported_and_repaired() -> Result<()> {
         is_reported("True")
     })?;
     let is_named = message.contains(NFT);
-    let is_contest = message.contains("keeps changing the rules");
-    ensure!(is_named && is_contest, "{message}");
+    let is_contested = message.contains("keeps changing the rules");
+    ensure!(is_named && is_contested, "{message}");
     wait_for("an answer after the last flush", PROMPTLY, || {
         Ok(node.answers()?.then_some(()))
     })?;

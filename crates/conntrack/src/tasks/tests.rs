@@ -28,7 +28,7 @@ fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str
             programmed,
             ..FamilyStatus::new(Family::Ipv4)
         }],
-        contest: None,
+        repair_backoff: None,
         finished: vec![Arc::new(sync)],
         latencies: Vec::new(),
     };
@@ -101,7 +101,7 @@ fn where_the_kernel_has_no_rules_of_signpost_nothing_is_known() {
     let report = Report {
         activity: Activity::Withdrawn,
         families: Vec::new(),
-        contest: None,
+        repair_backoff: None,
         finished: Vec::new(),
         latencies: Vec::new(),
     };

@@ -88,7 +88,7 @@ fn server_of(
         Arc::new(Report {
             activity,
             families,
-            contest: None,
+            repair_backoff: None,
             finished: Vec::new(),
             latencies: Vec::new(),
         })

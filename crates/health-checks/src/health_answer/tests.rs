@@ -68,7 +68,7 @@ impl Rig {
         self.proxy.reported(&Report {
             activity: Activity::Waiting,
             families: Vec::new(),
-            contest: None,
+            repair_backoff: None,
             finished: finished.into(),
             latencies: Vec::new(),
         });

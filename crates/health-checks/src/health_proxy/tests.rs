@@ -21,7 +21,7 @@ fn report(activity: Activity, finished: Vec<Arc<FamilySync>>) -> Report {
     Report {
         activity,
         families: Vec::new(),
-        contest: None,
+        repair_backoff: None,
         finished,
         latencies: Vec::new(),
     }

@@ -229,7 +229,7 @@ impl Rig {
         let report = Report {
             activity: Activity::Waiting,
             families: Family::ALL.map(status).into(),
-            contest: None,
+            repair_backoff: None,
             finished: Family::ALL.map(sync).into(),
             latencies: Vec::new(),
         };

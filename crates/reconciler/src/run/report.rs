@@ -36,7 +36,7 @@ pub struct Report {
     /// The status of each family, in the order in which they are programmed.
     pub families: Vec<FamilyStatus>,
     /// Set while another program keeps changing Signpost's rules, so that repairs are delayed.
-    pub contest: Option<RepairBackoff>,
+    pub repair_backoff: Option<RepairBackoff>,
     /// The syncs that ended since the last report.
     pub finished: Vec<Arc<FamilySync>>,
     /// The latencies of the changes that these syncs programmed. Changes that waited for a family

@@ -409,12 +409,18 @@ fn t38_a_contest_is_reported_while_it_lasts() {
 
     let repairs = reports.iter().flat_map(|report| &report.finished).count() - 1;
     assert!((6..12).contains(&repairs), "{repairs} repairs");
-    let mut contests: Vec<_> = reports.iter().map(|report| &report.contest).collect();
-    contests.dedup();
-    let [None, Some(contest), None] = contests[..] else {
-        panic!("{contests:?}");
+    let mut backoffs: Vec<_> = reports
+        .iter()
+        .map(|report| &report.repair_backoff)
+        .collect();
+    backoffs.dedup();
+    let [None, Some(repair_backoff), None] = backoffs[..] else {
+        panic!("{backoffs:?}");
     };
-    assert_eq!((contest.repairs, &contest.actor), (6, &Some(actor)));
+    assert_eq!(
+        (repair_backoff.repairs, &repair_backoff.actor),
+        (6, &Some(actor))
+    );
 }
 
 /// A program flushed once, long ago. Lost notifications since then, again and again, do not mean
@@ -453,7 +459,7 @@ fn no_program_is_reported_to_contest_what_no_program_has_changed() {
     let looks = syncs(&reports);
     let looks = looks.iter().filter(|(_, reason)| *reason == Reason::Drift);
     assert_eq!(looks.count(), 21);
-    assert!(reports.iter().all(|report| report.contest.is_none()));
+    assert!(reports.iter().all(|report| report.repair_backoff.is_none()));
 }
 
 /// While the loop is paused it repairs nothing, so no repair is delayed and no report says so.
@@ -475,8 +481,11 @@ fn a_contest_ends_with_a_pause() {
     let reports = story.until_with(600_000, backend);
     let (last, before) = reports.split_last().expect("there were syncs");
     let before = before.last().expect("there were syncs");
-    assert!(before.contest.is_some());
-    assert_eq!((last.activity, &last.contest), (Activity::Paused, &None));
+    assert!(before.repair_backoff.is_some());
+    assert_eq!(
+        (last.activity, &last.repair_backoff),
+        (Activity::Paused, &None)
+    );
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn who_keeps_changing_the_rules_is_reported_once_and_who_did_it_last_afterwards(
         ("False".into(), "Undisturbed".into(), expected.into())
     );
 
-    report.contest = Some(RepairBackoff {
+    report.repair_backoff = Some(RepairBackoff {
         since: SystemTime::UNIX_EPOCH,
         repairs: 6,
         within: std::time::Duration::from_millis(1300),

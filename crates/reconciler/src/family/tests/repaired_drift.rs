@@ -272,14 +272,14 @@ fn t29_busy_is_retried_ten_thousand_times_and_leaves_nothing_behind() {
 
 #[test]
 fn a_contest_says_who_and_how_often() {
-    let contest = RepairBackoff {
+    let repair_backoff = RepairBackoff {
         since: FakeClock::new().wall_time(),
         repairs: 6,
         within: Duration::from_millis(1300),
         actor: Some(nft()),
     };
     assert_eq!(
-        contest.to_string(),
+        repair_backoff.to_string(),
         "nft (process 4711) keeps changing the rules: repaired 6 times within 1.3 s"
     );
 }
