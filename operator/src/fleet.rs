@@ -37,6 +37,7 @@ mod planned_profile;
 mod planning;
 mod preflight;
 mod profile_status;
+mod report_summary;
 mod rollback;
 mod rollback_budget;
 mod rollback_progress;
@@ -44,7 +45,6 @@ mod rollout_phase;
 mod rollout_progress;
 mod rollout_status;
 mod rollout_target;
-mod rollup;
 mod unknown_fields;
 mod unwritten_verdicts;
 mod verdict;
@@ -65,7 +65,7 @@ pub(crate) use crate::fleet::{
     event::Event,
     object_cache::ObjectChange,
     plan::{Action, Plan},
-    rollup::NodeCounts,
+    report_summary::NodeCounts,
     watch_health::WatchSignal,
 };
 use crate::{

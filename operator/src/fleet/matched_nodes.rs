@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::{
     agent_daemon_set::AgentDaemonSet,
-    fleet::{conflict::Conflicts, member::Member, rollup::NodesWithoutAgent},
+    fleet::{conflict::Conflicts, member::Member, report_summary::NodesWithoutAgent},
     records::NodeRecord,
 };
 

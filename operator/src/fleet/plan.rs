@@ -6,7 +6,7 @@ use crds::{node_proxy::NodeProxySpec, profile::status::ProxyProfileStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::{baseline::Baseline, fleet::rollup::NodeCounts};
+use crate::{baseline::Baseline, fleet::report_summary::NodeCounts};
 
 /// The writes to make now.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -20,9 +20,9 @@ use crate::{
         node_progress::after,
         planned_profile::PlannedProfile,
         preflight::Preflight,
+        report_summary::ReportSummary,
         rollout_progress::RolloutProgress,
         rollout_target::RolloutTarget,
-        rollup::Rollup,
         written_status,
     },
     records::NodeRecord,
@@ -124,14 +124,14 @@ impl Fleet {
                 &mut desired,
                 &mut plan,
             );
-            let mut rollup = Rollup::of(&planned.members, &planned.target.hash, now);
+            let mut summary = ReportSummary::of(&planned.members, &planned.target.hash, now);
             unknown.extend(planned.members.iter().filter_map(|m| m.mark_unknown(now)));
             let without_agent = matched.take_without_agent(name);
-            rollup.set_nodes_without_agent(without_agent, &planned.target.rollout);
-            rollup.takeover_warnings = preflight.describe_warnings(&planned.members);
-            plan.requeue_by(rollup.requeue_at);
-            plan.counts.insert(name.clone(), rollup.counts);
-            let status = rollup.status(
+            summary.set_nodes_without_agent(without_agent, &planned.target.rollout);
+            summary.takeover_warnings = preflight.describe_warnings(&planned.members);
+            plan.requeue_by(summary.requeue_at);
+            plan.counts.insert(name.clone(), summary.counts);
+            let status = summary.status(
                 record,
                 &planned.target,
                 rollout_progress

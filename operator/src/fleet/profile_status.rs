@@ -1,4 +1,4 @@
-//! The conditions of a profile's status, derived from the rollup of its nodes.
+//! The conditions of a profile's status, derived from the summary of its nodes' reports.
 
 use crds::{
     condition::{
@@ -23,10 +23,10 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         history,
+        report_summary::{NodeCounts, ReportSummary},
         rollout_phase::Phase,
         rollout_progress::RolloutProgress,
         rollout_target::{PauseState, RolloutTarget},
-        rollup::{NodeCounts, Rollup},
         wave_progress::WaveProgress,
     },
     records::ProfileRecord,
@@ -35,9 +35,9 @@ use crate::{
 /// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;
 
-// === impl Rollup ===
+// === impl ReportSummary ===
 
-impl Rollup {
+impl ReportSummary {
     /// Builds the status to write. Conditions that did not change keep their transition time.
     pub(crate) fn status(
         self,

@@ -1,4 +1,4 @@
-//! The status of a profile and the rollup of its nodes.
+//! The status of a profile and the summary of its nodes' reports.
 
 use serde_json::json;
 

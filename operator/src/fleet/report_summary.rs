@@ -1,4 +1,4 @@
-//! The rollup of the reports of a profile's nodes.
+//! The summary of the reports of a profile's nodes.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::{
 
 /// The aggregated reports of one profile's nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rollup {
+pub(crate) struct ReportSummary {
     /// The node counts.
     pub(crate) counts: NodeCounts,
     /// When the next agent will count as silent.
@@ -109,37 +109,37 @@ enum NodeProblem {
 /// A commit takes milliseconds in a cluster of any size, so a node this slow needs a check.
 const SLOW: Microseconds = Microseconds::new(1_000_000);
 
-// === impl Rollup ===
+// === impl ReportSummary ===
 
-impl Rollup {
+impl ReportSummary {
     /// Aggregates the reports of `members`, whose desired configuration has the hash `target`.
     pub(crate) fn of(members: &[Member<'_>], target: &ConfigHash, now: Timestamp) -> Self {
-        let mut rollup = Self::default();
+        let mut summary = Self::default();
         let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
         let mut latencies: Vec<Latency> = Vec::new();
         let mut problems: Vec<(NodeProblem, Option<Microseconds>, &str)> = Vec::new();
         for member in members {
             let silent = member.is_silent(now);
             if let Some(from) = member.silent_from().filter(|from| *from > now) {
-                rollup.requeue_at = [rollup.requeue_at, Some(from)].into_iter().flatten().min();
+                summary.requeue_at = [summary.requeue_at, Some(from)].into_iter().flatten().min();
             }
             let ready = !silent && member.condition_status(READY) == Status::True;
             let degraded = member.condition_status(DEGRADED) == Status::True;
-            rollup.counts.matched += 1;
-            rollup.counts.updated += u32::from(member.has_applied(target));
-            rollup.counts.ready += u32::from(ready);
-            rollup.counts.degraded += u32::from(degraded);
+            summary.counts.matched += 1;
+            summary.counts.updated += u32::from(member.has_applied(target));
+            summary.counts.ready += u32::from(ready);
+            summary.counts.degraded += u32::from(degraded);
             let asked_for = member
                 .current()
                 .is_some_and(|spec| spec.config_hash == *target);
-            rollup.counts.assigned += u32::from(asked_for);
-            rollup.ready_with_target +=
+            summary.counts.assigned += u32::from(asked_for);
+            summary.ready_with_target +=
                 u32::from(ready && asked_for && member.is_ready_with_spec());
-            rollup.counts.silent += u32::from(silent);
+            summary.counts.silent += u32::from(silent);
             if silent {
-                rollup.silent.push(member.name().to_owned());
+                summary.silent.push(member.name().to_owned());
             }
-            rollup.features(member);
+            summary.features(member);
 
             if let Some(hash) = member
                 .status()
@@ -173,20 +173,22 @@ impl Rollup {
                 continue;
             };
             if let NodeProblem::NotReady(reason) = &problem {
-                rollup.unready.push(format!("{} ({reason})", member.name()));
+                summary
+                    .unready
+                    .push(format!("{} ({reason})", member.name()));
             }
             problems.push((problem, p99, member.name()));
         }
         // The tie between equally frequent hashes is broken deterministically.
-        rollup.current = applied
+        summary.current = applied
             .into_iter()
             .max_by_key(|(hash, count)| (*count, *hash))
             .map(|(hash, _)| hash.to_owned());
-        rollup.latency = fleet_latency(latencies);
-        rollup.worst = worst(problems);
-        rollup.node_findings = node_findings::sum_up(members, now);
-        rollup.agent_versions = node_findings::agent_versions(members);
-        rollup
+        summary.latency = fleet_latency(latencies);
+        summary.worst = worst(problems);
+        summary.node_findings = node_findings::sum_up(members, now);
+        summary.agent_versions = node_findings::agent_versions(members);
+        summary
     }
 
     /// Adds the nodes that are left out.
