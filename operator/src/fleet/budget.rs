@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
-    member::Member,
     node_failure::{FailureStart, NodeFailure},
     node_progress::{Health, NodeProgress},
+    profile_node::ProfileNode,
     rollout_phase::Phase,
 };
 
@@ -21,7 +21,7 @@ use crate::fleet::{
 pub(crate) fn next_nodes<'a>(
     phase: &Phase,
     rollout: &Rollout,
-    members: &'a [Member<'_>],
+    members: &'a [ProfileNode<'_>],
     node_progress: &[NodeProgress],
     begun: &[usize],
     order: &[usize],

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::{
     baseline::Baseline,
-    fleet::{Action, member::Member, node_progress::after},
+    fleet::{Action, node_progress::after, profile_node::ProfileNode},
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL},
 };
 
@@ -47,9 +47,9 @@ impl DesiredNodeProxy {
     }
 }
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Returns the desired configuration at `now` that keeps the current one, or restores the one
     /// of a deleted object.
     pub(crate) fn keep_current(

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 
 use crate::{
     agent_daemon_set::AgentDaemonSet,
-    fleet::{conflict::Conflicts, member::Member, report_summary::NodesWithoutAgent},
+    fleet::{conflict::Conflicts, profile_node::ProfileNode, report_summary::NodesWithoutAgent},
     records::NodeRecord,
 };
 
 /// The nodes of all profiles.
 #[derive(Debug, Default)]
 pub(super) struct MatchedNodes<'a> {
-    members: BTreeMap<String, Vec<Member<'a>>>,
+    members: BTreeMap<String, Vec<ProfileNode<'a>>>,
     without_agent: BTreeMap<String, NodesWithoutAgent>,
     conflicts: Conflicts,
 }
@@ -30,7 +30,7 @@ impl<'a> MatchedNodes<'a> {
     pub(super) fn add(
         &mut self,
         node: &NodeRecord,
-        member: Option<Member<'a>>,
+        member: Option<ProfileNode<'a>>,
         resolution: Resolution,
         agent_daemon_sets: &BTreeMap<String, AgentDaemonSet>,
         now: Timestamp,
@@ -54,7 +54,7 @@ impl<'a> MatchedNodes<'a> {
     }
 
     /// Takes the nodes that `profile` decides for.
-    pub(super) fn take_members(&mut self, profile: &str) -> Vec<Member<'a>> {
+    pub(super) fn take_members(&mut self, profile: &str) -> Vec<ProfileNode<'a>> {
         self.members.remove(profile).unwrap_or_default()
     }
 

@@ -6,9 +6,9 @@ use crds::profile::rollout::Rollout;
 use jiff::Timestamp;
 
 use crate::fleet::{
-    member::Member,
     node_progress::after,
     observations::{Observation, Observations},
+    profile_node::ProfileNode,
 };
 
 /// The operator has to see a renewal of the node's Lease in the last part of `minReady`, of this
@@ -25,9 +25,9 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(75);
 /// without endpoints of the API server's Service never can.
 const CONNECTION_TEST_TIME: Duration = Duration::from_secs(35);
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Returns until when the node, which has been `seen` to be ready, has to stay so for the next
     /// decision; `None` if it counts as available.
     ///

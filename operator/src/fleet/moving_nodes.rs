@@ -10,8 +10,8 @@ use crds::profile::rollout::Rollout;
 
 use crate::fleet::{
     budget::is_about_the_change,
-    member::Member,
     node_progress::NodeProgress,
+    profile_node::ProfileNode,
     rollout_phase::Phase,
     rollout_progress::RolloutProgress,
     verdict::{failed_nodes, verdict},
@@ -33,7 +33,7 @@ impl MovingNodes {
     pub(super) fn update(
         &mut self,
         phase: &Phase,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) {
         let mut moving = self.0.take().unwrap_or_else(|| {
@@ -41,7 +41,7 @@ impl MovingNodes {
             let found = found.filter(|(member, progress)| is_found_moving(phase, member, progress));
             found.map(|(member, _)| member.name().to_owned()).collect()
         });
-        let is_open = |(member, progress): (&Member<'_>, &NodeProgress)| {
+        let is_open = |(member, progress): (&ProfileNode<'_>, &NodeProgress)| {
             is_waiting(progress) || (moving.contains(member.name()) && !progress.is_finished())
         };
         if phase.has_ended() && members.iter().zip(node_progress).any(is_open) {
@@ -59,7 +59,7 @@ impl MovingNodes {
         &self,
         phase: &Phase,
         rollout: &Rollout,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) -> Waves {
         Waves::of_subset(rollout, members, node_progress, |index| {
@@ -77,7 +77,12 @@ impl MovingNodes {
         self.0.as_ref().is_some_and(|moving| moving.contains(node))
     }
 
-    fn is_in_waves(&self, phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+    fn is_in_waves(
+        &self,
+        phase: &Phase,
+        member: &ProfileNode<'_>,
+        progress: &NodeProgress,
+    ) -> bool {
         let is_moving = || self.contains(member.name());
         match progress {
             NodeProgress::Outdated(_) => true,
@@ -90,7 +95,7 @@ impl MovingNodes {
 
 /// Whether an operator that has just started finds a node between its move and the verdict on it:
 /// the spec that it had before shows that it moved, but not when.
-fn is_found_moving(phase: &Phase, member: &Member<'_>, progress: &NodeProgress) -> bool {
+fn is_found_moving(phase: &Phase, member: &ProfileNode<'_>, progress: &NodeProgress) -> bool {
     let is_undecided = match progress {
         NodeProgress::Failed(failure) => is_about_the_change(phase, failure),
         NodeProgress::Pending(_)
@@ -113,7 +118,7 @@ impl RolloutProgress {
     pub(super) fn judge_moving_nodes(
         &mut self,
         rollout: &Rollout,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) {
         let waves = self

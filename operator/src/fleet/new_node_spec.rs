@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec, profile::handover::Handover};
 
 use crate::fleet::{
-    member::Member, node_progress::NodeProgress, preflight, rollout_phase::Phase,
+    node_progress::NodeProgress, preflight, profile_node::ProfileNode, rollout_phase::Phase,
     rollout_progress::RolloutProgress, rollout_target::RolloutTarget,
 };
 
@@ -16,7 +16,7 @@ impl RolloutProgress {
     pub(super) fn new_node_spec(
         &self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) -> Option<Arc<NodeProxySpec>> {
         let earlier = self.earlier_spec(target, members, node_progress).cloned();
@@ -28,13 +28,13 @@ impl RolloutProgress {
     pub(super) fn earlier_spec<'a>(
         &self,
         target: &'a RolloutTarget,
-        members: &'a [Member<'_>],
+        members: &'a [ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) -> Option<&'a Arc<NodeProxySpec>> {
         let count =
             |is: fn(&NodeProgress) -> bool| node_progress.iter().filter(|it| is(it)).count();
         // What starts kube-proxy on a node is no reason to doubt the configuration.
-        let is_outdated = |(member, progress): (&Member<'_>, &NodeProgress)| {
+        let is_outdated = |(member, progress): (&ProfileNode<'_>, &NodeProgress)| {
             matches!(progress, NodeProgress::Outdated(_)) && !member.is_takeover_blocked(progress)
         };
         let both = members.iter().zip(node_progress);
@@ -55,7 +55,7 @@ impl RolloutProgress {
     pub(super) fn fallback_spec<'a>(
         &self,
         target: &'a RolloutTarget,
-        members: &'a [Member<'_>],
+        members: &'a [ProfileNode<'_>],
     ) -> Option<&'a Arc<NodeProxySpec>> {
         if let Some(proven) = &target.proven {
             return (proven.config_hash != *self.hash()).then_some(proven);
@@ -73,7 +73,7 @@ impl RolloutProgress {
     /// Returns the specs that nodes have or can return to, less those of this rollout.
     pub(super) fn other_specs<'a>(
         &self,
-        members: &'a [Member<'_>],
+        members: &'a [ProfileNode<'_>],
     ) -> impl Iterator<Item = &'a Arc<NodeProxySpec>> {
         let proxies = members.iter().filter_map(|member| member.proxy);
         let specs = proxies.flat_map(|proxy| proxy.whole_spec().into_iter().chain(&proxy.previous));
@@ -86,7 +86,7 @@ impl RolloutProgress {
 /// other. It follows in waves, and nodes that fail return to this.
 pub(super) fn without_handover(
     target: &RolloutTarget,
-    members: &[Member<'_>],
+    members: &[ProfileNode<'_>],
 ) -> Option<Arc<NodeProxySpec>> {
     if target.requested.handover != Handover::Takeover || target.proven.is_some() {
         return None;

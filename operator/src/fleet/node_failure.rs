@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     baseline::{Baseline, Reachability},
-    fleet::{member::Member, node_progress::assumed_baseline, observations::Since},
+    fleet::{node_progress::assumed_baseline, observations::Since, profile_node::ProfileNode},
 };
 
 /// The failure of a node with a configuration.
@@ -54,9 +54,9 @@ impl NodeFault {
     }
 }
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Returns what is worse than in `baseline`, other than readiness. `was_healthy` says whether the
     /// node has been healthy since.
     pub(super) fn worse_than(

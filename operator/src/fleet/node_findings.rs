@@ -10,10 +10,10 @@ use crds::{
 };
 use jiff::Timestamp;
 
-use crate::fleet::member::Member;
+use crate::fleet::profile_node::ProfileNode;
 
 /// Returns an entry for each kind that a node reports. A silent agent's last report does not count.
-pub(super) fn sum_up(members: &[Member<'_>], now: Timestamp) -> Vec<NodeFinding> {
+pub(super) fn sum_up(members: &[ProfileNode<'_>], now: Timestamp) -> Vec<NodeFinding> {
     let mut nodes: BTreeMap<NodeFindingKind, Vec<&str>> = BTreeMap::new();
     for member in members.iter().filter(|member| !member.is_silent(now)) {
         for kind in found_on(member) {
@@ -32,7 +32,7 @@ pub(super) fn sum_up(members: &[Member<'_>], now: Timestamp) -> Vec<NodeFinding>
     nodes.into_iter().map(entry).collect()
 }
 
-fn found_on(member: &Member<'_>) -> impl Iterator<Item = NodeFindingKind> {
+fn found_on(member: &ProfileNode<'_>) -> impl Iterator<Item = NodeFindingKind> {
     let is_true = |kind| member.condition_status(kind) == Status::True;
     let has_drift = member.status().is_some_and(|status| status.has_drift);
     let all = [
@@ -53,7 +53,7 @@ fn found_on(member: &Member<'_>) -> impl Iterator<Item = NodeFindingKind> {
 }
 
 /// Returns the versions of the agents, the most frequent first.
-pub(super) fn agent_versions(members: &[Member<'_>]) -> Vec<AgentVersion> {
+pub(super) fn agent_versions(members: &[ProfileNode<'_>]) -> Vec<AgentVersion> {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for member in members {
         if let Some(version) = member.status().and_then(|s| s.agent_version.as_deref()) {

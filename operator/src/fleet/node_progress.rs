@@ -22,9 +22,9 @@ use crate::{
     baseline::{Baseline, Connections, Reachability, Readiness},
     clock_offset::ServerTime,
     fleet::{
-        member::Member,
         node_failure::{NodeFailure, NodeFault, failure_start},
         observations::{HealthSinceAssigned, Observation, Observations, Since},
+        profile_node::ProfileNode,
     },
     records::{Contact, NodeProxyRecord},
 };
@@ -106,9 +106,9 @@ impl NodeProgress {
     }
 }
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Returns the state of the node at `now` with regard to `target`, judged against its baseline.
     pub(crate) fn progress(
         &self,

@@ -9,9 +9,9 @@ use jiff::Timestamp;
 
 use crate::{
     fleet::{
-        member::Member,
         node_progress::{GRACE, after},
         observations::Observations,
+        profile_node::ProfileNode,
         rollout_phase::Phase,
         rollout_progress::RolloutProgress,
         rollout_target::RolloutTarget,
@@ -62,13 +62,13 @@ const LARGEST_RATIO: usize = 4;
 impl LostNodes {
     /// Counts the nodes of a change, each by its group.
     pub(super) fn count(
-        group_of: impl Fn(&Member<'_>) -> RolloutGroup,
-        members: &[Member<'_>],
+        group_of: impl Fn(&ProfileNode<'_>) -> RolloutGroup,
+        members: &[ProfileNode<'_>],
         observations: &Observations,
         now: Timestamp,
     ) -> Self {
-        let is_changed = |member: &Member<'_>| group_of(member) == RolloutGroup::Changed;
-        let assigned_since = |member: &Member<'_>| {
+        let is_changed = |member: &ProfileNode<'_>| group_of(member) == RolloutGroup::Changed;
+        let assigned_since = |member: &ProfileNode<'_>| {
             let assigned_since = member
                 .proxy
                 .and_then(|proxy| observations.assigned_since(proxy));
@@ -169,7 +169,7 @@ impl RolloutProgress {
     pub(super) fn detect_outage(
         &mut self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         observations: &mut Observations,
         now: Timestamp,
     ) {
@@ -181,7 +181,7 @@ impl RolloutProgress {
             }
         }
         let lost_nodes = self.is_under_way(members).then(|| {
-            let group_of = |member: &Member<'_>| self.group_of(member);
+            let group_of = |member: &ProfileNode<'_>| self.group_of(member);
             LostNodes::count(group_of, members, observations, now)
         });
         let most = target.rollout.max_unavailable.of(members.len());
@@ -194,7 +194,7 @@ impl RolloutProgress {
     }
 
     /// Whether nodes are being changed, or wait to be.
-    fn is_under_way(&self, members: &[Member<'_>]) -> bool {
+    fn is_under_way(&self, members: &[ProfileNode<'_>]) -> bool {
         match &self.phase {
             Phase::RollingOut => true,
             Phase::Failed {
@@ -209,7 +209,7 @@ impl RolloutProgress {
         }
     }
 
-    fn group_of(&self, member: &Member<'_>) -> RolloutGroup {
+    fn group_of(&self, member: &ProfileNode<'_>) -> RolloutGroup {
         let is_changed = match &self.phase {
             Phase::Failed { .. } if self.was_assigned_by_it(member) => {
                 return RolloutGroup::Ignored;
@@ -227,13 +227,13 @@ impl RolloutProgress {
         }
     }
 
-    fn has_configuration(&self, member: &Member<'_>) -> bool {
+    fn has_configuration(&self, member: &ProfileNode<'_>) -> bool {
         let current = member.current();
         current.is_some_and(|current| current.config_hash == *self.hash())
     }
 
     /// Whether this rollout assigned the node its configuration.
-    fn was_assigned_by_it(&self, member: &Member<'_>) -> bool {
+    fn was_assigned_by_it(&self, member: &ProfileNode<'_>) -> bool {
         self.has_configuration(member) && !member.was_assigned_before(self.start_generation())
     }
 }

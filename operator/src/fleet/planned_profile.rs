@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use crate::{
     fleet::{
         desired_node_proxy::DesiredNodeProxy, evaluation_context::EvaluationContext,
-        member::Member, observations::Observations, plan::Plan, rollout_progress::RolloutProgress,
-        rollout_target::RolloutTarget, wave_progress::WaveProgress, written_status,
+        observations::Observations, plan::Plan, profile_node::ProfileNode,
+        rollout_progress::RolloutProgress, rollout_target::RolloutTarget,
+        wave_progress::WaveProgress, written_status,
     },
     records::ProfileRecord,
 };
@@ -15,7 +16,7 @@ use crate::{
 pub(super) struct PlannedProfile<'a> {
     pub(super) record: &'a ProfileRecord,
     pub(super) target: RolloutTarget,
-    pub(super) members: Vec<Member<'a>>,
+    pub(super) members: Vec<ProfileNode<'a>>,
 }
 
 // === impl PlannedProfile ===

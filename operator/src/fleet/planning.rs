@@ -16,10 +16,10 @@ use crate::{
         desired_node_proxy::{DesiredNodeProxy, assignments},
         evaluation_context::{CacheState, EvaluationContext},
         matched_nodes::MatchedNodes,
-        member::Member,
         node_progress::after,
         planned_profile::PlannedProfile,
         preflight::Preflight,
+        profile_node::ProfileNode,
         report_summary::ReportSummary,
         rollout_progress::RolloutProgress,
         rollout_target::RolloutTarget,
@@ -85,7 +85,7 @@ impl Fleet {
                 current: proxy.and_then(|proxy| proxy.spec.clone()),
             };
             let mut resolution = ranking.resolve(&facts);
-            let mut member = resolution.effective.take().map(|effective| Member {
+            let mut member = resolution.effective.take().map(|effective| ProfileNode {
                 node,
                 proxy,
                 deleted_proxy: deleted_proxies.get(&node.name),

@@ -14,8 +14,8 @@ use crds::{
 use crate::{
     fleet::{
         desired_node_proxy::DesiredNodeProxy,
-        member::Member,
         node_progress::NodeProgress,
+        profile_node::ProfileNode,
         profile_status::{first_names, node_count},
     },
     kube_proxy_daemon_set::KubeProxyDaemonSetState,
@@ -65,7 +65,7 @@ impl<'a> Preflight<'a> {
 
     /// Returns why the node must not take Services over yet; `None` if it may, if nothing asks it
     /// to, or if its present configuration does already.
-    pub(super) fn takeover_block(&self, member: &Member<'_>) -> Option<KubeProxyRestart> {
+    pub(super) fn takeover_block(&self, member: &ProfileNode<'_>) -> Option<KubeProxyRestart> {
         // A node without a configuration may get the proven one, which may ask for it.
         let may_be_asked =
             member.current().is_none() || member.effective.config.handover == Handover::Takeover;
@@ -90,7 +90,7 @@ impl<'a> Preflight<'a> {
 
     /// Describes what may start kube-proxy again on nodes that take Services over or have done so;
     /// `None` if nothing may. It is not certain, so that it blocks no takeover.
-    pub(super) fn describe_warnings(&self, members: &[Member<'_>]) -> Option<String> {
+    pub(super) fn describe_warnings(&self, members: &[ProfileNode<'_>]) -> Option<String> {
         let warnings = members.iter().filter_map(|member| {
             let warning = self.warning(member)?;
             Some((warning, member.name()))
@@ -99,7 +99,7 @@ impl<'a> Preflight<'a> {
         Some(cut(&format!("{MAY_BE_STARTED}{text}")))
     }
 
-    fn warning(&self, member: &Member<'_>) -> Option<KubeProxyRestart> {
+    fn warning(&self, member: &ProfileNode<'_>) -> Option<KubeProxyRestart> {
         let Self::Known(starters) = self else {
             return None;
         };
@@ -111,9 +111,9 @@ impl<'a> Preflight<'a> {
     }
 }
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Whether the node is to change to the configuration and must not yet.
     pub(super) fn is_takeover_blocked(&self, progress: &NodeProgress) -> bool {
         self.takeover_block.is_some() && matches!(progress, NodeProgress::Outdated(_))
@@ -155,7 +155,7 @@ pub(super) fn without_handover(spec: &NodeProxySpec) -> NodeProxySpec {
 
 /// Describes what the nodes wait for whose takeover is blocked; `None` if there is none.
 pub(super) fn describe_takeover_blocks(
-    members: &[Member<'_>],
+    members: &[ProfileNode<'_>],
     node_progress: &[NodeProgress],
 ) -> Option<String> {
     let blocked = members.iter().zip(node_progress);

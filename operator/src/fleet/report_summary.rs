@@ -21,7 +21,7 @@ use crds::{
 use jiff::Timestamp;
 
 use crate::{
-    fleet::{member::Member, node_findings},
+    fleet::{node_findings, profile_node::ProfileNode},
     records::Latency,
 };
 
@@ -113,7 +113,7 @@ const SLOW: Microseconds = Microseconds::new(1_000_000);
 
 impl ReportSummary {
     /// Aggregates the reports of `members`, whose desired configuration has the hash `target`.
-    pub(crate) fn of(members: &[Member<'_>], target: &ConfigHash, now: Timestamp) -> Self {
+    pub(crate) fn of(members: &[ProfileNode<'_>], target: &ConfigHash, now: Timestamp) -> Self {
         let mut summary = Self::default();
         let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
         let mut latencies: Vec<Latency> = Vec::new();
@@ -204,7 +204,7 @@ impl ReportSummary {
         self.counts.max_unavailable = u32::try_from(most).unwrap_or(u32::MAX);
     }
 
-    fn features(&mut self, member: &Member<'_>) {
+    fn features(&mut self, member: &ProfileNode<'_>) {
         match member.condition(FEATURES_HONOURED) {
             Some(unsupported) if unsupported.status == "True" => self.with_all_features += 1,
             Some(unsupported) if unsupported.status == "False" => {

@@ -7,8 +7,8 @@ use crds::{effective::hash::ConfigHash, node_proxy::NodeProxySpec, profile::roll
 use jiff::Timestamp;
 
 use crate::fleet::{
-    desired_node_proxy::DesiredNodeProxy, member::Member, new_node_spec::without_handover,
-    node_progress::NodeProgress, rollback_budget::RollbackBudget,
+    desired_node_proxy::DesiredNodeProxy, new_node_spec::without_handover,
+    node_progress::NodeProgress, profile_node::ProfileNode, rollback_budget::RollbackBudget,
     rollout_progress::RolloutProgress, rollout_target::RolloutTarget, wave_progress::WaveProgress,
 };
 
@@ -45,12 +45,12 @@ impl RolloutProgress {
             target,
             mut budget,
         }: FailedRollout<'_>,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
         now: Timestamp,
     ) -> Vec<Option<DesiredNodeProxy>> {
         let specs = self.rollback_specs(target, members);
-        let configuration = |(member, progress): (&Member<'_>, &NodeProgress)| {
+        let configuration = |(member, progress): (&ProfileNode<'_>, &NodeProgress)| {
             let rollback = match on_failure {
                 OnFailure::Rollback => self
                     .rollback_of(target, member, &specs, now)
@@ -75,7 +75,7 @@ impl RolloutProgress {
     fn rollback_specs<'a>(
         &self,
         target: &RolloutTarget,
-        members: &'a [Member<'_>],
+        members: &'a [ProfileNode<'_>],
     ) -> RollbackSpecs<'a> {
         let fallback = self.fallback_spec(target, members).cloned();
         let others = self.other_specs(members);
@@ -87,7 +87,7 @@ impl RolloutProgress {
 
     /// Whether the rollout gave the node the configuration. After a return to an earlier
     /// configuration, most nodes may have had it all along.
-    fn was_changed(&self, target: &RolloutTarget, member: &Member<'_>) -> bool {
+    fn was_changed(&self, target: &RolloutTarget, member: &ProfileNode<'_>) -> bool {
         member
             .current()
             .is_some_and(|current| current.config_hash == *self.hash())
@@ -100,7 +100,7 @@ impl RolloutProgress {
     fn rollback_of(
         &self,
         target: &RolloutTarget,
-        member: &Member<'_>,
+        member: &ProfileNode<'_>,
         specs: &RollbackSpecs<'_>,
         now: Timestamp,
     ) -> Option<DesiredNodeProxy> {
@@ -124,7 +124,7 @@ impl RolloutProgress {
     pub(super) fn count_rollbacks(
         &self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         now: Timestamp,
         progress: &mut WaveProgress,
     ) {

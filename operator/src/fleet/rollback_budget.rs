@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::fleet::{member::Member, node_progress::NodeProgress};
+use crate::fleet::{node_progress::NodeProgress, profile_node::ProfileNode};
 
 /// How many more nodes may be rolled back now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ impl RollbackBudget {
     /// as they did before the change have nothing to lose, and use none.
     pub(crate) fn claim(
         &mut self,
-        member: &Member<'_>,
+        member: &ProfileNode<'_>,
         progress: &NodeProgress,
         now: Timestamp,
     ) -> bool {

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use crate::{
     baseline::{Baseline, Readiness},
     fleet::{
-        budget::is_changing, member::Member, node_failure::FailureStart,
-        node_progress::NodeProgress, observations::Observations, rollback_budget::RollbackBudget,
+        budget::is_changing, node_failure::FailureStart, node_progress::NodeProgress,
+        observations::Observations, profile_node::ProfileNode, rollback_budget::RollbackBudget,
         rollout_phase::Phase,
     },
 };
@@ -32,7 +32,7 @@ impl RollbackProgress {
     pub(crate) fn of(
         from: &ConfigHash,
         rollout: &Rollout,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         observations: &mut Observations,
         now: Timestamp,
     ) -> Self {
@@ -84,9 +84,9 @@ impl RollbackProgress {
     }
 }
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// Returns the state of a node that was rolled back from the configuration of hash `from`, and
     /// its state before; `None` for other nodes. Going back is a change like any other.
     pub(crate) fn rollback_progress(

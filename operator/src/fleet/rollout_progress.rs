@@ -24,11 +24,11 @@ use crate::fleet::{
     budget,
     desired_node_proxy::{DesiredNodeProxy, Judgement},
     evaluation_context::{CacheState, EvaluationContext},
-    member::Member,
     moving_nodes::MovingNodes,
     node_progress::NodeProgress,
     observations::Observations,
     outage::LostNodes,
+    profile_node::ProfileNode,
     rollback::FailedRollout,
     rollback_budget::RollbackBudget,
     rollback_progress::RollbackProgress,
@@ -109,7 +109,7 @@ impl RolloutProgress {
     pub(crate) fn advance(
         &mut self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         observations: &mut Observations,
         EvaluationContext {
             now,
@@ -140,7 +140,7 @@ impl RolloutProgress {
         }
         self.detect_outage(target, members, observations, now);
         let start_generation = self.start_generation;
-        let progress_of = |member: &Member<'_>| {
+        let progress_of = |member: &ProfileNode<'_>| {
             let progress = member.progress(&self.hash, &target.rollout, observations, now);
             match progress {
                 NodeProgress::Failed(_) if member.was_assigned_before(start_generation) => {
@@ -162,7 +162,7 @@ impl RolloutProgress {
         if target.pause == PauseState::Active && cache == CacheState::Synced {
             self.judge(target, members, &node_progress, &waves);
         }
-        let take = |member: &Member<'_>, progress: &NodeProgress| {
+        let take = |member: &ProfileNode<'_>, progress: &NodeProgress| {
             let judgement = self.judgement(member, progress);
             member.assign(&member.effective, judgement, &target.rollout, now)
         };
@@ -188,8 +188,9 @@ impl RolloutProgress {
             (_, PauseState::Paused) => {
                 let first = self.new_node_spec(target, members, &node_progress);
                 let first = || first.as_ref().map(DesiredNodeProxy::first);
-                let kept =
-                    |member: &Member<'_>| member.keep_current(&target.rollout, now).or_else(first);
+                let kept = |member: &ProfileNode<'_>| {
+                    member.keep_current(&target.rollout, now).or_else(first)
+                };
                 members.iter().map(kept).collect()
             }
             (_, PauseState::Active) => {
@@ -230,7 +231,7 @@ impl RolloutProgress {
     fn judge(
         &mut self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
     ) {
@@ -251,7 +252,7 @@ impl RolloutProgress {
     fn judge_rollout(
         &mut self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
         failure_limit: usize,
     ) {
@@ -280,7 +281,7 @@ impl RolloutProgress {
     }
 
     /// Whether the rollout, or a move of nodes, judges the node.
-    fn judgement(&self, member: &Member<'_>, progress: &NodeProgress) -> Judgement {
+    fn judgement(&self, member: &ProfileNode<'_>, progress: &NodeProgress) -> Judgement {
         let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
         let is_judged = if self.phase.has_ended() {
             self.moving_nodes.contains(member.name())
@@ -298,7 +299,7 @@ impl RolloutProgress {
     fn next_nodes<'a>(
         &self,
         target: &RolloutTarget,
-        members: &'a [Member<'_>],
+        members: &'a [ProfileNode<'_>],
         node_progress: &[NodeProgress],
         waves: &Waves,
         cache: CacheState,
@@ -321,7 +322,7 @@ impl RolloutProgress {
     fn kept_configurations(
         &self,
         target: &RolloutTarget,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
         next: &BTreeSet<&str>,
         cache: CacheState,
@@ -329,7 +330,7 @@ impl RolloutProgress {
     ) -> Vec<Option<DesiredNodeProxy>> {
         let rollout = &target.rollout;
         let first = self.new_node_spec(target, members, node_progress);
-        let kept = |(member, progress): (&Member<'_>, &NodeProgress)| match progress {
+        let kept = |(member, progress): (&ProfileNode<'_>, &NodeProgress)| match progress {
             NodeProgress::Unassigned | NodeProgress::AwaitingFirstReport(_) => member
                 .keep_current(rollout, now)
                 .or_else(|| first.as_ref().map(DesiredNodeProxy::first)),

@@ -2,7 +2,9 @@
 
 use crds::{condition::reason::ABORTED, profile::progress::RolloutVerdict};
 
-use crate::fleet::{member::Member, node_failure::NodeFailure, node_progress::NodeProgress};
+use crate::fleet::{
+    node_failure::NodeFailure, node_progress::NodeProgress, profile_node::ProfileNode,
+};
 
 /// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;
@@ -13,10 +15,10 @@ const LONGEST_MESSAGE: usize = 32_768;
 
 /// Returns the failing nodes.
 pub(super) fn failed_nodes<'a>(
-    members: &'a [Member<'_>],
+    members: &'a [ProfileNode<'_>],
     node_progress: &'a [NodeProgress],
 ) -> impl Iterator<Item = (&'a str, &'a NodeFailure)> {
-    let failure = |(member, progress): (&'a Member<'_>, &'a NodeProgress)| match progress {
+    let failure = |(member, progress): (&'a ProfileNode<'_>, &'a NodeProgress)| match progress {
         NodeProgress::Failed(failure) => Some((member.name(), failure)),
         _ => None,
     };

@@ -2,7 +2,9 @@
 
 use crds::{effective::hash::ConfigHash, profile::progress::WaveStatus};
 
-use crate::fleet::{member::Member, node_progress::NodeProgress, preflight, waves::Waves};
+use crate::fleet::{
+    node_progress::NodeProgress, preflight, profile_node::ProfileNode, waves::Waves,
+};
 
 /// The progress of the waves.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +38,7 @@ impl Waves {
     pub(crate) fn progress(
         &self,
         hash: &ConfigHash,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) -> WaveProgress {
         let count = |nodes: &[usize], is: &dyn Fn(usize) -> bool| {

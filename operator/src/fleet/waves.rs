@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use crate::{
     fleet::{
-        member::Member,
         node_progress::{Health, NodeProgress},
+        profile_node::ProfileNode,
     },
     records::Role,
 };
@@ -71,7 +71,7 @@ impl Waves {
     /// Computes the waves of `members`, which are sorted by name, from their `node_progress`.
     pub(crate) fn of(
         rollout: &Rollout,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
     ) -> Self {
         Self::of_subset(rollout, members, node_progress, |_| true)
@@ -80,7 +80,7 @@ impl Waves {
     /// Computes the waves of the members whose index is in the `subset`.
     pub(crate) fn of_subset(
         rollout: &Rollout,
-        members: &[Member<'_>],
+        members: &[ProfileNode<'_>],
         node_progress: &[NodeProgress],
         subset: impl Fn(usize) -> bool,
     ) -> Self {
@@ -174,7 +174,7 @@ fn count(nodes: u32) -> usize {
 
 impl WaveSortKey {
     /// The key of a node that has this index among the nodes of its zone by name.
-    fn of(member: &Member<'_>, progress: &NodeProgress, index_in_zone: usize) -> Self {
+    fn of(member: &ProfileNode<'_>, progress: &NodeProgress, index_in_zone: usize) -> Self {
         let rank = match progress {
             NodeProgress::Available => WaveRank::Available,
             NodeProgress::AwaitingMinReady(_) => WaveRank::Assigned,

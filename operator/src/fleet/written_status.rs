@@ -13,7 +13,7 @@ use crds::{
 use runtime::without_fields;
 
 use crate::{
-    fleet::{desired_node_proxy::DesiredNodeProxy, member::Member},
+    fleet::{desired_node_proxy::DesiredNodeProxy, profile_node::ProfileNode},
     records::readable,
 };
 
@@ -41,7 +41,7 @@ pub(super) fn has_same_progress(written: &ProxyProfileStatus, status: &ProxyProf
 /// Whether `desired` changes the node to the configuration of hash `target`. To assign a first
 /// configuration, or one that the node has already, is no change.
 pub(super) fn assigns_target(
-    member: &Member<'_>,
+    member: &ProfileNode<'_>,
     desired: &DesiredNodeProxy,
     target: &ConfigHash,
 ) -> bool {

@@ -27,7 +27,7 @@ use crate::{
 
 /// A node that the profile decides for.
 #[derive(Clone, Debug)]
-pub(crate) struct Member<'a> {
+pub(crate) struct ProfileNode<'a> {
     /// The Node object.
     pub(crate) node: &'a NodeRecord,
     /// Its `NodeProxy`, if it exists.
@@ -48,9 +48,9 @@ pub(crate) struct Member<'a> {
 /// Lease are detected sooner, by [`Heartbeats`].
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
-// === impl Member ===
+// === impl ProfileNode ===
 
-impl Member<'_> {
+impl ProfileNode<'_> {
     /// The node's name.
     pub(crate) fn name(&self) -> &str {
         &self.node.name
