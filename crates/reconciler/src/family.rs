@@ -35,7 +35,7 @@ const SHORTEST_CHECK_PERIOD: Duration = Duration::from_secs(1);
 pub struct FamilyReconciler<B: Backend> {
     family: Family,
     /// Never empty. The first replaces another one that cannot be used.
-    members: Vec<Member<B>>,
+    mode_domains: Vec<ModeDomain<B>>,
     /// The mode that serves, or `None` while none is known to.
     active: Option<Mode>,
     /// The mode that the last sync programmed: the desired one or its replacement.
@@ -69,7 +69,7 @@ pub struct FamilyReconciler<B: Backend> {
 
 /// One mode of the family.
 #[derive(Debug)]
-struct Member<B: Backend> {
+struct ModeDomain<B: Backend> {
     mode: Mode,
     domain: Domain<B>,
     following: Following,
@@ -96,14 +96,14 @@ impl<B: Backend> FamilyReconciler<B> {
     /// another one that cannot be used.
     pub fn with_modes(first: (Mode, B), others: Vec<(Mode, B)>) -> FamilyReconciler<B> {
         let family = first.1.family();
-        let member = |(mode, backend)| Member {
+        let mode_domain = |(mode, backend)| ModeDomain {
             mode,
             domain: Domain::new(backend),
             following: Following::Follows,
         };
         FamilyReconciler {
             family,
-            members: iter::once(first).chain(others).map(member).collect(),
+            mode_domains: iter::once(first).chain(others).map(mode_domain).collect(),
             active: None,
             chosen: None,
             unusable: UnusableModes::default(),
@@ -153,10 +153,10 @@ impl<B: Backend> FamilyReconciler<B> {
     /// The modes whose rules do not follow the desired state while another mode replaces them, each
     /// with the error and its causes.
     pub fn stalled_modes(&self) -> BTreeMap<Mode, String> {
-        let members = self.members.iter();
-        let failed = members.filter_map(|member| match &member.following {
+        let mode_domains = self.mode_domains.iter();
+        let failed = mode_domains.filter_map(|mode_domain| match &mode_domain.following {
             Following::Follows => None,
-            Following::Failed(error) => Some((member.mode, error.clone())),
+            Following::Failed(error) => Some((mode_domain.mode, error.clone())),
         });
         let unusable = self.unusable.errors().into_iter();
         let abandoned = unusable.filter(|(mode, _)| self.abandoned.contains(mode));
@@ -166,7 +166,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// The backend that serves, or the one that is to.
     pub fn backend(&self) -> &B {
         let mode = self.active.or(self.chosen);
-        self.members[self.position(mode)].domain.backend()
+        self.mode_domains[self.position(mode)].domain.backend()
     }
 
     /// How this node limits the mode that serves, see [`Backend::limitations`].
@@ -178,7 +178,7 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// The connections that the kernel counts for the mode that serves; `None` if it counts none.
     pub fn connections(&self) -> Option<Connections> {
-        let serves = &self.members[self.position(self.active)].domain;
+        let serves = &self.mode_domains[self.position(self.active)].domain;
         let rules = &serves.observed()?.rules;
         serves.backend().connections(rules)
     }
@@ -186,16 +186,18 @@ impl<B: Backend> FamilyReconciler<B> {
     /// What the kernel is last known to hold for the mode that the last sync programmed; `None` if
     /// that is not known.
     pub fn observed(&self) -> Option<&Rendered<B::Rules>> {
-        self.members[self.position(self.chosen)].domain.observed()
+        self.mode_domains[self.position(self.chosen)]
+            .domain
+            .observed()
     }
 
     /// What the kernel is last known to hold for each mode; `None` if that is not known of all that
     /// can be used.
     pub fn rules_by_mode(&self) -> Option<Vec<(Mode, &B::Rules)>> {
-        let usable = self.members.iter().filter(|m| self.is_usable(m.mode));
-        let rules = usable.map(|member| {
-            let observed = member.domain.observed()?;
-            Some((member.mode, &observed.rules))
+        let usable = self.mode_domains.iter().filter(|m| self.is_usable(m.mode));
+        let rules = usable.map(|mode_domain| {
+            let observed = mode_domain.domain.observed()?;
+            Some((mode_domain.mode, &observed.rules))
         });
         rules.collect()
     }
@@ -219,8 +221,10 @@ impl<B: Backend> FamilyReconciler<B> {
     /// After how long the kernel is checked again, although nothing was announced: where a mode
     /// notices changes only by a check, as often as costs [`CHECK_SHARE`] of a processor.
     pub fn check_period(&self) -> Option<Duration> {
-        let usable = self.members.iter().filter(|m| self.is_usable(m.mode));
-        let took = usable.filter_map(|member| member.domain.check_took()).max();
+        let usable = self.mode_domains.iter().filter(|m| self.is_usable(m.mode));
+        let took = usable
+            .filter_map(|mode_domain| mode_domain.domain.check_took())
+            .max();
         took.map(|took| took.saturating_mul(CHECK_SHARE).max(SHORTEST_CHECK_PERIOD))
     }
 
@@ -229,9 +233,11 @@ impl<B: Backend> FamilyReconciler<B> {
         if !external_change.families.contains(&self.family) {
             return;
         }
-        for member in &mut self.members {
-            if !self.unusable.contains(member.mode) {
-                member.domain.notify(external_change.actor.as_ref(), now);
+        for mode_domain in &mut self.mode_domains {
+            if !self.unusable.contains(mode_domain.mode) {
+                mode_domain
+                    .domain
+                    .notify(external_change.actor.as_ref(), now);
             }
         }
     }
@@ -241,13 +247,14 @@ impl<B: Backend> FamilyReconciler<B> {
     /// unfinished goes on.
     pub fn answers(&self, reason: Reason) -> bool {
         let recovery = self.failing.as_ref().map(|failing| failing.recovery);
-        let mut members = self.members.iter();
+        let mut mode_domains = self.mode_domains.iter();
         match (reason, recovery) {
             (reason, _) if reason.is_periodic() => true,
             (Reason::Continued, _) | (_, Some(Recovery::Halt)) => self.is_unfinished(),
             (Reason::Retry, None) => false,
             (Reason::Drift, _) => {
-                self.check_period().is_some() || members.any(|member| member.domain.is_notified())
+                self.check_period().is_some()
+                    || mode_domains.any(|mode_domain| mode_domain.domain.is_notified())
             }
             _ => true,
         }
@@ -304,18 +311,18 @@ impl<B: Backend> FamilyReconciler<B> {
     ) -> Result<Vec<T>, CommitError> {
         let mut removed = Ok(Vec::new());
         let mut outgoing = BTreeSet::new();
-        for member in &mut self.members {
-            let mode = member.mode;
+        for mode_domain in &mut self.mode_domains {
+            let mode = mode_domain.mode;
             let has_rules = self.outgoing.contains(&mode) || self.abandoned.contains(&mode);
             if self.unusable.contains(mode) && !has_rules {
                 continue;
             }
-            let one = remove(&mut member.domain);
+            let one = remove(&mut mode_domain.domain);
             if self.unusable.contains(mode) && is_left(&one) {
                 outgoing.insert(mode);
             }
-            member.domain.release();
-            member.following = Following::Follows;
+            mode_domain.domain.release();
+            mode_domain.following = Following::Follows;
             removed = match (removed, one) {
                 (Ok(mut all), Ok(one)) => {
                     all.push(one);
@@ -341,7 +348,7 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// The status of this family.
     pub fn status(&self) -> FamilyStatus {
-        let chosen = &self.members[self.position(self.chosen)].domain;
+        let chosen = &self.mode_domains[self.position(self.chosen)].domain;
         FamilyStatus {
             family: self.family,
             programmed_since: self.programmed_since,
@@ -363,8 +370,13 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// The position of `mode`, or of the first one.
     fn position(&self, mode: Option<Mode>) -> usize {
-        let mut modes = self.members.iter().map(|member| Some(member.mode));
-        modes.position(|member| member == mode).unwrap_or(0)
+        let mut modes = self
+            .mode_domains
+            .iter()
+            .map(|mode_domain| Some(mode_domain.mode));
+        modes
+            .position(|mode_domain| mode_domain == mode)
+            .unwrap_or(0)
     }
 
     fn is_usable(&self, mode: Mode) -> bool {

@@ -69,7 +69,7 @@ impl<B: Backend> FamilyReconciler<B> {
             }
         };
         self.count += 1;
-        let chosen = &self.members[self.position(self.chosen)].domain;
+        let chosen = &self.mode_domains[self.position(self.chosen)].domain;
         let sync = Arc::new(FamilySync {
             family: self.family,
             number: self.count,
@@ -93,8 +93,8 @@ impl<B: Backend> FamilyReconciler<B> {
     /// change repaired last.
     fn repair(&mut self, ended: Instant) -> Option<RepairedDrift> {
         let mut last = None;
-        for member in &mut self.members {
-            let Some(repaired_drift) = member.domain.take_repaired(ended) else {
+        for mode_domain in &mut self.mode_domains {
+            let Some(repaired_drift) = mode_domain.domain.take_repaired(ended) else {
                 continue;
             };
             self.drifts += 1;

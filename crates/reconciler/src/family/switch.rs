@@ -28,12 +28,14 @@ impl<B: Backend> FamilyReconciler<B> {
         let mut unread = self.find_active(progress);
         let (chosen, result) = loop {
             let chosen = self.choose(desired.config().mode);
-            let member = &mut self.members[chosen];
-            let mode = member.mode;
-            let held = member.domain.holding();
+            let mode_domain = &mut self.mode_domains[chosen];
+            let mode = mode_domain.mode;
+            let held = mode_domain.domain.holding();
             let result = match unread.remove(&mode) {
                 Some(failure) => Err(failure),
-                None => member.domain.sync(Goal::Serve(desired), reason, progress),
+                None => mode_domain
+                    .domain
+                    .sync(Goal::Serve(desired), reason, progress),
             };
             match result {
                 Err(failure)
@@ -45,8 +47,8 @@ impl<B: Backend> FamilyReconciler<B> {
             }
         };
         // It pursues the desired state itself.
-        self.members[chosen].following = Following::Follows;
-        let mode = self.members[chosen].mode;
+        self.mode_domains[chosen].following = Following::Follows;
+        let mode = self.mode_domains[chosen].mode;
         self.chosen = Some(mode);
         if result.is_ok() {
             // It may have been tried for lack of a replacement.
@@ -79,16 +81,16 @@ impl<B: Backend> FamilyReconciler<B> {
             return unread;
         }
         let mut holding = Vec::new();
-        for member in &mut self.members {
-            if self.unusable.contains(member.mode) {
+        for mode_domain in &mut self.mode_domains {
+            if self.unusable.contains(mode_domain.mode) {
                 continue;
             }
-            if let Err(failure) = member.domain.read(progress) {
-                unread.insert(member.mode, failure);
+            if let Err(failure) = mode_domain.domain.read(progress) {
+                unread.insert(mode_domain.mode, failure);
             }
-            match member.domain.holding() {
+            match mode_domain.domain.holding() {
                 Holding::Nothing => {}
-                Holding::Rules | Holding::Unknown => holding.push(member.mode),
+                Holding::Rules | Holding::Unknown => holding.push(mode_domain.mode),
             }
         }
         if let [only] = holding[..]
@@ -110,20 +112,20 @@ impl<B: Backend> FamilyReconciler<B> {
         progress: &mut Progress<'_>,
     ) -> Result<(), Failure> {
         let mut synced = Ok(());
-        for position in 0..self.members.len() {
-            let member = &mut self.members[position];
-            let has_work = match (member.domain.holding(), goal, &member.following) {
+        for position in 0..self.mode_domains.len() {
+            let mode_domain = &mut self.mode_domains[position];
+            let has_work = match (mode_domain.domain.holding(), goal, &mode_domain.following) {
                 (Holding::Nothing, ..) => reason.checks_kernel(),
                 (_, Goal::Follow(_), Following::Failed(_)) => reason != Reason::Continued,
                 _ => true,
             };
-            if position == chosen || self.unusable.contains(member.mode) || !has_work {
+            if position == chosen || self.unusable.contains(mode_domain.mode) || !has_work {
                 continue;
             }
-            let held = member.domain.holding();
-            let result = match unread.remove(&member.mode) {
+            let held = mode_domain.domain.holding();
+            let result = match unread.remove(&mode_domain.mode) {
                 Some(failure) => Err(failure),
-                None => member.domain.sync(goal, reason, progress).map(drop),
+                None => mode_domain.domain.sync(goal, reason, progress).map(drop),
             };
             let following = match (&result, goal) {
                 (Err(failure), Goal::Follow(_)) if failure.recovery != Recovery::Halt => {
@@ -150,14 +152,14 @@ impl<B: Backend> FamilyReconciler<B> {
 
     /// Records whether the mode at `position` follows the desired state, and logs a new failure.
     fn record(&mut self, position: usize, following: Following) {
-        let member = &mut self.members[position];
+        let mode_domain = &mut self.mode_domains[position];
         if let Following::Failed(error) = &following
-            && member.following != following
+            && mode_domain.following != following
         {
-            let (family, mode) = (self.family, member.mode);
+            let (family, mode) = (self.family, mode_domain.mode);
             warn!(%family, %error, "rules of mode {mode} do not follow changes");
         }
-        member.following = following;
+        mode_domain.following = following;
     }
 
     /// Releases what idle modes need only to read and write. Records what the family implements,
@@ -166,16 +168,16 @@ impl<B: Backend> FamilyReconciler<B> {
     fn settle(&mut self, chosen: usize) {
         // Those that were given up while they served still do.
         let mut is_alone = self.abandoned.is_empty();
-        for (position, member) in self.members.iter_mut().enumerate() {
-            if position == chosen || self.unusable.contains(member.mode) {
+        for (position, mode_domain) in self.mode_domains.iter_mut().enumerate() {
+            if position == chosen || self.unusable.contains(mode_domain.mode) {
                 continue;
             }
-            match member.domain.holding() {
-                Holding::Nothing => member.domain.release(),
+            match mode_domain.domain.holding() {
+                Holding::Nothing => mode_domain.domain.release(),
                 Holding::Unknown | Holding::Rules => is_alone = false,
             }
         }
-        let chosen = &self.members[chosen];
+        let chosen = &self.mode_domains[chosen];
         if is_alone {
             self.programmed = chosen.domain.programmed().cloned();
             let holds_rules = chosen.domain.holding() == Holding::Rules;
@@ -189,16 +191,16 @@ impl<B: Backend> FamilyReconciler<B> {
     /// if that one cannot be used.
     fn choose(&self, desired: Mode) -> usize {
         let position = self.position(Some(desired));
-        let member = &self.members[position];
+        let mode_domain = &self.mode_domains[position];
         // If the kernel lacks this family in the tables that other programs use, there are no rules
         // to coexist with. The first mode then serves the family, or fails to.
-        if !member.domain.backend().is_offered() {
+        if !mode_domain.domain.backend().is_offered() {
             return 0;
         }
-        match self.is_usable(member.mode) {
+        match self.is_usable(mode_domain.mode) {
             true => position,
             false => self
-                .replacement(member.mode)
+                .replacement(mode_domain.mode)
                 .map_or(position, |mode| self.position(Some(mode))),
         }
     }
@@ -206,8 +208,8 @@ impl<B: Backend> FamilyReconciler<B> {
     /// The mode that replaces an unusable one: the first, or the one that serves already. Others are
     /// not started unless the user asks for them.
     fn replacement(&self, unusable: Mode) -> Option<Mode> {
-        let first = self.members[0].mode;
-        let modes = self.members.iter().map(|member| member.mode);
+        let first = self.mode_domains[0].mode;
+        let modes = self.mode_domains.iter().map(|mode_domain| mode_domain.mode);
         let mut others = modes.filter(|other| *other != unusable && self.is_usable(*other));
         others.find(|other| *other == first || self.active == Some(*other))
     }
@@ -216,7 +218,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// serve or may serve: until the replacement is complete, there are no others.
     fn give_up(&mut self, position: usize, held: Holding, error: String, now: Instant) {
         self.mark_unusable(position, error, now);
-        let mode = self.members[position].mode;
+        let mode = self.mode_domains[position].mode;
         match (self.active, held) {
             (Some(active), _) if active == mode => drop(self.abandoned.insert(mode)),
             (Some(_), _) | (None, Holding::Nothing) => self.withdraw(position),
@@ -226,10 +228,10 @@ impl<B: Backend> FamilyReconciler<B> {
     }
 
     fn mark_unusable(&mut self, position: usize, error: String, now: Instant) {
-        let member = &mut self.members[position];
-        member.domain.forget_observed();
-        member.following = Following::Follows;
-        let (family, mode) = (self.family, member.mode);
+        let mode_domain = &mut self.mode_domains[position];
+        mode_domain.domain.forget_observed();
+        mode_domain.following = Following::Follows;
+        let (family, mode) = (self.family, mode_domain.mode);
         if self.unusable.add(mode, error.clone(), now) == Novelty::New {
             warn!(%family, %error, "mode {mode} cannot be used on this node");
         }
@@ -238,9 +240,9 @@ impl<B: Backend> FamilyReconciler<B> {
     /// Removes the rules of an unusable mode, so that they do not redirect anything once they are no
     /// longer updated. If the removal fails, it is tried again later.
     fn withdraw(&mut self, position: usize) {
-        let member = &mut self.members[position];
-        if let Err(error) = member.domain.commit_removal() {
-            let (family, mode) = (self.family, member.mode);
+        let mode_domain = &mut self.mode_domains[position];
+        if let Err(error) = mode_domain.domain.commit_removal() {
+            let (family, mode) = (self.family, mode_domain.mode);
             self.outgoing.insert(mode);
             let error = error_chain(&error);
             warn!(%family, %error, "rules of mode {mode} are still in the kernel");
@@ -252,7 +254,7 @@ impl<B: Backend> FamilyReconciler<B> {
         for mode in self.unusable.overdue(now) {
             let position = self.position(Some(mode));
             if self.outgoing.contains(&mode) {
-                if let Err(error) = self.members[position].domain.commit_removal() {
+                if let Err(error) = self.mode_domains[position].domain.commit_removal() {
                     self.mark_unusable(position, error_chain(&error), now);
                     continue;
                 }

@@ -200,7 +200,7 @@ fn t386_a_refusal_after_an_unknown_effect_makes_only_its_part_suspect() {
     interruption.unknown.store(1, Ordering::Relaxed);
     let desired = many(100, &[11]);
     family.sync(&desired, Reason::Changed, &clock);
-    let held = family.members[0].domain.held_back();
+    let held = family.mode_domains[0].domain.held_back();
     assert!(held <= 4, "{held} of 90");
 
     finish(&mut family, &desired, &clock);
