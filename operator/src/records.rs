@@ -20,7 +20,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 pub(crate) use self::{
-    node::{Contact, NodeRecord, Role, SlimNode},
+    node::{KubeletHeartbeat, NodeRecord, Role, SlimNode},
     report::{Latency, Report},
     shared_specs::SharedSpecs,
 };

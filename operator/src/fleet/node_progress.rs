@@ -26,7 +26,7 @@ use crate::{
         observations::{HealthSinceAssigned, Observation, Observations, Since},
         profile_node::ProfileNode,
     },
-    records::{Contact, NodeProxyRecord},
+    records::{KubeletHeartbeat, NodeProxyRecord},
 };
 
 /// The state of a node with regard to the configuration that its profile requests.
@@ -219,7 +219,7 @@ impl ProfileNode<'_> {
     /// Whether the node controller has lost the kubelet, or the operator the agent. That says nothing
     /// about why.
     pub(crate) fn is_lost(&self, now: Timestamp) -> bool {
-        self.node.contact == Contact::Lost || self.is_silent(now)
+        self.node.kubelet_heartbeat == KubeletHeartbeat::Lost || self.is_silent(now)
     }
 
     /// Returns when the node controller, or the operator for the agent, wrote down the loss of a node

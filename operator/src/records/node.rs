@@ -29,8 +29,8 @@ pub(crate) struct NodeRecord {
     pub(crate) taints: Vec<Taint>,
     /// Whether its kubelet reports.
     pub(crate) reach: Reachability,
-    /// Whether the node controller still hears of its kubelet.
-    pub(crate) contact: Contact,
+    /// Whether the node controller still gets heartbeats of its kubelet.
+    pub(crate) kubelet_heartbeat: KubeletHeartbeat,
     /// Since when it has not, if the controller has the clock of the API server, beside which it runs.
     pub(crate) lost_at: Option<ServerTime>,
     /// What it says about how kube-proxy is started on it.
@@ -38,11 +38,11 @@ pub(crate) struct NodeRecord {
     version: ObjectVersion,
 }
 
-/// Whether the node controller still hears of a node's kubelet.
+/// Whether the node controller still gets heartbeats of a node's kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contact {
+pub(crate) enum KubeletHeartbeat {
     /// The kubelet reports, if only that it is not ready, or no status exists yet.
-    Kept,
+    Received,
     /// The kubelet has stopped reporting.
     Lost,
 }
@@ -144,9 +144,9 @@ impl NodeRecord {
                 Some(ready) if ready.status != "True" => Reachability::Unreachable,
                 _ => Reachability::Reachable,
             },
-            contact: match lost {
-                Some(_) => Contact::Lost,
-                None => Contact::Kept,
+            kubelet_heartbeat: match lost {
+                Some(_) => KubeletHeartbeat::Lost,
+                None => KubeletHeartbeat::Received,
             },
             lost_at: lost.and_then(|lost| Some(ServerTime::new(lost.changed_at.as_ref()?.0))),
             marks,
