@@ -18,7 +18,7 @@ use crate::{
     operator_metrics::{OperatorMetrics, WriteResult, seconds},
     records::Record,
     watches::{Events, watch},
-    write_rate_limiter::{Recurrence, WriteRateLimiter},
+    write_rate_limiter::{FailureRepetition, WriteRateLimiter},
     writes::{WriteError, Writer, Written},
 };
 
@@ -146,10 +146,12 @@ impl FleetLoop {
                 Err(error) => {
                     let error = chain(&error).to_string();
                     match rate_limiter.failed(&action, &error, Instant::now(), fraction()) {
-                        Recurrence::New => {
+                        FailureRepetition::New => {
                             warn!(error, "unable to write the object; retrying with backoff")
                         }
-                        Recurrence::Repeated => debug!(error, "still unable to write the object"),
+                        FailureRepetition::Repeated => {
+                            debug!(error, "still unable to write the object")
+                        }
                     }
                 }
             }

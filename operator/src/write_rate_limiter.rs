@@ -31,7 +31,7 @@ struct NextWrite {
 
 /// Whether a failure differs from the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recurrence {
+pub(crate) enum FailureRepetition {
     /// The first failure in a row, or one with another error.
     New,
     /// The same error as before.
@@ -110,7 +110,7 @@ impl WriteRateLimiter {
         error: &str,
         now: Instant,
         fraction: f64,
-    ) -> Recurrence {
+    ) -> FailureRepetition {
         let before = self.0.remove(&key(action));
         let failures = before.as_ref().map_or(0, |next_write| next_write.failures);
         let is_repeated =
@@ -123,9 +123,9 @@ impl WriteRateLimiter {
         };
         self.0.insert(key(action), next_write);
         if is_repeated {
-            Recurrence::Repeated
+            FailureRepetition::Repeated
         } else {
-            Recurrence::New
+            FailureRepetition::New
         }
     }
 }

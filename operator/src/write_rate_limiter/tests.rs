@@ -86,7 +86,7 @@ fn the_same_failure_is_reported_once_and_another_one_again() {
     let (mut rate_limiter, now) = (WriteRateLimiter::default(), Instant::now());
     let mut fail = |error: &str| rate_limiter.failed(&report(), error, now, LONGEST);
     let received = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
-    use Recurrence::{New, Repeated};
+    use FailureRepetition::{New, Repeated};
     assert_eq!(received, [New, Repeated, New, New]);
     assert_eq!(rate_limiter.succeeded(&report(), now), 4);
     assert_eq!(
