@@ -22,9 +22,9 @@ pub(crate) struct DesiredNodeProxy {
     pub(crate) baseline: Option<Baseline>,
 }
 
-/// Whether the last change of a node is still judged.
+/// Whether the last change of a node is still evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum ChangeEvaluation {
     /// It is, or the node is healthy.
     UnderWay,
     /// It is not, and the node is not healthy.
@@ -110,7 +110,7 @@ impl ProfileNode<'_> {
     pub(crate) fn assign(
         &self,
         spec: &Arc<NodeProxySpec>,
-        judgement: Judgement,
+        evaluation: ChangeEvaluation,
         rollout: &Rollout,
         now: Timestamp,
     ) -> DesiredNodeProxy {
@@ -118,7 +118,7 @@ impl ProfileNode<'_> {
             requests_the_same(current, spec) && current.written_fields == spec.written_fields
         };
         let is_over = |current: &NodeProxySpec| match current.profile_name == spec.profile_name {
-            true => judgement == Judgement::Over && !is_kept(current),
+            true => evaluation == ChangeEvaluation::Over && !is_kept(current),
             false => !self.is_being_changed(current, rollout, now),
         };
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());

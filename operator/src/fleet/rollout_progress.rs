@@ -22,7 +22,7 @@ use jiff::Timestamp;
 
 use crate::fleet::{
     budget,
-    desired_node_proxy::{DesiredNodeProxy, Judgement},
+    desired_node_proxy::{ChangeEvaluation, DesiredNodeProxy},
     evaluation_context::{CacheState, EvaluationContext},
     moving_nodes::MovingNodes,
     node_progress::NodeProgress,
@@ -163,8 +163,8 @@ impl RolloutProgress {
             self.judge(target, members, &node_progress, &waves);
         }
         let take = |member: &ProfileNode<'_>, progress: &NodeProgress| {
-            let judgement = self.judgement(member, progress);
-            member.assign(&member.effective, judgement, &target.rollout, now)
+            let evaluation = self.evaluation(member, progress);
+            member.assign(&member.effective, evaluation, &target.rollout, now)
         };
         let rollback = match &self.phase {
             Phase::Failed { .. } => {
@@ -280,18 +280,18 @@ impl RolloutProgress {
         }
     }
 
-    /// Whether the rollout, or a move of nodes, judges the node.
-    fn judgement(&self, member: &ProfileNode<'_>, progress: &NodeProgress) -> Judgement {
+    /// Whether the rollout, or a move of nodes, evaluates the node.
+    fn evaluation(&self, member: &ProfileNode<'_>, progress: &NodeProgress) -> ChangeEvaluation {
         let is_failed = matches!(progress, NodeProgress::Excused | NodeProgress::Failed(_));
-        let is_judged = if self.phase.has_ended() {
+        let is_evaluated = if self.phase.has_ended() {
             self.moving_nodes.contains(member.name())
         } else {
             !member.was_assigned_before(self.start_generation)
         };
-        if is_failed && !is_judged {
-            Judgement::Over
+        if is_failed && !is_evaluated {
+            ChangeEvaluation::Over
         } else {
-            Judgement::UnderWay
+            ChangeEvaluation::UnderWay
         }
     }
 
