@@ -46,7 +46,7 @@ mod rollout_progress;
 mod rollout_status;
 mod rollout_target;
 mod unknown_fields;
-mod unwritten_verdicts;
+mod unreported_failures;
 mod verdict;
 mod watch_health;
 mod wave_progress;
@@ -77,7 +77,7 @@ use crate::{
         observations::Observations,
         rollout_progress::RolloutProgress,
         unknown_fields::UnknownFields,
-        unwritten_verdicts::UnwrittenVerdicts,
+        unreported_failures::UnreportedFailures,
         watch_health::WatchHealth,
     },
     kube_proxy_daemon_set::KubeProxyDaemonSetState,
@@ -99,7 +99,7 @@ pub(crate) struct Fleet {
     /// The last known `NodeProxy` of each node whose object was deleted. Its agent keeps that
     /// configuration.
     deleted_proxies: BTreeMap<String, NodeProxyRecord>,
-    unwritten: UnwrittenVerdicts,
+    unreported_failures: UnreportedFailures,
     /// The fields of a profile's status that the API server does not know, by profile.
     unknown_fields: BTreeMap<String, UnknownFields>,
     /// Whether any event since the last plan can change the next one.

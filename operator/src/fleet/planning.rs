@@ -47,7 +47,7 @@ impl Fleet {
             observations,
             heartbeats,
             deleted_proxies,
-            unwritten,
+            unreported_failures,
             unknown_fields,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies), Some(agent_daemon_sets), Some(kube_proxy)) = (
@@ -67,7 +67,7 @@ impl Fleet {
             None => CacheState::Synced,
         };
         rollouts.retain(|name, _| profiles.contains_key(name));
-        unwritten.retain(profiles);
+        unreported_failures.retain(profiles);
         unknown_fields.retain(|name, _| profiles.contains_key(name));
         deleted_proxies.retain(|name, record| {
             let is_the_same = |node: &NodeRecord| record.owners.contains(&node.uid);
@@ -148,7 +148,7 @@ impl Fleet {
                 let is_written =
                     || RolloutProgress::resume(&planned.target, &record.status()).has_failed();
                 let has_failed = rollout_progress.has_failed();
-                if let Some(until) = unwritten.wait(name, has_failed, is_written, now) {
+                if let Some(until) = unreported_failures.wait(name, has_failed, is_written, now) {
                     waiting.extend(planned.members.iter().map(|m| m.name().to_owned()));
                     plan.requeue_by(Some(until));
                 }

@@ -11,20 +11,20 @@ use crate::{fleet::node_progress::after, records::ProfileRecord};
 
 /// The profiles with a failed rollout that their status does not mention yet, and since when.
 #[derive(Clone, Debug, Default)]
-pub(super) struct UnwrittenVerdicts(BTreeMap<String, Timestamp>);
+pub(super) struct UnreportedFailures(BTreeMap<String, Timestamp>);
 
 /// The nodes that failed wait no longer than this if the status cannot be written.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-// === impl UnwrittenVerdicts ===
+// === impl UnreportedFailures ===
 
-impl UnwrittenVerdicts {
+impl UnreportedFailures {
     /// Forgets profiles that no longer exist.
     pub(super) fn retain(&mut self, profiles: &BTreeMap<String, ProfileRecord>) {
         self.0.retain(|name, _| profiles.contains_key(name));
     }
 
-    /// Returns until when the nodes of `profile` wait at most for its verdict to be written, if they
+    /// Returns until when the nodes of `profile` wait at most for its failure to be reported, if they
     /// do. `is_written` is called only if its rollout `has_failed`.
     pub(super) fn wait(
         &mut self,
