@@ -72,16 +72,16 @@ pub struct Candidate {
     /// Its priority.
     pub priority: i32,
     /// Its role on the node.
-    pub verdict: Verdict,
+    pub role: ProfileRole,
 }
 
 /// The role of a profile on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProfileRole {
     /// This profile decides.
-    Won,
+    Deciding,
     /// It also selects the node, but another profile comes first.
-    Lost {
+    Outranked {
         /// The profile that decides.
         to: String,
         /// Why that profile comes first.
@@ -213,21 +213,21 @@ impl<'a> Ranked<'a> {
     }
 
     fn candidate(&self, winner: Option<&Self>, node: &NodeFacts) -> Candidate {
-        let verdict = match (&self.outcome, winner) {
-            (Err(errors), _) => Verdict::Rejected(errors.clone()),
-            (Ok(_), Some(winner)) if winner.name == self.name => Verdict::Won,
+        let role = match (&self.outcome, winner) {
+            (Err(errors), _) => ProfileRole::Rejected(errors.clone()),
+            (Ok(_), Some(winner)) if winner.name == self.name => ProfileRole::Deciding,
             (Ok(_), Some(winner)) if self.profile.spec.node_selector.selects(&node.labels) => {
-                Verdict::Lost {
+                ProfileRole::Outranked {
                     to: winner.name.to_owned(),
                     by: winner.precedence_over(self).1,
                 }
             }
-            (Ok(_), _) => Verdict::NotSelected,
+            (Ok(_), _) => ProfileRole::NotSelected,
         };
         Candidate {
             profile: self.name.to_owned(),
             priority: self.profile.spec.priority,
-            verdict,
+            role,
         }
     }
 }
@@ -254,7 +254,7 @@ fn explain(
     let Some(winner) = winner else {
         let rejected = candidates
             .iter()
-            .filter(|candidate| matches!(candidate.verdict, Verdict::Rejected(_)));
+            .filter(|candidate| matches!(candidate.role, ProfileRole::Rejected(_)));
         return match rejected.count() {
             0 => format!("no profile selects node {}", node.name),
             count => format!(
@@ -268,7 +268,7 @@ fn explain(
         winner.name, winner.profile.spec.priority
     );
     for candidate in candidates {
-        if let Verdict::Lost { by, .. } = candidate.verdict {
+        if let ProfileRole::Outranked { by, .. } = candidate.role {
             text += &format!("; {} selects the node too but {by}", candidate.profile);
             if by == Precedence::Priority {
                 text += &format!(" ({})", candidate.priority);
@@ -289,8 +289,8 @@ impl Resolution {
     pub fn conflicts(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| {
             matches!(
-                candidate.verdict,
-                Verdict::Lost {
+                candidate.role,
+                ProfileRole::Outranked {
                     by: Precedence::Age | Precedence::Name,
                     ..
                 }

@@ -46,13 +46,13 @@ fn node(labels: &[(&str, &str)]) -> NodeFacts {
     }
 }
 
-fn verdict<'a>(resolution: &'a Resolution, name: &str) -> &'a Verdict {
+fn role<'a>(resolution: &'a Resolution, name: &str) -> &'a ProfileRole {
     &resolution
         .candidates
         .iter()
         .find(|candidate| candidate.profile == name)
         .expect("a candidate")
-        .verdict
+        .role
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn the_lowest_priority_number_decides_and_the_loser_is_reported() {
     let resolution = resolve(&profiles, &node(&[]));
     assert_eq!(resolution.winner.as_deref(), Some("edge"));
     assert_eq!(
-        *verdict(&resolution, "default"),
-        Verdict::Lost {
+        *role(&resolution, "default"),
+        ProfileRole::Outranked {
             to: "edge".into(),
             by: Precedence::Priority
         }
@@ -87,8 +87,8 @@ fn t5_two_profiles_selecting_one_node_have_one_winner_a_conflict_and_no_flapping
     let first = resolve([&old, &young, &file], &node(&[]));
     assert_eq!(first.winner.as_deref(), Some("b"));
     assert_eq!(
-        *verdict(&first, "a"),
-        Verdict::Lost {
+        *role(&first, "a"),
+        ProfileRole::Outranked {
             to: "b".into(),
             by: Precedence::Age
         }
@@ -116,8 +116,8 @@ fn profiles_of_the_same_priority_and_age_are_ordered_by_name() {
     let resolution = resolve(&profiles, &node(&[]));
     assert_eq!(resolution.winner.as_deref(), Some("a"));
     assert_eq!(
-        *verdict(&resolution, "b"),
-        Verdict::Lost {
+        *role(&resolution, "b"),
+        ProfileRole::Outranked {
             to: "a".into(),
             by: Precedence::Name
         }
@@ -133,7 +133,7 @@ fn no_profile_for_a_node_is_not_an_error() {
         (resolution.effective.as_ref(), resolution.winner.as_ref()),
         (None, None)
     );
-    assert_eq!(*verdict(&resolution, "edge"), Verdict::NotSelected);
+    assert_eq!(*role(&resolution, "edge"), ProfileRole::NotSelected);
     assert_eq!(resolution.reason, "no profile selects node n1");
     assert_eq!(resolve([], &node(&[])).candidates, []);
 }
@@ -166,7 +166,7 @@ fn a_profile_with_an_invalid_selector_is_rejected_by_name_and_the_others_still_d
     let profiles = [profile("default", 1000, None), broken];
     let resolution = resolve(&profiles, &node(&[]));
     assert_eq!(resolution.winner.as_deref(), Some("default"));
-    let Verdict::Rejected(errors) = verdict(&resolution, "broken") else {
+    let ProfileRole::Rejected(errors) = role(&resolution, "broken") else {
         panic!("broken was not rejected")
     };
     assert_eq!(

@@ -7,7 +7,7 @@ use crds::{
         Status,
         reason::{NO_CONFLICT, OVERRIDDEN, Reason, SAME_PRIORITY},
     },
-    resolve::{Precedence, Resolution, Verdict},
+    resolve::{Precedence, ProfileRole, Resolution},
 };
 
 use crate::fleet::profile_status::node_count;
@@ -30,7 +30,7 @@ impl Conflicts {
     /// Counts the candidates of one node.
     pub(crate) fn count(&mut self, resolution: &Resolution) {
         for candidate in &resolution.candidates {
-            let Verdict::Lost { to, by } = &candidate.verdict else {
+            let ProfileRole::Outranked { to, by } = &candidate.role else {
                 continue;
             };
             let lost = self.0.entry(candidate.profile.clone()).or_default();
