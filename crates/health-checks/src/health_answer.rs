@@ -18,7 +18,7 @@ use prometheus_client::metrics::family::Family as Labelled;
 use runtime::{Health, Metrics};
 use serde::Serialize;
 
-use crate::{FamilyVerdict, NodeFacts, ProxyHealth, Verdict};
+use crate::{FamilyHealth, NodeFacts, NodeHealth, ProxyHealth};
 
 /// How Go prints a time that was never set (time.Time's zero value).
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -108,12 +108,17 @@ pub(super) fn patience(facts: &dyn NodeFacts) -> Duration {
 }
 
 async fn healthz(State(sources): State<Sources>) -> Response {
-    let verdict = sources
+    let node_health = sources
         .proxy
-        .verdict(patience(&*sources.facts), Instant::now());
+        .node_health(patience(&*sources.facts), Instant::now());
     let eligible = sources.facts.lifecycle() == NodeLifecycle::Staying;
-    let healthy = verdict.is_healthy();
-    let body = body(&verdict, healthy && eligible, healthy, SystemTime::now());
+    let healthy = node_health.is_healthy();
+    let body = body(
+        &node_health,
+        healthy && eligible,
+        healthy,
+        SystemTime::now(),
+    );
     let body = Body {
         node_eligible: Some(eligible),
         ..body
@@ -122,26 +127,26 @@ async fn healthz(State(sources): State<Sources>) -> Response {
 }
 
 async fn livez(State(sources): State<Sources>) -> Response {
-    let verdict = sources
+    let node_health = sources
         .proxy
-        .verdict(patience(&*sources.facts), Instant::now());
-    let alive = verdict.is_alive() && sources.process.liveness().passed();
-    let body = body(&verdict, alive, alive, SystemTime::now());
+        .node_health(patience(&*sources.facts), Instant::now());
+    let alive = node_health.is_alive() && sources.process.liveness().passed();
+    let body = body(&node_health, alive, alive, SystemTime::now());
     answer(alive, body, &sources.counts.livez)
 }
 
 /// `passes` says whether the code is 200. If it is, the time of the last update is now, as in older
 /// releases of kube-proxy, on which monitors rely.
-fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body {
+fn body(node_health: &NodeHealth, passes: bool, healthy: bool, now: SystemTime) -> Body {
     let last_updated = if passes {
         Some(now)
     } else {
-        verdict.last_updated()
+        node_health.last_updated()
     };
-    let family = |(family, verdict): (&Family, &FamilyVerdict)| {
+    let family = |(family, health): (&Family, &FamilyHealth)| {
         let body = FamilyBody {
-            last_updated: go_time(verdict.last_updated),
-            healthy: verdict.is_healthy(),
+            last_updated: go_time(health.last_updated),
+            healthy: health.is_healthy(),
         };
         (family.to_string(), body)
     };
@@ -150,7 +155,7 @@ fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body
         current_time: go_time(Some(now)),
         node_eligible: None,
         healthy,
-        status: verdict.families.iter().map(family).collect(),
+        status: node_health.families.iter().map(family).collect(),
     }
 }
 

@@ -38,24 +38,24 @@ struct Updates {
 
 /// The health of a node at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct NodeHealth {
     /// The health of each family.
-    pub families: BTreeMap<Family, FamilyVerdict>,
+    pub families: BTreeMap<Family, FamilyHealth>,
     work: Work,
 }
 
 /// The health of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FamilyVerdict {
+pub struct FamilyHealth {
     /// When the kernel last held the desired state.
     pub last_updated: Option<SystemTime>,
     /// Whether the kernel keeps up.
-    pub pace: Pace,
+    pub update_state: UpdateState,
 }
 
 /// Whether the kernel keeps up with the desired state in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum UpdateState {
     /// This process has never programmed it.
     Never,
     /// The kernel does not support it.
@@ -111,17 +111,17 @@ impl ProxyHealth {
     }
 
     /// Returns the health of the node at `now`. An update is late after `patience`.
-    pub fn verdict(&self, patience: Duration, now: Instant) -> Verdict {
+    pub fn node_health(&self, patience: Duration, now: Instant) -> NodeHealth {
         let state = self.state();
         let families = Family::ALL.map(|family| {
             let updates = state.families.get(&family).copied().unwrap_or_default();
-            let verdict = FamilyVerdict {
+            let health = FamilyHealth {
                 last_updated: updates.last_answered,
-                pace: updates.pace(patience, now),
+                update_state: updates.update_state(patience, now),
             };
-            (family, verdict)
+            (family, health)
         });
-        Verdict {
+        NodeHealth {
             families: families.into(),
             work: state.work,
         }
@@ -150,32 +150,36 @@ impl Updates {
         }
     }
 
-    fn pace(&self, patience: Duration, now: Instant) -> Pace {
+    fn update_state(&self, patience: Duration, now: Instant) -> UpdateState {
         let late = self
             .oldest_pending
             .is_some_and(|since| now.saturating_duration_since(since) >= patience);
         match (self.support, self.last_answered) {
-            (Support::Lacking, _) => Pace::Unsupported,
-            (Support::Assumed, _) if late => Pace::Late,
-            (Support::Assumed, None) => Pace::Never,
-            (Support::Assumed, Some(_)) => Pace::KeepsUp,
+            (Support::Lacking, _) => UpdateState::Unsupported,
+            (Support::Assumed, _) if late => UpdateState::Late,
+            (Support::Assumed, None) => UpdateState::Never,
+            (Support::Assumed, Some(_)) => UpdateState::KeepsUp,
         }
     }
 }
 
-// === impl Verdict ===
+// === impl NodeHealth ===
 
-impl Verdict {
+impl NodeHealth {
     /// Returns whether this node should receive traffic.
     pub fn is_healthy(&self) -> bool {
-        let counted = || self.paces().filter(|pace| *pace != Pace::Unsupported);
-        counted().all(|pace| pace == Pace::KeepsUp) && counted().next().is_some()
+        let counted = || {
+            self.update_states()
+                .filter(|state| *state != UpdateState::Unsupported)
+        };
+        counted().all(|state| state == UpdateState::KeepsUp) && counted().next().is_some()
     }
 
     /// Returns whether there is no reason to restart this process: no update is late, or a sync is
     /// in progress.
     pub fn is_alive(&self) -> bool {
-        self.work == Work::InProgress || self.paces().all(|pace| pace != Pace::Late)
+        self.work == Work::InProgress
+            || self.update_states().all(|state| state != UpdateState::Late)
     }
 
     /// Returns when the kernel last held the desired state in any family.
@@ -184,17 +188,17 @@ impl Verdict {
         families.filter_map(|family| family.last_updated).max()
     }
 
-    fn paces(&self) -> impl Iterator<Item = Pace> {
-        self.families.values().map(|family| family.pace)
+    fn update_states(&self) -> impl Iterator<Item = UpdateState> {
+        self.families.values().map(|family| family.update_state)
     }
 }
 
-// === impl FamilyVerdict ===
+// === impl FamilyHealth ===
 
-impl FamilyVerdict {
+impl FamilyHealth {
     /// Returns whether the kernel keeps up.
     pub fn is_healthy(&self) -> bool {
-        self.pace == Pace::KeepsUp
+        self.update_state == UpdateState::KeepsUp
     }
 }
 

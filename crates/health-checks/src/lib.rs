@@ -15,7 +15,7 @@ use std::time::Duration;
 use catalog::NodeLifecycle;
 
 pub use health_answer::router;
-pub use health_proxy::{FamilyVerdict, Pace, ProxyHealth, Verdict};
+pub use health_proxy::{FamilyHealth, NodeHealth, ProxyHealth, UpdateState};
 pub use service_health::serve as serve_services;
 
 /// What answers depend on, besides the kernel. Every value is the latest, and no call waits.

@@ -48,14 +48,14 @@ fn programmed(began: Instant) -> ProxyHealth {
 fn t56_an_agent_that_has_never_programmed_anything_is_not_healthy_and_not_killed() {
     let start = Instant::now();
     let health = ProxyHealth::default();
-    let verdict = health.verdict(PATIENCE, start);
-    assert!(!verdict.is_healthy());
-    assert!(verdict.is_alive());
-    assert_eq!(verdict.last_updated(), None);
+    let node_health = health.node_health(PATIENCE, start);
+    assert!(!node_health.is_healthy());
+    assert!(node_health.is_alive());
+    assert_eq!(node_health.last_updated(), None);
     let one = sync(Family::Ipv4, start, SECOND, Outcome::Committed);
     health.reported(&report(Activity::Waiting, vec![one]));
     assert!(
-        !health.verdict(PATIENCE, start).is_healthy(),
+        !health.node_health(PATIENCE, start).is_healthy(),
         "one family is half a node"
     );
 }
@@ -68,12 +68,14 @@ fn an_update_is_late_after_twice_the_sync_period_and_not_before() {
     health.queued(queued);
     health.queued(queued + 50 * SECOND);
     let just_before = queued + PATIENCE - Duration::from_millis(1);
-    assert!(health.verdict(PATIENCE, just_before).is_healthy());
-    let late = health.verdict(PATIENCE, queued + PATIENCE);
+    assert!(health.node_health(PATIENCE, just_before).is_healthy());
+    let late = health.node_health(PATIENCE, queued + PATIENCE);
     assert!(!late.is_healthy());
     assert!(!late.is_alive(), "no sync works at it");
     assert!(
-        health.verdict(5 * PATIENCE, queued + PATIENCE).is_healthy(),
+        health
+            .node_health(5 * PATIENCE, queued + PATIENCE)
+            .is_healthy(),
         "a profile with a longer period"
     );
 }
@@ -84,7 +86,7 @@ fn a_quiet_cluster_is_healthy_for_ever() {
     let week = Duration::from_secs(7 * 86_400);
     assert!(
         programmed(start)
-            .verdict(PATIENCE, start + week)
+            .node_health(PATIENCE, start + week)
             .is_healthy()
     );
 }
@@ -98,8 +100,12 @@ fn what_was_queued_while_a_sync_ran_still_waits_after_it() {
     health.queued(began + SECOND);
     let syncs = Family::ALL.map(|family| sync(family, began, 5 * SECOND, Outcome::Committed));
     health.reported(&report(Activity::Waiting, syncs.into()));
-    assert!(health.verdict(PATIENCE, began + 30 * SECOND).is_healthy());
-    assert!(!health.verdict(PATIENCE, began + PATIENCE).is_healthy());
+    assert!(
+        health
+            .node_health(PATIENCE, began + 30 * SECOND)
+            .is_healthy()
+    );
+    assert!(!health.node_health(PATIENCE, began + PATIENCE).is_healthy());
 }
 
 /// Failure story T57: kubernetes#83263.
@@ -110,14 +116,17 @@ fn t57_five_minutes_of_a_sync_are_a_reason_to_send_traffic_elsewhere_and_none_to
     health.queued(start + 2 * SECOND);
     health.began();
     let later = start + Duration::from_secs(300);
-    let verdict = health.verdict(PATIENCE, later);
-    assert!(!verdict.is_healthy(), "the kernel is five minutes behind");
-    assert!(verdict.is_alive());
+    let node_health = health.node_health(PATIENCE, later);
+    assert!(
+        !node_health.is_healthy(),
+        "the kernel is five minutes behind"
+    );
+    assert!(node_health.is_alive());
     let began = start + 2 * SECOND;
     let took = Duration::from_secs(300);
     let syncs = Family::ALL.map(|family| sync(family, began, took, Outcome::Committed));
     health.reported(&report(Activity::Waiting, syncs.into()));
-    assert!(health.verdict(PATIENCE, began + took).is_healthy());
+    assert!(health.node_health(PATIENCE, began + took).is_healthy());
 }
 
 #[test]
@@ -129,11 +138,15 @@ fn syncs_that_fail_do_not_answer_and_are_late_by_themselves() {
     let outcome = failed(Recovery::Retry);
     let sync = sync(Family::Ipv6, began, SECOND, outcome);
     health.reported(&report(Activity::Waiting, vec![sync]));
-    assert!(health.verdict(PATIENCE, began + 59 * SECOND).is_healthy());
-    let verdict = health.verdict(PATIENCE, began + PATIENCE);
-    assert!(!verdict.is_healthy());
-    assert!(verdict.families[&Family::Ipv4].is_healthy());
-    assert!(!verdict.families[&Family::Ipv6].is_healthy());
+    assert!(
+        health
+            .node_health(PATIENCE, began + 59 * SECOND)
+            .is_healthy()
+    );
+    let node_health = health.node_health(PATIENCE, began + PATIENCE);
+    assert!(!node_health.is_healthy());
+    assert!(node_health.families[&Family::Ipv4].is_healthy());
+    assert!(!node_health.families[&Family::Ipv6].is_healthy());
 }
 
 fn halted(family: Family, programmed_since: Option<SystemTime>) -> FamilyStatus {
@@ -169,10 +182,10 @@ fn a_family_that_the_kernel_lacks_does_not_count_as_long_as_there_is_another() {
     };
     health.reported(&lacking(&[Family::Ipv6]));
     let later = start + Duration::from_secs(300);
-    assert!(health.verdict(PATIENCE, later).is_healthy());
+    assert!(health.node_health(PATIENCE, later).is_healthy());
     health.reported(&lacking(&Family::ALL));
     assert!(
-        !health.verdict(PATIENCE, later).is_healthy(),
+        !health.node_health(PATIENCE, later).is_healthy(),
         "a kernel that lacks both serves nothing"
     );
 }
@@ -186,7 +199,7 @@ fn a_family_that_was_programmed_and_is_refused_now_counts() {
     let mut report = report(Activity::Waiting, vec![refused]);
     report.families = vec![halted(Family::Ipv4, Some(SystemTime::UNIX_EPOCH))];
     health.reported(&report);
-    assert!(!health.verdict(PATIENCE, began + PATIENCE).is_healthy());
+    assert!(!health.node_health(PATIENCE, began + PATIENCE).is_healthy());
 }
 
 #[test]
@@ -200,5 +213,5 @@ fn a_node_that_was_reported_to_pause_is_not_late() {
         .into();
     health.reported(&paused);
     let later = start + Duration::from_secs(300);
-    assert!(health.verdict(PATIENCE, later).is_healthy());
+    assert!(health.node_health(PATIENCE, later).is_healthy());
 }

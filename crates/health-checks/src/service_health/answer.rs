@@ -52,7 +52,9 @@ impl HealthSource {
 
     fn keeps_up(&self) -> bool {
         let patience = patience(&*self.facts);
-        self.proxy.verdict(patience, Instant::now()).is_healthy()
+        self.proxy
+            .node_health(patience, Instant::now())
+            .is_healthy()
     }
 }
 
