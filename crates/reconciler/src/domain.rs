@@ -26,7 +26,7 @@ pub(crate) use attempt::Rest;
 use attempt::{Attempt, Extent, as_observed};
 pub(crate) use goal::Goal;
 use pending_drift::PendingDrift;
-use quarantine::{Quarantine, Verdict};
+use quarantine::{Quarantine, Suspicion};
 use stage::Stage;
 use unsupported_fields::UnsupportedFields;
 use unverified_rules::{Cause, UnverifiedRules};
@@ -339,7 +339,7 @@ impl<B: Backend> Domain<B> {
             self.part_size.follow(programmed, took, longest);
         }
         let admitted = self.search(desired, (began, longest), progress)?;
-        let is_over = self.quarantine.next_verdict() != Some(Verdict::Suspected);
+        let is_over = self.quarantine.next_suspicion() != Some(Suspicion::Suspected);
         if admitted && is_over && rest == Rest::Nothing {
             // Others may have been without claims on what these Services have.
             rest = self.program_admitted(desired, progress)?;
@@ -347,9 +347,9 @@ impl<B: Backend> Domain<B> {
         if rest != Rest::Nothing {
             return Ok(rest);
         }
-        let rest = match self.quarantine.next_verdict() {
-            Some(Verdict::Suspected) => return Ok(Rest::Suspects),
-            Some(Verdict::Changed | Verdict::Refused) => Rest::Retries,
+        let rest = match self.quarantine.next_suspicion() {
+            Some(Suspicion::Suspected) => return Ok(Rest::Suspects),
+            Some(Suspicion::Changed | Suspicion::Refused) => Rest::Retries,
             None => Rest::Nothing,
         };
         self.complete();

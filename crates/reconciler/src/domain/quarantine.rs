@@ -28,7 +28,7 @@ const REFUSALS_AGAIN: usize = 32;
 /// refuses.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    held: BTreeMap<ServiceKey, Held>,
+    held: BTreeMap<ServiceKey, QuarantinedService>,
     /// The groups that wait to be tried, of Services in `held`. The halves of a refused one go to the
     /// end, so that large groups are tried before small ones.
     groups: VecDeque<Group>,
@@ -37,11 +37,11 @@ pub(crate) struct Quarantine {
 
 /// One Service that is held back.
 #[derive(Debug)]
-struct Held {
+struct QuarantinedService {
     /// The refused rules; `None` if the Service is to be removed.
     refused: Option<Arc<ServiceRules>>,
     kept: Kept,
-    verdict: Verdict,
+    suspicion: Suspicion,
     error: String,
     since: SystemTime,
     /// Whether a search has ended without it.
@@ -53,7 +53,7 @@ pub(crate) type Kept = Option<Arc<ServiceRules>>;
 
 /// What is known of a Service that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verdict {
+pub(crate) enum Suspicion {
     /// It was part of a change that was refused.
     Suspected,
     /// It has changed since the kernel refused it alone.
@@ -62,12 +62,12 @@ pub(crate) enum Verdict {
     Refused,
 }
 
-/// Services with the same verdict that are tried together.
+/// Services with the same suspicion that are tried together.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// In order. Not empty.
     services: Vec<ServiceKey>,
-    verdict: Verdict,
+    suspicion: Suspicion,
     /// How many attempts have failed for another cause.
     failures: usize,
 }
@@ -102,8 +102,8 @@ impl Quarantine {
                 return false;
             }
             held.refused = wanted.cloned();
-            if held.verdict == Verdict::Refused {
-                held.verdict = Verdict::Changed;
+            if held.suspicion == Suspicion::Refused {
+                held.suspicion = Suspicion::Changed;
                 changed.push(service.clone());
             }
             true
@@ -111,7 +111,7 @@ impl Quarantine {
         if self.held.len() < before {
             self.drop_dead();
         }
-        self.add_group(changed, Verdict::Changed);
+        self.add_group(changed, Suspicion::Changed);
     }
 
     /// Lets all Services be tried again, the refused ones together, unless an earlier attempt at them
@@ -124,14 +124,14 @@ impl Quarantine {
                 held.has_waited = true;
             }
         }
-        let is_refused = |verdict| verdict == Verdict::Refused;
-        if !self.groups.iter().any(|group| is_refused(group.verdict)) {
+        let is_refused = |suspicion| suspicion == Suspicion::Refused;
+        if !self.groups.iter().any(|group| is_refused(group.suspicion)) {
             let refused = self
                 .held
                 .iter()
-                .filter(|(_, held)| is_refused(held.verdict));
+                .filter(|(_, held)| is_refused(held.suspicion));
             let refused = refused.map(|(service, _)| service.clone()).collect();
-            self.add_group(refused, Verdict::Refused);
+            self.add_group(refused, Suspicion::Refused);
         }
     }
 
@@ -153,10 +153,10 @@ impl Quarantine {
             } else if refused != kept {
                 has_new = true;
                 suspects.push(service.clone());
-                let held = Held {
+                let held = QuarantinedService {
                     refused,
                     kept,
-                    verdict: Verdict::Suspected,
+                    suspicion: Suspicion::Suspected,
                     error: error.to_owned(),
                     since: now,
                     has_waited: false,
@@ -164,7 +164,7 @@ impl Quarantine {
                 self.held.insert(service, held);
             }
         }
-        self.add_group(suspects, Verdict::Suspected);
+        self.add_group(suspects, Suspicion::Suspected);
         has_new
     }
 
@@ -181,8 +181,8 @@ impl Quarantine {
     }
 
     /// What is known of the groups that may be tried before the next periodic check: the least of it.
-    pub(crate) fn next_verdict(&self) -> Option<Verdict> {
-        self.allowed().map(|(_, group)| group.verdict).min()
+    pub(crate) fn next_suspicion(&self) -> Option<Suspicion> {
+        self.allowed().map(|(_, group)| group.suspicion).min()
     }
 
     /// Holds nothing of `group` back any more: the kernel has accepted it.
@@ -218,7 +218,7 @@ impl Quarantine {
         self.refusals.add(&group);
         if let [service] = &group.services[..] {
             if let Some(held) = self.held.get_mut(service) {
-                held.verdict = Verdict::Refused;
+                held.suspicion = Suspicion::Refused;
                 error.clone_into(&mut held.error);
             }
             return;
@@ -273,7 +273,7 @@ impl Quarantine {
     /// The suspects that may be tried before the next periodic check.
     fn in_search(&self) -> BTreeSet<&ServiceKey> {
         let suspected = self.allowed().map(|(_, group)| group);
-        let suspected = suspected.filter(|group| group.verdict == Verdict::Suspected);
+        let suspected = suspected.filter(|group| group.suspicion == Suspicion::Suspected);
         suspected.flat_map(Group::services).collect()
     }
 
@@ -286,9 +286,9 @@ impl Quarantine {
         });
     }
 
-    fn add_group(&mut self, services: Vec<ServiceKey>, verdict: Verdict) {
+    fn add_group(&mut self, services: Vec<ServiceKey>, suspicion: Suspicion) {
         if !services.is_empty() {
-            self.groups.push_back(Group::new(services, verdict));
+            self.groups.push_back(Group::new(services, suspicion));
         }
     }
 
@@ -303,20 +303,20 @@ impl Quarantine {
     /// refused before and has not changed comes last.
     fn next_position(&self) -> Option<usize> {
         let order = |(_, group): &(usize, &Group)| {
-            let is_again = group.verdict == Verdict::Refused;
+            let is_again = group.suspicion == Suspicion::Refused;
             let tries = self.refusals.of(group) + group.failures;
-            (is_again, tries, group.verdict)
+            (is_again, tries, group.suspicion)
         };
         self.allowed().min_by_key(order).map(|(at, _)| at)
     }
 }
 
-// === impl Held ===
+// === impl QuarantinedService ===
 
-impl Held {
+impl QuarantinedService {
     /// Whether nothing is known of this `service` yet, but soon.
     fn is_searched(&self, service: &ServiceKey, searched: &BTreeSet<&ServiceKey>) -> bool {
-        self.verdict == Verdict::Suspected && !self.has_waited && searched.contains(service)
+        self.suspicion == Suspicion::Suspected && !self.has_waited && searched.contains(service)
     }
 }
 
@@ -324,7 +324,7 @@ impl Held {
 
 impl Refusals {
     fn add(&mut self, group: &Group) {
-        if group.verdict == Verdict::Refused {
+        if group.suspicion == Suspicion::Refused {
             self.again += 1;
             return;
         }
@@ -341,8 +341,8 @@ impl Refusals {
     }
 
     fn allow(&self, group: &Group) -> bool {
-        match (group.verdict, self.of(group)) {
-            (Verdict::Refused, _) => self.again < REFUSALS_AGAIN,
+        match (group.suspicion, self.of(group)) {
+            (Suspicion::Refused, _) => self.again < REFUSALS_AGAIN,
             (_, refusals) if refusals < MANY_IN_A_NAMESPACE => self.total < REFUSALS_WITH_OTHERS,
             (_, refusals) => refusals < REFUSALS_IN_A_NAMESPACE && self.total < REFUSALS,
         }
@@ -352,10 +352,10 @@ impl Refusals {
 // === impl Group ===
 
 impl Group {
-    fn new(services: Vec<ServiceKey>, verdict: Verdict) -> Group {
+    fn new(services: Vec<ServiceKey>, suspicion: Suspicion) -> Group {
         Group {
             services,
-            verdict,
+            suspicion,
             failures: 0,
         }
     }
@@ -365,8 +365,8 @@ impl Group {
     }
 
     /// Keeps those of which `held` says the same.
-    fn retain(&mut self, held: &BTreeMap<ServiceKey, Held>) {
-        let is_in = |held: &Held| held.verdict == self.verdict;
+    fn retain(&mut self, held: &BTreeMap<ServiceKey, QuarantinedService>) {
+        let is_in = |held: &QuarantinedService| held.suspicion == self.suspicion;
         self.services
             .retain(|service| held.get(service).is_some_and(is_in));
     }
@@ -390,8 +390,8 @@ impl Group {
         let middle = self.services.len() / 2;
         let services = self.services.split_off(self.border().unwrap_or(middle));
         [
-            Group::new(self.services, self.verdict),
-            Group::new(services, self.verdict),
+            Group::new(self.services, self.suspicion),
+            Group::new(services, self.suspicion),
         ]
     }
 }
