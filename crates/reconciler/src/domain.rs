@@ -2,11 +2,11 @@
 
 mod adaptive_part_size;
 mod attempt;
+mod completeness;
 mod goal;
 mod isolate;
 mod pending_drift;
 mod quarantine;
-mod stage;
 mod unsupported_fields;
 mod unverified_rules;
 
@@ -24,10 +24,10 @@ use crate::{Failure, Quarantined, Reason, RepairedDrift};
 use adaptive_part_size::AdaptivePartSize;
 pub(crate) use attempt::Rest;
 use attempt::{Attempt, Extent, as_observed};
+use completeness::Completeness;
 pub(crate) use goal::Goal;
 use pending_drift::PendingDrift;
 use quarantine::{Quarantine, Suspicion};
-use stage::Stage;
 use unsupported_fields::UnsupportedFields;
 use unverified_rules::{Cause, UnverifiedRules};
 
@@ -51,7 +51,7 @@ pub(crate) struct Domain<B: Backend> {
     programmed: Option<Dataplane>,
     quarantine: Quarantine,
     unsupported_fields: UnsupportedFields,
-    stage: Stage,
+    completeness: Completeness,
     part_size: AdaptivePartSize,
     pending_drift: PendingDrift,
     /// How long the backend took for the last two answers that there is no drift.
@@ -78,7 +78,7 @@ impl<B: Backend> Domain<B> {
             programmed: None,
             quarantine: Quarantine::default(),
             unsupported_fields: UnsupportedFields::default(),
-            stage: Stage::default(),
+            completeness: Completeness::default(),
             part_size: AdaptivePartSize::default(),
             pending_drift: PendingDrift::default(),
             checks_took: [Duration::ZERO; 2],
@@ -229,7 +229,7 @@ impl<B: Backend> Domain<B> {
 
     fn forget_programmed(&mut self) {
         self.programmed = None;
-        self.stage = Stage::default();
+        self.completeness = Completeness::default();
         self.quarantine = Quarantine::default();
         self.unsupported_fields = UnsupportedFields::default();
     }
@@ -370,9 +370,9 @@ impl<B: Backend> Domain<B> {
 
     /// Records that the kernel holds `rules`, rendered from `admitted`. Only a part that the kernel
     /// has accepted begins a rebuild: tables that are opened on demand refuse the first one.
-    fn advance(&mut self, admitted: &Dataplane, rules: B::Rules, stage: Stage) {
-        self.stage = stage;
-        if stage == Stage::Complete {
+    fn advance(&mut self, admitted: &Dataplane, rules: B::Rules, completeness: Completeness) {
+        self.completeness = completeness;
+        if completeness == Completeness::Complete {
             self.programmed = Some(admitted.clone());
         }
         self.observed = Some(Rendered {
@@ -383,7 +383,7 @@ impl<B: Backend> Domain<B> {
 
     /// Records that nothing is left to program.
     fn complete(&mut self) {
-        self.stage = Stage::Complete;
+        self.completeness = Completeness::Complete;
         if let Some(observed) = &self.observed {
             self.programmed = Some(observed.dataplane.clone());
         }

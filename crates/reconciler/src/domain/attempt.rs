@@ -4,7 +4,7 @@ use backend::{Backend, Change, Effect, Recovery, Rendered};
 use dataplane::{Dataplane, NextPart, PartContents};
 
 use super::Domain;
-use super::stage::Stage;
+use super::completeness::Completeness;
 use super::unverified_rules::{Cause, UnverifiedRules};
 use crate::Failure;
 use crate::progress::{Phase, Progress};
@@ -14,8 +14,8 @@ use crate::progress::{Phase, Progress};
 pub(super) enum Extent {
     /// At most one part.
     Part,
-    /// All of it, which leads to this stage.
-    Whole(Stage),
+    /// All of it, which leads to this completeness.
+    Whole(Completeness),
     /// Nothing at all: no rules, not even those of an empty dataplane.
     Nothing,
 }
@@ -49,8 +49,8 @@ pub(super) struct Refusal {
     pub(super) next: Dataplane,
     /// What would be left.
     pub(super) rest: Rest,
-    /// The stage to which the step would have led.
-    pub(super) stage: Stage,
+    /// The completeness to which the step would have led.
+    pub(super) completeness: Completeness,
 }
 
 // === impl Domain ===
@@ -75,11 +75,11 @@ impl<B: Backend> Domain<B> {
                 }
             };
             let (backend, part_size) = (&mut self.backend, &self.part_size);
-            let transition = Transition::between(&observed, admitted, self.stage);
+            let transition = Transition::between(&observed, admitted, self.completeness);
             let part = progress.measure(Phase::Render, || match (extent, transition) {
                 (Extent::Part, Transition::Services | Transition::Rebuilding) => {
-                    let rebuilds =
-                        transition == Transition::Rebuilding || self.stage == Stage::Rebuilding;
+                    let rebuilds = transition == Transition::Rebuilding
+                        || self.completeness == Completeness::Rebuilding;
                     // A start begins with a small part: it contains the API server and DNS.
                     let is_start = observed.dataplane.services().is_empty();
                     let size = match rebuilds && !is_start {
@@ -102,10 +102,10 @@ impl<B: Backend> Domain<B> {
                 NextPart::Small(next) => (next, Rest::Another(PartContents::Small)),
                 NextPart::Part(next) => (next, Rest::Another(PartContents::Large)),
             };
-            let stage = match (extent, rest, transition) {
-                (Extent::Whole(stage), ..) => stage,
-                (_, Rest::Another(_), Transition::Rebuilding) => Stage::Rebuilding,
-                _ => self.stage,
+            let completeness = match (extent, rest, transition) {
+                (Extent::Whole(completeness), ..) => completeness,
+                (_, Rest::Another(_), Transition::Rebuilding) => Completeness::Rebuilding,
+                _ => self.completeness,
             };
             let rules = progress.measure(Phase::Render, || match extent {
                 Extent::Part | Extent::Whole(_) => backend.render(next, &observed),
@@ -114,13 +114,13 @@ impl<B: Backend> Domain<B> {
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
-                self.advance(next, rules, stage);
+                self.advance(next, rules, completeness);
                 return Ok(Attempt::Programmed(rest));
             }
             match progress.measure(Phase::Commit, || backend.commit(change)) {
                 Ok(receipt) => {
                     progress.count(size, receipt);
-                    self.advance(next, rules, stage);
+                    self.advance(next, rules, completeness);
                     return Ok(Attempt::Programmed(rest));
                 }
                 Err(error) => {
@@ -130,7 +130,7 @@ impl<B: Backend> Domain<B> {
                         before: observed.dataplane.clone(),
                         next: next.clone(),
                         rest,
-                        stage,
+                        completeness,
                     };
                     match error.recovery {
                         // A part of it is in the kernel: the next attempt reads which.
@@ -218,14 +218,14 @@ impl Transition {
     fn between<R: Default + PartialEq>(
         observed: &Rendered<R>,
         admitted: &Dataplane,
-        stage: Stage,
+        completeness: Completeness,
     ) -> Transition {
         let programmed = &observed.dataplane;
         if is_read(programmed) {
             let holds_nothing = observed.rules == R::default();
-            return match stage {
-                Stage::Complete if holds_nothing => Transition::Rebuilding,
-                Stage::Complete | Stage::Rebuilding => Transition::AtOnce,
+            return match completeness {
+                Completeness::Complete if holds_nothing => Transition::Rebuilding,
+                Completeness::Complete | Completeness::Rebuilding => Transition::AtOnce,
             };
         }
         match programmed.config().equals_in_any_mode(admitted.config()) {

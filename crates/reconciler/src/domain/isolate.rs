@@ -8,8 +8,8 @@ use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
 use super::attempt::{Attempt, Extent, Refusal, Rest, is_read};
+use super::completeness::Completeness;
 use super::quarantine::{Kept, at_own_addresses, copy_service, keep_addresses};
-use super::stage::Stage;
 use crate::Failure;
 use crate::progress::{Phase, Progress};
 
@@ -38,9 +38,9 @@ impl<B: Backend> Domain<B> {
             .map(|service| (service.clone(), had(service).cloned()))
             .collect();
         // Without these Services, what is programmed is complete only if they are served as before.
-        let stage = match self.programmed {
-            Some(_) => refusal.stage,
-            None => Stage::Rebuilding,
+        let completeness = match self.programmed {
+            Some(_) => refusal.completeness,
+            None => Completeness::Rebuilding,
         };
         let without = |kept: &Services| {
             let mut rest = refusal.next.clone();
@@ -63,19 +63,19 @@ impl<B: Backend> Domain<B> {
         // refused now.
         let nothing = suspects.into_iter().map(|service| (service, None));
         let mut candidates = vec![
-            (at_own_addresses, stage),
-            (with_removed, stage),
-            (as_before, stage),
-            (nothing.collect(), Stage::Rebuilding),
+            (at_own_addresses, completeness),
+            (with_removed, completeness),
+            (as_before, completeness),
+            (nothing.collect(), Completeness::Rebuilding),
         ];
         candidates.retain(|(kept, _)| !kept.is_empty());
         candidates.dedup_by(|next, before| next.0 == before.0);
         let mut kept = Services::new();
-        for (candidate, stage) in candidates {
+        for (candidate, completeness) in candidates {
             // An attempt may begin with an answer that leaves it open what the kernel holds: where steps
             // before the refused one were carried out.
             progress.allow_reread();
-            let whole = Extent::Whole(stage);
+            let whole = Extent::Whole(completeness);
             if let Attempt::Programmed(_) = self.attempt(&without(&candidate), whole, progress)? {
                 kept = candidate;
                 break;
@@ -121,7 +121,7 @@ impl<B: Backend> Domain<B> {
         {
             // A refusal may begin with an answer that leaves it open what the kernel holds.
             progress.allow_reread();
-            let (held, stage) = (observed.dataplane.clone(), self.stage);
+            let (held, completeness) = (observed.dataplane.clone(), self.completeness);
             let mut candidate = held.clone();
             for service in group.services() {
                 copy_service(&mut candidate, service, desired.services().get(service));
@@ -137,7 +137,7 @@ impl<B: Backend> Domain<B> {
                 Ok(Attempt::Programmed(Rest::Another(_))) => {
                     // What filled an emptied kernel is less than they had.
                     if let Some(observed) = &self.observed
-                        && self.stage == stage
+                        && self.completeness == completeness
                     {
                         self.quarantine.keep(&group, &observed.dataplane);
                     }
@@ -155,8 +155,8 @@ impl<B: Backend> Domain<B> {
             // read back meanwhile, what they implement is not known; if another program has emptied the
             // kernel, the attempt filled a part of it. The next group needs all of `held`.
             let is_known = |observed: &Rendered<B::Rules>| !is_read(&observed.dataplane);
-            if self.stage != stage || !self.observed.as_ref().is_some_and(is_known) {
-                self.attempt(&held, Extent::Whole(stage), progress)?
+            if self.completeness != completeness || !self.observed.as_ref().is_some_and(is_known) {
+                self.attempt(&held, Extent::Whole(completeness), progress)?
                     .programmed()?;
             }
             if progress.clock.now().saturating_duration_since(began) >= longest {

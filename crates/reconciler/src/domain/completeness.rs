@@ -2,7 +2,7 @@
 
 /// Whether `Domain::programmed` is one complete desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Stage {
+pub(super) enum Completeness {
     /// It is complete, or differs from a complete one by a part of a large change of Services.
     #[default]
     Complete,
