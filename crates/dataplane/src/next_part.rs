@@ -1,6 +1,6 @@
 //! Divides a large change into parts, so that other changes need not wait for all of it.
 
-mod changing_hands;
+mod address_transfer;
 mod size;
 mod step;
 
@@ -13,7 +13,7 @@ use crate::{
     ServicePortName,
 };
 
-use changing_hands::Settled;
+use address_transfer::Settled;
 pub use size::PartSize;
 use size::{FrontendDifference, Granularity};
 use step::Step;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::changing_hands::{Settled, decides};
+use super::address_transfer::{Settled, decides};
 use super::size::{FrontendDifference, Granularity};
 use super::{Divided, Piece, claimants};
 use crate::{
@@ -21,7 +21,7 @@ pub(super) struct Step<'a> {
     unfinished: HashSet<IpAddr>,
     /// The addresses that are taken from some Services or given back to them, so that a part may have
     /// only some of their frontends there.
-    changing_hands: HashSet<IpAddr>,
+    transferred: HashSet<IpAddr>,
     /// The Services that get frontends at such an address in later parts.
     waiting: BTreeSet<&'a ServiceKey>,
     /// A frontend that later parts change, of which this part has some endpoints.
@@ -53,11 +53,11 @@ impl<'a> Step<'a> {
         services.extend(begun.iter().map(|(_, begun)| &begun.service_port.service));
         let cluster_ips = cluster_ips_of(&services, [programmed, desired]);
         let all = divided.chosen.iter().chain(&divided.later);
-        let changing_hands = all.filter(|piece| piece.is_taken_away(desired) || given_back(piece));
-        let changing_hands = changing_hands.filter_map(Piece::address).collect();
+        let transferred = all.filter(|piece| piece.is_taken_away(desired) || given_back(piece));
+        let transferred = transferred.filter_map(Piece::address).collect();
         let later = divided.later.iter().filter_map(Piece::address);
         Step {
-            changing_hands,
+            transferred,
             waiting,
             programmed,
             desired,
@@ -196,7 +196,7 @@ impl<'a> Step<'a> {
         let FrontendKey::Address { address, .. } = key else {
             return false;
         };
-        self.changing_hands.contains(address) && at.refusal(service, key).is_some()
+        self.transferred.contains(address) && at.refusal(service, key).is_some()
     }
 
     /// The cluster IPs of a Service in this part. A new one is added once all its frontends are; an
