@@ -1,4 +1,4 @@
-//! Crowded frontends: those with affinity whose new clients found no free entry. Packets record the
+//! Frontends with full affinity maps: those with affinity whose new clients found no free entry. Packets record the
 //! marks of their virtual servers.
 
 use std::collections::BTreeSet;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use dataplane::{Affinity, Dataplane, Family, Frontend, FrontendKey};
 use netlink::nf_tables::{Bytes, ElementData};
-use nftables_model::{CrowdedError, CrowdedSocket};
+use nftables_model::{FullAffinityMapError, FullAffinityMapSocket};
 
 use crate::layout::{SetName, TABLE};
 use crate::missing_schedulers::MissingSchedulers;
 use crate::plan::ServicePlan;
 
 /// Returns the frontends of `desired` that had no free entry for a new client within
-/// [`CROWDED`](nftables_model::CROWDED). Costs two dumps of at most 1,024 elements each and, for
+/// [`FULL_AFFINITY_MAP_TIMEOUT`](nftables_model::FULL_AFFINITY_MAP_TIMEOUT). Costs two dumps of at most 1,024 elements each and, for
 /// each family that has any, one of the owners of all marks. Empty if the mode has no table.
 pub fn observe_full_affinity_maps(
-    socket: &mut CrowdedSocket,
+    socket: &mut FullAffinityMapSocket,
     desired: &Dataplane,
-) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+) -> Result<BTreeSet<FrontendKey>, FullAffinityMapError> {
     let mut frontends = BTreeSet::new();
     for family in Family::ALL {
-        let crowded = socket.observe(family, TABLE, SetName::Crowded.as_str())?;
-        let marks: BTreeSet<Bytes> = crowded.into_iter().map(|(mark, _)| mark).collect();
+        let full = socket.observe(family, TABLE, SetName::FullAffinityMaps.as_str())?;
+        let marks: BTreeSet<Bytes> = full.into_iter().map(|(mark, _)| mark).collect();
         if !marks.is_empty() {
             let owners = socket.observe(family, TABLE, SetName::Owners.as_str())?;
             let owners = owners.into_iter().filter(|(mark, _)| marks.contains(mark));
@@ -53,9 +53,9 @@ pub(crate) fn find(
     let missing = MissingSchedulers::default();
     let plans = services.map(|(service, _)| ServicePlan::of(desired, service, family, &missing));
     let frontends = plans.flat_map(|plan| plan.frontends);
-    let crowded = frontends.filter(|plan| {
+    let full = frontends.filter(|plan| {
         let mut owners = plan.leads.iter().map(|(_, owner)| owner);
         owners.any(|owner| hashes.contains(&owner.hash()))
     });
-    crowded.map(|plan| plan.key).collect()
+    full.map(|plan| plan.key).collect()
 }

@@ -50,7 +50,7 @@ const REMEMBERED: u32 = 1 << 18;
 pub(crate) const CLIENT_MAPS: u8 = 31;
 /// The capacity of each of them: together they have as many entries as the map of all Services.
 const REMEMBERED_PER_MAP: u32 = 1 << 13;
-/// The capacity of the map of crowded virtual servers.
+/// The capacity of the map of virtual servers with full affinity maps.
 const RECORDED: u32 = 1 << 10;
 
 /// The names of the sets of source ranges, by prefix length.
@@ -87,7 +87,7 @@ pub(crate) enum SetName {
     NamespaceClients(u8),
     /// The marks of virtual servers with affinity whose new clients found both maps full. Written
     /// by packets.
-    Crowded,
+    FullAffinityMaps,
     /// Maps the numbers in `Affinities` to the chains that send clients to their endpoints.
     ReturnChains,
     /// Maps the numbers in `Affinities` to the chains that store clients' endpoints.
@@ -137,7 +137,7 @@ pub(crate) enum Shape {
     /// Clients and marks, each with that mark and a slot.
     Clients,
     /// Marks, each with itself twice.
-    Crowded,
+    FullAffinityMaps,
     /// Numbers, each with a chain.
     Chains,
     /// Frontends, each with a mark.
@@ -161,7 +161,7 @@ impl SetName {
         SetName::Affinities,
         SetName::Slots,
         SetName::Clients,
-        SetName::Crowded,
+        SetName::FullAffinityMaps,
         SetName::ReturnChains,
         SetName::LearningChains,
         SetName::Services,
@@ -201,7 +201,7 @@ impl SetName {
             SetName::NamespaceClients(map) => CLIENTS
                 .get(usize::from(map))
                 .map_or("clients", String::as_str),
-            SetName::Crowded => "crowded",
+            SetName::FullAffinityMaps => "crowded",
             SetName::ReturnChains => "return-chains",
             SetName::LearningChains => "learning-chains",
             SetName::Services => "services",
@@ -247,7 +247,7 @@ impl SetName {
             SetName::Affinities => Shape::Numbers,
             SetName::Slots => Shape::Slots,
             SetName::Clients | SetName::NamespaceClients(_) => Shape::Clients,
-            SetName::Crowded => Shape::Crowded,
+            SetName::FullAffinityMaps => Shape::FullAffinityMaps,
             SetName::ReturnChains | SetName::LearningChains => Shape::Chains,
             SetName::Services | SetName::Externals | SetName::ShortCircuits | SetName::Locals => {
                 Shape::Marks(AddressAndPort)
@@ -274,7 +274,7 @@ impl SetName {
             | Shape::Numbers
             | Shape::Slots
             | Shape::Clients
-            | Shape::Crowded
+            | Shape::FullAffinityMaps
             | Shape::Chains => None,
         }
     }
@@ -305,7 +305,7 @@ impl SetName {
                 vec![address, DataType::Mark],
                 SetContent::Values(vec![DataType::Mark, DataType::Mark]),
             ),
-            Shape::Crowded => (
+            Shape::FullAffinityMaps => (
                 vec![DataType::Mark],
                 SetContent::Values(vec![DataType::Mark, DataType::Mark]),
             ),
@@ -328,7 +328,7 @@ impl SetName {
                 SetName::NamespaceClients(_) => SetWriter::Packets {
                     capacity: REMEMBERED_PER_MAP,
                 },
-                SetName::Crowded => SetWriter::Packets { capacity: RECORDED },
+                SetName::FullAffinityMaps => SetWriter::Packets { capacity: RECORDED },
                 _ => SetWriter::Transactions,
             },
         }

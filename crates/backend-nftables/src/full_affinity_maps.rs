@@ -1,21 +1,21 @@
-//! Crowded frontends: those with affinity whose new clients found no free entry. Packets record
+//! Frontends with full affinity maps: those with affinity whose new clients found no free entry. Packets record
 //! them.
 
 use std::collections::BTreeSet;
 
 use dataplane::{Dataplane, Family, FrontendKey};
-use nftables_model::{CrowdedError, CrowdedSocket};
+use nftables_model::{FullAffinityMapError, FullAffinityMapSocket};
 
 use crate::layout::{self, Keyed, TABLE};
 
 /// Returns the frontends that had no free entry for a new client within
-/// [`CROWDED`](nftables_model::CROWDED), and those that the kernel names although the desired state
+/// [`FULL_AFFINITY_MAP_TIMEOUT`](nftables_model::FULL_AFFINITY_MAP_TIMEOUT), and those that the kernel names although the desired state
 /// no longer has them. Costs four dumps of at most 1,024 elements each. Empty if Signpost has no
 /// table.
 pub fn observe_full_affinity_maps(
-    socket: &mut CrowdedSocket,
+    socket: &mut FullAffinityMapSocket,
     _desired: &Dataplane,
-) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
+) -> Result<BTreeSet<FrontendKey>, FullAffinityMapError> {
     let mut frontends = BTreeSet::new();
     for family in Family::ALL {
         for keyed in Keyed::ALL {

@@ -37,7 +37,7 @@ use xtables::{TableName, Variant};
 pub use families::{Families, open, open_without_listener};
 pub use full_affinity_maps::FullAffinityMaps;
 pub use list::{all_detached, detached, open_reader, simulator};
-pub use nftables_model::CROWDED;
+pub use nftables_model::FULL_AFFINITY_MAP_TIMEOUT;
 pub use on_demand::{IptablesFigures, VariantRules};
 pub use packet_counters::PacketCounters;
 pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};

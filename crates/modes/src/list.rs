@@ -11,7 +11,7 @@ use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{Dataplane, Family, FrontendKey, Mode};
 use netlink::OpenError;
-use nftables_model::{CountedRule, CrowdedError, CrowdedSocket};
+use nftables_model::{CountedRule, FullAffinityMapError, FullAffinityMapSocket};
 use xtables::Variant;
 
 use super::on_demand::OpenOnDemand;
@@ -39,8 +39,10 @@ pub(super) struct Entry {
 }
 
 /// Reads the frontends without room, given the desired ones.
-type ObserveFullAffinityMaps =
-    fn(&mut CrowdedSocket, &Dataplane) -> Result<BTreeSet<FrontendKey>, CrowdedError>;
+type ObserveFullAffinityMaps = fn(
+    &mut FullAffinityMapSocket,
+    &Dataplane,
+) -> Result<BTreeSet<FrontendKey>, FullAffinityMapError>;
 
 /// Every mode. The first one replaces another one that cannot be used.
 pub(super) static LIST: [Entry; 3] = [

@@ -7,7 +7,7 @@
 
 mod affinity;
 mod contents;
-mod crowded;
+mod full_affinity_maps;
 mod in_parts;
 mod key;
 mod notification_listener;
@@ -29,7 +29,9 @@ pub use contents::{
     ChainWithRules, Chains, Contents, Elements, FlowtableWithDevices, Flowtables, SetWithElements,
     Sets,
 };
-pub use crowded::{CROWDED, CrowdedError, CrowdedSocket};
+pub use full_affinity_maps::{
+    FULL_AFFINITY_MAP_TIMEOUT, FullAffinityMapError, FullAffinityMapSocket,
+};
 pub use in_parts::commit_in_parts;
 pub use key::{
     FrontendFields, address, behind_frontend, frontend, hairpin, name, parse_address,

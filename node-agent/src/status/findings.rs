@@ -11,7 +11,7 @@ use crds::unsupported::{UnsupportedField, unsupported_fields};
 use dataplane::{Family, ServiceKey};
 use handover::ServingState;
 use jiff::Timestamp;
-use modes::{CROWDED, LockState};
+use modes::{FULL_AFFINITY_MAP_TIMEOUT, LockState};
 use reconciler::{
     Activity, FamilyCondition, FamilyStatus, Pace, RepairedDrift, Report, RunningSync, SLOW_SYNC,
     done_without,
@@ -337,7 +337,7 @@ fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
         "session affinity is exhausted for {}: in the last {} minutes new clients found no \
          room, and each of their connections is assigned an endpoint anew",
         first_of(&services, EXHAUSTED_NAMED),
-        CROWDED.as_secs() / 60
+        FULL_AFFINITY_MAP_TIMEOUT.as_secs() / 60
     ))
 }
 

@@ -17,8 +17,8 @@ use netlink::nf_tables::{
     reciprocal_scale,
 };
 use nftables_model::{
-    Address, CROWDED, ChainWithRules, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, after,
-    load_address, load_port, lookup_number, name, number_comment, regular, rule,
+    Address, ChainWithRules, FULL_AFFINITY_MAP_TIMEOUT, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS,
+    after, load_address, load_port, lookup_number, name, number_comment, regular, rule,
 };
 
 use crate::layout::{CLIENT_MAPS, SetName};
@@ -110,7 +110,10 @@ impl AffinityGroup {
             ),
             regular(
                 &self.learn_chain(),
-                remember.into_iter().chain([record_crowded()]).collect(),
+                remember
+                    .into_iter()
+                    .chain([record_full_affinity_map()])
+                    .collect(),
             ),
         ]
     }
@@ -223,15 +226,17 @@ fn remember(family: Family, clients: SetName, timeout: Duration) -> Rule {
 
 /// Records that a client of the packet's virtual server found no free entry. nft 1.0.6 lists a mark
 /// with its bytes reversed, except in a concatenation: hence the value.
-fn record_crowded() -> Rule {
+fn record_full_affinity_map() -> Rule {
     let value = after(Register(0), 4);
     rule(vec![
         load_mark(Register(0)),
         load_mark(value),
         load_mark(after(value, 4)),
         learn(
-            SetName::Crowded,
-            MapUpdate::Update { timeout: CROWDED },
+            SetName::FullAffinityMaps,
+            MapUpdate::Update {
+                timeout: FULL_AFFINITY_MAP_TIMEOUT,
+            },
             value,
         ),
     ])

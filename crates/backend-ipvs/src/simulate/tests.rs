@@ -68,7 +68,7 @@ fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
     assert_ne!(first, second, "there was no room for the last client");
 
     // The kernel names the Service.
-    let marks: Vec<_> = memory.keys(SetName::Crowded.as_str()).collect();
+    let marks: Vec<_> = memory.keys(SetName::FullAffinityMaps.as_str()).collect();
     let owners = rules.table.sets[SetName::Owners.as_str()].elements.iter();
     let owners = owners.filter(|(mark, _)| marks.contains(mark));
     let owners = owners.map(|(mark, hash)| (mark.clone(), hash.clone()));

@@ -11,7 +11,7 @@ use dataplane::Family;
 use netlink::nf_tables::{
     CtKey, DataType, Direction, Expression, MapUpdate, MetaKey, NatKind, Register, Rule, Verdict,
 };
-use nftables_model::CROWDED;
+use nftables_model::FULL_AFFINITY_MAP_TIMEOUT;
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
@@ -144,7 +144,7 @@ pub(super) fn learn(family: Family) -> Vec<Rule> {
 
 /// Stores a client's endpoint for `timeout` from now: in the frontend's separate affinity map, if
 /// it has one, else in the shared one. The rule of a full map does not match; if all are full, the
-/// frontend is recorded as crowded.
+/// frontend is recorded as one with a full map.
 pub(super) fn remember(
     family: Family,
     keyed: Keyed,
@@ -155,12 +155,12 @@ pub(super) fn remember(
     let mut rules: Vec<_> = affinity_maps
         .map(|clients| put(family, keyed, clients, timeout))
         .collect();
-    rules.push(record_crowded(family, keyed));
+    rules.push(record_full_affinity_map(family, keyed));
     rules
 }
 
 /// Records that a client of a frontend found no free entry.
-fn record_crowded(family: Family, keyed: Keyed) -> Rule {
+fn record_full_affinity_map(family: Family, keyed: Keyed) -> Rule {
     let (mut expressions, end) = load_original_frontend(family, keyed, Register(0));
     expressions.extend([
         original_port(end),
@@ -170,7 +170,9 @@ fn record_crowded(family: Family, keyed: Keyed) -> Rule {
         },
         Expression::Learn {
             set: layout::name(keyed.full_affinity_maps().as_str()),
-            how: MapUpdate::Update { timeout: CROWDED },
+            how: MapUpdate::Update {
+                timeout: FULL_AFFINITY_MAP_TIMEOUT,
+            },
             key: Register(0),
             value: end,
         },

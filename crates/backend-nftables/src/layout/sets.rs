@@ -11,8 +11,8 @@ use nftables_model::FrontendFields;
 const REMEMBERED: u32 = 1 << 18;
 /// The capacity of the affinity map of one Service. Together these are as large as the shared one.
 const RESERVED: u32 = 1 << 13;
-/// The capacity of a set of crowded frontends. Frontends beyond it are not reported.
-const CROWDED_CAPACITY: u32 = 1 << 10;
+/// The capacity of a set of frontends with full affinity maps. Frontends beyond it are not reported.
+const FULL_AFFINITY_MAPS_CAPACITY: u32 = 1 << 10;
 
 /// The names of the sets of source ranges, by prefix length.
 static SOURCES: LazyLock<Vec<String>> =
@@ -92,7 +92,7 @@ pub(crate) enum SetName {
     /// Like `ClientsIn`, for node ports.
     NodePortClientsIn(u8),
     /// Like `FullAffinityMaps`, for node ports.
-    NodePortCrowded,
+    NodePortFullAffinityMaps,
     /// Maps the numbers in `Services` to chains.
     ServiceChains,
     /// Maps the numbers in `ShortCircuits` and `Locals` to chains. Separate from `ServiceChains`,
@@ -138,7 +138,7 @@ impl SetName {
         SetName::NodePortRejects,
         SetName::NodePortAffinities,
         SetName::NodePortClients,
-        SetName::NodePortCrowded,
+        SetName::NodePortFullAffinityMaps,
         SetName::ServiceChains,
         SetName::LocalChains,
         SetName::LearningChains,
@@ -174,7 +174,7 @@ impl SetName {
             SetName::NodePortClientsIn(affinity_map) => {
                 affinity_map_name(Keyed::NodePort, affinity_map)
             }
-            SetName::NodePortCrowded => "nodeport-crowded",
+            SetName::NodePortFullAffinityMaps => "nodeport-crowded",
             SetName::ServiceChains => "service-chains",
             SetName::LocalChains => "local-chains",
             SetName::LearningChains => "learning-chains",
@@ -208,7 +208,7 @@ impl SetName {
             | SetName::FullAffinityMaps
             | SetName::NodePortClients
             | SetName::NodePortClientsIn(_)
-            | SetName::NodePortCrowded
+            | SetName::NodePortFullAffinityMaps
             | SetName::ServiceChains
             | SetName::LocalChains
             | SetName::LearningChains => None,
@@ -259,7 +259,9 @@ impl SetName {
             {
                 vec![address, DataType::Protocol, DataType::Service]
             }
-            None if self == SetName::NodePortCrowded => vec![DataType::Protocol, DataType::Service],
+            None if self == SetName::NodePortFullAffinityMaps => {
+                vec![DataType::Protocol, DataType::Service]
+            }
             None if self.is_numbers() => vec![DataType::Mark],
             None => vec![address],
             Some(Keyed::Address) => vec![address, DataType::Protocol, DataType::Service],
@@ -291,7 +293,7 @@ impl SetName {
             | SetName::NodePortAffinities
             | SetName::NodePortClients
             | SetName::NodePortClientsIn(_)
-            | SetName::NodePortCrowded => {
+            | SetName::NodePortFullAffinityMaps => {
                 SetContent::Values(vec![DataType::Service, DataType::Mark])
             }
             SetName::Endpoints | SetName::NodePortEndpoints => {
@@ -313,9 +315,11 @@ impl SetName {
                 SetName::ClientsIn(_) | SetName::NodePortClientsIn(_) => {
                     SetWriter::Packets { capacity: RESERVED }
                 }
-                SetName::FullAffinityMaps | SetName::NodePortCrowded => SetWriter::Packets {
-                    capacity: CROWDED_CAPACITY,
-                },
+                SetName::FullAffinityMaps | SetName::NodePortFullAffinityMaps => {
+                    SetWriter::Packets {
+                        capacity: FULL_AFFINITY_MAPS_CAPACITY,
+                    }
+                }
                 _ => SetWriter::Transactions,
             },
         }
@@ -439,7 +443,7 @@ impl Keyed {
     pub(crate) fn full_affinity_maps(self) -> SetName {
         match self {
             Keyed::Address => SetName::FullAffinityMaps,
-            Keyed::NodePort => SetName::NodePortCrowded,
+            Keyed::NodePort => SetName::NodePortFullAffinityMaps,
         }
     }
 

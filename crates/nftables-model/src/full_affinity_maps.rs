@@ -8,16 +8,16 @@ use netlink::{ObserveError, OpenError, Socket};
 use rustix::io::Errno;
 
 /// For how long a record stays after a client found no free entry.
-pub const CROWDED: Duration = Duration::from_mins(10);
+pub const FULL_AFFINITY_MAP_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Reads such maps through a socket that stays open: closing one delays commits
 /// ([`FlowSocket`](netlink::conntrack::FlowSocket)).
 #[derive(Debug, Default)]
-pub struct CrowdedSocket(Option<Socket>);
+pub struct FullAffinityMapSocket(Option<Socket>);
 
 /// Why the records could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum CrowdedError {
+pub enum FullAffinityMapError {
     /// The socket could not be opened.
     #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
@@ -26,9 +26,9 @@ pub enum CrowdedError {
     Observe(#[source] ObserveError),
 }
 
-// === impl CrowdedSocket ===
+// === impl FullAffinityMapSocket ===
 
-impl CrowdedSocket {
+impl FullAffinityMapSocket {
     /// Returns the elements of a set in this thread's network namespace, which must always be the
     /// same one. Empty if there is no such set.
     pub fn observe(
@@ -36,10 +36,12 @@ impl CrowdedSocket {
         family: Family,
         table: &str,
         set: &str,
-    ) -> Result<Vec<(Bytes, ElementData)>, CrowdedError> {
+    ) -> Result<Vec<(Bytes, ElementData)>, FullAffinityMapError> {
         let socket = match &mut self.0 {
             Some(socket) => socket,
-            None => self.0.insert(Socket::open().map_err(CrowdedError::Open)?),
+            None => self
+                .0
+                .insert(Socket::open().map_err(FullAffinityMapError::Open)?),
         };
         match socket.observe_elements(family, table, set) {
             Err(ObserveError::Refused { source, .. })
@@ -47,7 +49,7 @@ impl CrowdedSocket {
             {
                 Ok(Vec::new())
             }
-            elements => elements.map_err(CrowdedError::Observe),
+            elements => elements.map_err(FullAffinityMapError::Observe),
         }
     }
 }
