@@ -9,9 +9,9 @@ use super::{Difference, LONGEST_SHORT, Leaf, PersistentMap, is_shared, unshared}
 
 /// A key whose hash equals that of every fourth one, so that leaves fill up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FullAffinityMaps(u8);
+struct CollidingKey(u8);
 
-impl Hash for FullAffinityMaps {
+impl Hash for CollidingKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.0 % 4).hash(state);
     }
@@ -19,13 +19,13 @@ impl Hash for FullAffinityMaps {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Insert(FullAffinityMaps, u8),
-    Ensure(FullAffinityMaps, u8),
-    Remove(FullAffinityMaps),
+    Insert(CollidingKey, u8),
+    Ensure(CollidingKey, u8),
+    Remove(CollidingKey),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let key = || (0..24u8).prop_map(FullAffinityMaps);
+    let key = || (0..24u8).prop_map(CollidingKey);
     let insert = (key(), 0..4u8).prop_map(|(key, value)| Step::Insert(key, value));
     let ensure = (key(), 0..4u8).prop_map(|(key, value)| Step::Ensure(key, value));
     vec(
@@ -36,8 +36,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn take(
     steps: &[Step],
-    map: &mut PersistentMap<FullAffinityMaps, u8>,
-    model: &mut BTreeMap<FullAffinityMaps, u8>,
+    map: &mut PersistentMap<CollidingKey, u8>,
+    model: &mut BTreeMap<CollidingKey, u8>,
 ) {
     for step in steps {
         match step {
@@ -53,19 +53,19 @@ fn take(
     }
 }
 
-fn assert_same(map: &PersistentMap<FullAffinityMaps, u8>, model: &BTreeMap<FullAffinityMaps, u8>) {
+fn assert_same(map: &PersistentMap<CollidingKey, u8>, model: &BTreeMap<CollidingKey, u8>) {
     assert_eq!(map.len(), model.len());
     assert_eq!(map.is_empty(), model.is_empty());
     assert_eq!(map.sorted(), model.iter().collect::<Vec<_>>());
-    for key in (0..24).map(FullAffinityMaps) {
+    for key in (0..24).map(CollidingKey) {
         assert_eq!(map.get(&key), model.get(&key));
     }
 }
 
 fn naive_differences<'a>(
-    before: &'a BTreeMap<FullAffinityMaps, u8>,
-    after: &'a BTreeMap<FullAffinityMaps, u8>,
-) -> Vec<Difference<'a, FullAffinityMaps, u8>> {
+    before: &'a BTreeMap<CollidingKey, u8>,
+    after: &'a BTreeMap<CollidingKey, u8>,
+) -> Vec<Difference<'a, CollidingKey, u8>> {
     let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn made_at_once_it_is_as_if_made_one_by_one(
-        entries in vec(((0..24u8).prop_map(FullAffinityMaps), 0..4u8), 0..60), then in steps(),
+        entries in vec(((0..24u8).prop_map(CollidingKey), 0..4u8), 0..60), then in steps(),
     ) {
         let (mut one_by_one, mut model) = (PersistentMap::default(), BTreeMap::new());
         for (key, value) in &entries {
@@ -129,7 +129,7 @@ proptest! {
 
     #[test]
     fn the_order_of_iteration_depends_on_the_keys_alone(
-        (entries, shuffled) in btree_map((0..24u8).prop_map(FullAffinityMaps), 0..4u8, 0..24)
+        (entries, shuffled) in btree_map((0..24u8).prop_map(CollidingKey), 0..4u8, 0..24)
             .prop_map(Vec::from_iter)
             .prop_flat_map(|entries| (Just(entries.clone()), Just(entries).prop_shuffle())),
     ) {
