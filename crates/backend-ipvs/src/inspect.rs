@@ -67,14 +67,14 @@ impl Inspect for Ipvs {
 
     fn mark_owner(&self, programmed: &Rules, found: &Rules, mark: u32) -> MarkOwner {
         let Some(number) = number_of(mark) else {
-            return MarkOwner::OtherProgram;
+            return MarkOwner::NotSignpost;
         };
         let owner = programmed.servers.get(&number);
         let owner = owner.and_then(|server| server.owner.clone());
         match (owner, found.servers.get(&number)) {
             (Some(owner), _) => MarkOwner::ServicePort(owner),
             (None, Some(_)) => MarkOwner::Connections,
-            (None, None) => MarkOwner::Nobody,
+            (None, None) => MarkOwner::Unassigned,
         }
     }
 

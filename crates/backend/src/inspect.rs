@@ -64,7 +64,7 @@ pub trait Inspect: Backend + Debug {
     /// Whose the virtual server is that packets with `mark` are for, by the rules that were
     /// programmed last and those that were found. By default the mode has no virtual servers.
     fn mark_owner(&self, _programmed: &Self::Rules, _found: &Self::Rules, _mark: u32) -> MarkOwner {
-        MarkOwner::OtherProgram
+        MarkOwner::NotSignpost
     }
 
     /// The marks of packets to a frontend. By default they have none.
@@ -88,9 +88,9 @@ pub trait Inspect: Backend + Debug {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkOwner {
     /// The mark is none that the mode uses.
-    OtherProgram,
+    NotSignpost,
     /// No virtual server has it.
-    Nobody,
+    Unassigned,
     /// This Service port's.
     ServicePort(ServicePortName),
     /// Nothing leads to it any more but connections. Whose it was is not known.

@@ -81,7 +81,7 @@ pub(super) fn explain_mark(
                 let pieces = backend.compare_mark(&programmed, &found, mark);
                 left.extend(pieces.into_iter().map(verified));
             }
-            MarkOwner::OtherProgram | MarkOwner::Nobody => {}
+            MarkOwner::NotSignpost | MarkOwner::Unassigned => {}
         }
     }
     if remarks.is_empty() {
@@ -125,7 +125,7 @@ fn owner(
     all_detached(family).find_map(|(mode, backend)| {
         let [programmed, found] = rules(mode);
         let owner = backend.mark_owner(&programmed, &found, mark);
-        (owner != MarkOwner::OtherProgram).then_some((mode, owner))
+        (owner != MarkOwner::NotSignpost).then_some((mode, owner))
     })
 }
 
@@ -177,7 +177,7 @@ impl Marked {
                 "{question} is a virtual server of Signpost's for {family} that no address leads to any more: it \
                  stays until its connections have ended"
             )),
-            MarkOwner::OtherProgram | MarkOwner::Nobody => None,
+            MarkOwner::NotSignpost | MarkOwner::Unassigned => None,
         }
     }
 }
