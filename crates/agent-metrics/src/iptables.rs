@@ -14,7 +14,7 @@ use reconciler::FamilySync;
 use runtime::Metrics;
 use xtables::TableName;
 
-use super::{Extent, OfFamily, extent, float, of_family};
+use super::{OfFamily, SyncKind, float, of_family, sync_kind};
 use crate::Snapshot;
 
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
@@ -73,7 +73,7 @@ impl Failures {
     pub(super) fn count(&self, sync: &FamilySync) {
         let family = of_family(sync.family);
         self.all.get_or_create(&family).inc();
-        if extent(sync.reason) == Extent::Partial {
+        if sync_kind(sync.reason) == SyncKind::Partial {
             self.partial.get_or_create(&family).inc();
         }
     }

@@ -69,7 +69,7 @@ type Histograms<L> = Labelled<L, Histogram, fn() -> Histogram>;
 
 /// kube-proxy's two kinds of sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Extent {
+enum SyncKind {
     /// A sync that checks everything.
     Full,
     /// A sync for what has changed.
@@ -249,11 +249,11 @@ impl AgentMetrics {
         }
         let took = sync.took.as_secs_f64();
         self.sync.get_or_create(&family).observe(took);
-        let by_extent = match extent(sync.reason) {
-            Extent::Full => &self.full_sync,
-            Extent::Partial => &self.partial_sync,
+        let by_kind = match sync_kind(sync.reason) {
+            SyncKind::Full => &self.full_sync,
+            SyncKind::Partial => &self.partial_sync,
         };
-        by_extent.get_or_create(&family).observe(took);
+        by_kind.get_or_create(&family).observe(took);
         match sync.outcome {
             Outcome::Unchanged | Outcome::Committed => {
                 self.failed_syncs.get_or_create(&family).set(0);
@@ -306,11 +306,11 @@ impl AgentMetrics {
 
 /// kube-proxy's full syncs are the first, those after a failure and the hourly one. Signpost's are
 /// the first, those after a failure and the periodic ones, which check the kernel for changes.
-fn extent(reason: Reason) -> Extent {
+fn sync_kind(reason: Reason) -> SyncKind {
     match reason {
-        Reason::Changed | Reason::Continued => Extent::Partial,
+        Reason::Changed | Reason::Continued => SyncKind::Partial,
         Reason::Retry | Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => {
-            Extent::Full
+            SyncKind::Full
         }
     }
 }
