@@ -67,18 +67,18 @@ pub struct Departure {
     pub(crate) owner: Option<ServicePortName>,
     /// Each with how long its connections may last; `None` for as long as they do.
     pub(crate) destinations: Vec<(SocketAddr, Option<Duration>)>,
-    pub(crate) extent: Extent,
+    pub(crate) server_removal: ServerRemoval,
     /// The table of its scheduler.
     pub(crate) table: Pages,
 }
 
 /// Whether a virtual server leaves with its destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Extent {
-    /// Others stay.
-    Part,
+pub(crate) enum ServerRemoval {
+    /// It stays, for other destinations.
+    Stays,
     /// It leaves with the last one.
-    Whole,
+    Leaves,
 }
 
 /// When the routing rule is written.
@@ -224,7 +224,7 @@ impl Servers {
                             key,
                             owner: before.owner.clone(),
                             destinations: addresses.map(|at| (*at, limit(at))).collect(),
-                            extent: Extent::Whole,
+                            server_removal: ServerRemoval::Leaves,
                             table: table_of(&before.server.scheduler),
                         });
                     }
@@ -283,7 +283,7 @@ impl Servers {
                     key,
                     owner: after.owner.clone(),
                     destinations: gone.map(|at| (at, desired.drain_limit)).collect(),
-                    extent: Extent::Part,
+                    server_removal: ServerRemoval::Stays,
                     table: table_of(&after.server.scheduler),
                 });
                 continue;
@@ -308,9 +308,9 @@ impl Departure {
             key,
             address: *address,
         });
-        let server = match self.extent {
-            Extent::Part => None,
-            Extent::Whole => Some(Operation::RemoveVirtualServer { key }),
+        let server = match self.server_removal {
+            ServerRemoval::Stays => None,
+            ServerRemoval::Leaves => Some(Operation::RemoveVirtualServer { key }),
         };
         destinations.chain(server)
     }

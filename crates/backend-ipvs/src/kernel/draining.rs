@@ -21,7 +21,7 @@ use netlink::ipvs::{Destinations, Operation, VirtualServerKey, Weight};
 use super::recovery::{of_reading_servers, of_servers};
 use super::{Connection, Ipvs};
 use crate::allocation::{Leaving, number_of};
-use crate::diff::{Departure, Extent};
+use crate::diff::{Departure, ServerRemoval};
 use crate::layout::MARKS;
 use crate::rules::{Server, destination};
 use crate::scheduler_tables::table_of;
@@ -37,7 +37,7 @@ pub(super) struct Draining {
     servers: BTreeMap<VirtualServerKey, DrainingServer>,
     /// By their Service port, if it is known: others may have hundreds of thousands.
     by_owner: BTreeMap<ServicePortName, OfOwner>,
-    /// Those of [`Extent::Whole`]. Each rendering asks for them.
+    /// Those of [`ServerRemoval::Leaves`]. Each rendering asks for them.
     leaving: Leaving,
 }
 
@@ -47,7 +47,7 @@ struct DrainingServer {
     /// With the time at which each is removed although it has connections, if there is one.
     destinations: BTreeMap<SocketAddr, Option<Instant>>,
     owner: Option<ServicePortName>,
-    extent: Extent,
+    server_removal: ServerRemoval,
 }
 
 /// The virtual servers of one Service port that have draining destinations.
@@ -80,15 +80,17 @@ impl Draining {
             let server = self.servers.entry(key).or_insert_with(|| DrainingServer {
                 destinations: BTreeMap::new(),
                 owner,
-                extent: departure.extent,
+                server_removal: departure.server_removal,
             });
             if let Some(owner) = &server.owner {
                 let of_owner = self.by_owner.entry(owner.clone()).or_default();
                 of_owner.keys.insert(key);
                 of_owner.limited.extend(limited);
             }
-            server.extent = server.extent.max(departure.extent);
-            if let (Extent::Whole, Some(number)) = (server.extent, number_of(key.mark.value())) {
+            server.server_removal = server.server_removal.max(departure.server_removal);
+            if let (ServerRemoval::Leaves, Some(number)) =
+                (server.server_removal, number_of(key.mark.value()))
+            {
                 let owner = server.owner.as_ref();
                 let namespace = owner.map(|owner| &owner.service.namespace);
                 self.leaving.add(number, departure.table, namespace);
@@ -226,7 +228,8 @@ impl Draining {
                 }
                 is_so
             });
-            let is_hidden = draining.extent == Extent::Whole && held.destinations.is_empty();
+            let is_hidden =
+                draining.server_removal == ServerRemoval::Leaves && held.destinations.is_empty();
             if let Some(number) = number.filter(|_| is_hidden) {
                 servers.remove(&number);
             }
@@ -239,7 +242,7 @@ impl Draining {
         }
     }
 
-    /// The virtual servers of [`Extent::Whole`].
+    /// The virtual servers of [`ServerRemoval::Leaves`].
     pub(super) fn leaving(&self) -> &Leaving {
         &self.leaving
     }
@@ -296,7 +299,7 @@ impl Draining {
             if !draining.destinations.is_empty() {
                 continue;
             }
-            if draining.extent == Extent::Whole {
+            if draining.server_removal == ServerRemoval::Leaves {
                 operations.push(Operation::RemoveVirtualServer { key: *key });
             }
             self.remove(*key);
@@ -341,7 +344,7 @@ impl Ipvs {
                 },
                 owner: None,
                 destinations: server.destinations.keys().map(|at| (*at, None)).collect(),
-                extent: Extent::Whole,
+                server_removal: ServerRemoval::Leaves,
                 table: table_of(&server.server.scheduler),
             })
         });

@@ -22,12 +22,12 @@ fn at(last: u8) -> SocketAddr {
     ([10, 0, 1, last], 8080).into()
 }
 
-fn departure(destinations: &[SocketAddr], extent: Extent) -> Departure {
+fn departure(destinations: &[SocketAddr], server_removal: ServerRemoval) -> Departure {
     Departure {
         key: key(),
         owner: Some(owner()),
         destinations: destinations.iter().map(|at| (*at, Some(LIMIT))).collect(),
-        extent,
+        server_removal,
         table: Pages(2),
     }
 }
@@ -86,12 +86,12 @@ fn print(operations: &[Operation]) -> Vec<String> {
 #[test]
 fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    draining.begin(vec![departure(&[at(1)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(1)], ServerRemoval::Stays)], now);
     assert_eq!(draining.leaving(), &Leaving::default(), "it serves");
     let mut expected = Leaving::default();
     expected.add(NUMBER, Pages(2), Some(&"shop".into()));
     let leaves = |draining: &mut Draining| {
-        draining.begin(vec![departure(&[at(2)], Extent::Whole)], now);
+        draining.begin(vec![departure(&[at(2)], ServerRemoval::Leaves)], now);
         assert_eq!(draining.leaving(), &expected);
     };
     leaves(&mut draining);
@@ -119,7 +119,7 @@ fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
 #[test]
 fn a_destination_is_removed_when_its_last_connection_has_ended() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    let begun = draining.begin(vec![departure(&[at(5), at(6)], Extent::Part)], now);
+    let begun = draining.begin(vec![departure(&[at(5), at(6)], ServerRemoval::Stays)], now);
     assert_eq!(begun.len(), 2);
     assert!(
         begun.iter().all(|o| o.to_string().contains("-w 0")),
@@ -139,13 +139,16 @@ fn a_destination_is_removed_when_its_last_connection_has_ended() {
 #[test]
 fn connections_end_with_the_deadline() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(5)], ServerRemoval::Stays)], now);
     // It is asked again, as after a failed attempt: the first time counts.
-    draining.begin(vec![departure(&[at(5)], Extent::Part)], now + LIMIT / 2);
+    draining.begin(
+        vec![departure(&[at(5)], ServerRemoval::Stays)],
+        now + LIMIT / 2,
+    );
     let used = found(&[(at(5), 0, 1)]);
     assert_eq!(draining.end(&used, now + LIMIT / 2), []);
     assert_eq!(draining.end(&used, now + LIMIT).len(), 1);
-    let mut unlimited = departure(&[at(5)], Extent::Part);
+    let mut unlimited = departure(&[at(5)], ServerRemoval::Stays);
     unlimited.destinations = vec![(at(5), None)];
     draining.begin(vec![unlimited], now);
     assert_eq!(draining.end(&used, now + 1000 * LIMIT), []);
@@ -154,7 +157,7 @@ fn connections_end_with_the_deadline() {
 #[test]
 fn a_virtual_server_goes_with_its_last_destination() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    draining.begin(vec![departure(&[at(5), at(6)], Extent::Whole)], now);
+    draining.begin(vec![departure(&[at(5), at(6)], ServerRemoval::Leaves)], now);
     assert_eq!(hide(&mut draining, &[(at(5), 0), (at(6), 0)]), None);
     let removals = draining.end(&found(&[(at(5), 0, 0), (at(6), 0, 2)]), now);
     assert_eq!(print(&removals), [format!("-d {} -r {}", key(), at(5))]);
@@ -171,7 +174,7 @@ fn a_virtual_server_goes_with_its_last_destination() {
 #[test]
 fn a_destination_that_comes_back_is_there_already() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(5)], ServerRemoval::Stays)], now);
     let back = Operation::AddDestination {
         key: key(),
         address: at(5),
@@ -192,7 +195,7 @@ fn a_destination_that_comes_back_is_there_already() {
 #[test]
 fn what_another_program_changes_counts_as_drift() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    draining.begin(vec![departure(&[at(5), at(6)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(5), at(6)], ServerRemoval::Stays)], now);
     // One has a weight again, the other is gone.
     assert_eq!(hide(&mut draining, &[(at(5), 1)]), Some(vec![at(5)]));
     assert_eq!(draining.keys(), []);
@@ -203,13 +206,13 @@ fn what_another_program_changes_counts_as_drift() {
 #[test]
 fn the_deadline_begins_when_the_endpoint_leaves_and_not_when_its_virtual_server_does() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    let mut replaced = departure(&[], Extent::Whole);
+    let mut replaced = departure(&[], ServerRemoval::Leaves);
     replaced.key.mark = MARKS.mark(NUMBER + 1).expect("a mark");
     replaced.destinations = vec![(at(5), None)];
     let used = vec![(replaced.key, found(&[(at(5), 0, 1)]).remove(0).1)];
     draining.begin(vec![replaced], now);
     assert_eq!(draining.end(&used, now + 1000 * LIMIT), []);
-    draining.begin(vec![departure(&[at(5)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(5)], ServerRemoval::Stays)], now);
     assert_eq!(draining.end(&used, now + LIMIT / 2), []);
     assert_eq!(draining.end(&used, now + LIMIT).len(), 2);
 }
@@ -222,7 +225,7 @@ fn t298_many_destinations_that_leave_are_removed_over_several_checks() {
     let count = u16::try_from(2 * REMOVED_AT_ONCE + 1).expect("few");
     let all = (0..count).map(|port| SocketAddr::from(([10, 0, 1, 5], port)));
     let all: Vec<SocketAddr> = all.collect();
-    draining.begin(vec![departure(&all, Extent::Whole)], now);
+    draining.begin(vec![departure(&all, ServerRemoval::Leaves)], now);
     let mut listed: Vec<(SocketAddr, u32, u32)> = all.iter().map(|at| (*at, 0, 0)).collect();
     let mut operations = Vec::new();
     while !draining.keys().is_empty() {
@@ -257,7 +260,7 @@ fn t367_what_leaves_is_not_compared_with_what_leaves_of_others() {
                 mark: MARKS.mark(number).expect("a mark"),
             },
             owner: Some(owner),
-            ..departure(&[at(5)], Extent::Whole)
+            ..departure(&[at(5)], ServerRemoval::Leaves)
         }
     });
     let begun = draining.begin(departures.collect(), began);
@@ -269,10 +272,10 @@ fn t367_what_leaves_is_not_compared_with_what_leaves_of_others() {
 #[test]
 fn t377_an_endpoint_that_left_is_remembered_until_its_deadline() {
     let (mut draining, now) = (Draining::default(), Instant::now());
-    let mut lasting = departure(&[at(5)], Extent::Part);
+    let mut lasting = departure(&[at(5)], ServerRemoval::Stays);
     lasting.destinations = vec![(at(5), None)];
     draining.begin(vec![lasting], now);
-    draining.begin(vec![departure(&[at(6), at(7)], Extent::Part)], now);
+    draining.begin(vec![departure(&[at(6), at(7)], ServerRemoval::Stays)], now);
     let remembered = |draining: &Draining| draining.by_owner[&owner()].limited.len();
     draining.end(&found(&[(at(5), 0, 1)]), now);
     assert_eq!(remembered(&draining), 2);
