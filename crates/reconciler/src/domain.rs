@@ -23,7 +23,7 @@ use crate::progress::{Phase, Progress};
 use crate::{Failure, Quarantined, Reason, RepairedDrift};
 use adaptive_part_size::AdaptivePartSize;
 pub(crate) use attempt::Rest;
-use attempt::{Attempt, Extent, as_observed};
+use attempt::{Attempt, AttemptScope, as_observed};
 use completeness::Completeness;
 pub(crate) use goal::Goal;
 use pending_drift::PendingDrift;
@@ -245,7 +245,8 @@ impl<B: Backend> Domain<B> {
                 self.program(desired, progress)
             }
             Goal::Nothing => {
-                let removal = self.attempt(&Dataplane::default(), Extent::Nothing, progress)?;
+                let removal =
+                    self.attempt(&Dataplane::default(), AttemptScope::Nothing, progress)?;
                 let rest = removal.programmed()?;
                 self.forget_programmed();
                 Ok(rest)
@@ -362,7 +363,7 @@ impl<B: Backend> Domain<B> {
         progress: &mut Progress<'_>,
     ) -> Result<Rest, Failure> {
         let admitted = self.quarantine.apply(desired, self.programmed.as_ref());
-        match self.attempt(&admitted, Extent::Part, progress)? {
+        match self.attempt(&admitted, AttemptScope::Part, progress)? {
             Attempt::Programmed(rest) => Ok(rest),
             Attempt::Refused(refusal) => self.isolate(*refusal, desired, progress),
         }

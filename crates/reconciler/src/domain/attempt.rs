@@ -11,7 +11,7 @@ use crate::progress::{Phase, Progress};
 
 /// How much of the desired state one attempt programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum AttemptScope {
     /// At most one part.
     Part,
     /// All of it, which leads to this completeness.
@@ -61,7 +61,7 @@ impl<B: Backend> Domain<B> {
     pub(super) fn attempt(
         &mut self,
         admitted: &Dataplane,
-        extent: Extent,
+        scope: AttemptScope,
         progress: &mut Progress<'_>,
     ) -> Result<Attempt, Failure> {
         let mut uncertain: Option<Refusal> = None;
@@ -76,8 +76,8 @@ impl<B: Backend> Domain<B> {
             };
             let (backend, part_size) = (&mut self.backend, &self.part_size);
             let transition = Transition::between(&observed, admitted, self.completeness);
-            let part = progress.measure(Phase::Render, || match (extent, transition) {
-                (Extent::Part, Transition::Services | Transition::Rebuilding) => {
+            let part = progress.measure(Phase::Render, || match (scope, transition) {
+                (AttemptScope::Part, Transition::Services | Transition::Rebuilding) => {
                     let rebuilds = transition == Transition::Rebuilding
                         || self.completeness == Completeness::Rebuilding;
                     // A start begins with a small part: it contains the API server and DNS.
@@ -95,21 +95,23 @@ impl<B: Backend> Domain<B> {
                         part_size.contents(),
                     )
                 }
-                (Extent::Whole(_) | Extent::Nothing, _) | (_, Transition::AtOnce) => NextPart::Last,
+                (AttemptScope::Whole(_) | AttemptScope::Nothing, _) | (_, Transition::AtOnce) => {
+                    NextPart::Last
+                }
             });
             let (next, rest) = match &part {
                 NextPart::Last => (admitted, Rest::Nothing),
                 NextPart::Small(next) => (next, Rest::Another(PartContents::Small)),
                 NextPart::Part(next) => (next, Rest::Another(PartContents::Large)),
             };
-            let completeness = match (extent, rest, transition) {
-                (Extent::Whole(completeness), ..) => completeness,
+            let completeness = match (scope, rest, transition) {
+                (AttemptScope::Whole(completeness), ..) => completeness,
                 (_, Rest::Another(_), Transition::Rebuilding) => Completeness::Rebuilding,
                 _ => self.completeness,
             };
-            let rules = progress.measure(Phase::Render, || match extent {
-                Extent::Part | Extent::Whole(_) => backend.render(next, &observed),
-                Extent::Nothing => B::Rules::default(),
+            let rules = progress.measure(Phase::Render, || match scope {
+                AttemptScope::Part | AttemptScope::Whole(_) => backend.render(next, &observed),
+                AttemptScope::Nothing => B::Rules::default(),
             });
             let change = progress.measure(Phase::Diff, || backend.diff(&observed.rules, &rules));
             let size = change.size();

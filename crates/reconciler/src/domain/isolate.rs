@@ -7,7 +7,7 @@ use backend::{Backend, Rendered};
 use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
-use super::attempt::{Attempt, Extent, Refusal, Rest, is_read};
+use super::attempt::{Attempt, AttemptScope, Refusal, Rest, is_read};
 use super::completeness::Completeness;
 use super::quarantine::{Kept, at_own_addresses, copy_service, keep_addresses};
 use crate::Failure;
@@ -75,7 +75,7 @@ impl<B: Backend> Domain<B> {
             // An attempt may begin with an answer that leaves it open what the kernel holds: where steps
             // before the refused one were carried out.
             progress.allow_reread();
-            let whole = Extent::Whole(completeness);
+            let whole = AttemptScope::Whole(completeness);
             if let Attempt::Programmed(_) = self.attempt(&without(&candidate), whole, progress)? {
                 kept = candidate;
                 break;
@@ -129,7 +129,7 @@ impl<B: Backend> Domain<B> {
             let entitled = [Some(desired), Some(&held), self.programmed.as_ref()];
             let entitled: Vec<&Dataplane> = entitled.into_iter().flatten().collect();
             keep_addresses(&mut candidate, &held, &entitled);
-            match self.attempt(&candidate, Extent::Part, progress) {
+            match self.attempt(&candidate, AttemptScope::Part, progress) {
                 Ok(Attempt::Programmed(Rest::Nothing | Rest::Suspects | Rest::Retries)) => {
                     has_admitted = true;
                     self.quarantine.admit(&group);
@@ -156,7 +156,7 @@ impl<B: Backend> Domain<B> {
             // kernel, the attempt filled a part of it. The next group needs all of `held`.
             let is_known = |observed: &Rendered<B::Rules>| !is_read(&observed.dataplane);
             if self.completeness != completeness || !self.observed.as_ref().is_some_and(is_known) {
-                self.attempt(&held, Extent::Whole(completeness), progress)?
+                self.attempt(&held, AttemptScope::Whole(completeness), progress)?
                     .programmed()?;
             }
             if progress.clock.now().saturating_duration_since(began) >= longest {
