@@ -25,7 +25,7 @@ use self::rejections::Rejections;
 use crate::node_config::{
     Facts, asks_for_flowtable, flowtable_interfaces, without_unused_link_local,
 };
-use source::addresses::Extent;
+use source::addresses::WatchScope;
 use source::{Assignment, Delivery, Interfaces, SourceCondition};
 #[cfg(test)]
 pub(crate) use view::tests::assigned;
@@ -311,10 +311,10 @@ impl Engine {
     }
 
     /// Returns what the engine asks for of the node's network namespace.
-    pub(crate) fn extent(&self) -> Extent {
+    pub(crate) fn watch_scope(&self) -> WatchScope {
         match asks_for_flowtable(&self.effective) {
-            true => Extent::AddressesAndInterfaces,
-            false => Extent::Addresses,
+            true => WatchScope::AddressesAndInterfaces,
+            false => WatchScope::Addresses,
         }
     }
 

@@ -185,9 +185,12 @@ pub(crate) async fn start(
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (commands, loop_inbox) = command_receiver();
-    let extent = watch::Sender::new(engine.extent());
-    let addresses =
-        source::addresses::watch(deliveries.clone(), extent.subscribe(), supervisor.stop());
+    let watch_scope = watch::Sender::new(engine.watch_scope());
+    let addresses = source::addresses::watch(
+        deliveries.clone(),
+        watch_scope.subscribe(),
+        supervisor.stop(),
+    );
     supervisor.spawn("addresses", addresses);
     match source {
         Source::Kubernetes(client) => {
@@ -255,7 +258,7 @@ pub(crate) async fn start(
         proxy: proxy.clone(),
         changes: changes.clone(),
         own_node: own_node.clone(),
-        extent,
+        watch_scope,
         settings: None,
     };
     let files = KeptFiles {

@@ -29,7 +29,7 @@ const OFTEN: Duration = Duration::from_secs(2);
 
 /// What the engine asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum WatchScope {
     /// The addresses.
     Addresses,
     /// The addresses and the interfaces: one more netlink dump for each change of either.
@@ -73,7 +73,7 @@ fn observe_interfaces() -> Result<BTreeSet<Arc<str>>, ListError> {
 }
 
 /// Delivers this node's addresses at once, and again whenever they change, until `stop`; and its
-/// interfaces for as long as `extent` asks for them.
+/// interfaces for as long as `watch_scope` asks for them.
 ///
 /// While the kernel does not list them, the last known ones stay in force.
 ///
@@ -82,27 +82,27 @@ fn observe_interfaces() -> Result<BTreeSet<Arc<str>>, ListError> {
 /// Fails only if the engine has ended.
 pub async fn watch(
     deliveries: mpsc::Sender<Delivery>,
-    extent: watch::Receiver<Extent>,
+    watch_scope: watch::Receiver<WatchScope>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
-    watch_lists(observe_interfaces, deliveries, extent, stop).await
+    watch_lists(observe_interfaces, deliveries, watch_scope, stop).await
 }
 
 /// Like [`watch`], with the function that lists the interfaces.
 async fn watch_lists(
     mut observe_interfaces: impl FnMut() -> Result<BTreeSet<Arc<str>>, ListError>,
     deliveries: mpsc::Sender<Delivery>,
-    mut extent: watch::Receiver<Extent>,
+    mut watch_scope: watch::Receiver<WatchScope>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
-    let mut asked = *extent.borrow_and_update();
+    let mut asked = *watch_scope.borrow_and_update();
     // Opened before the first list, so that no change in between is missed.
     let mut address_notifications = open(asked);
     let mut known = None;
     let mut known_interfaces = None;
     let (mut listing, mut listing_interfaces) = (Listing::Works, Listing::Works);
     loop {
-        if asked == Extent::AddressesAndInterfaces {
+        if asked == WatchScope::AddressesAndInterfaces {
             let interfaces = observe_interfaces();
             listing_interfaces.follow("interfaces", interfaces.as_ref().err());
             deliver_interfaces(&deliveries, &mut known_interfaces, interfaces.ok()).await?;
@@ -124,10 +124,10 @@ async fn watch_lists(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            Ok(()) = extent.changed() => {
-                asked = *extent.borrow_and_update();
+            Ok(()) = watch_scope.changed() => {
+                asked = *watch_scope.borrow_and_update();
                 address_notifications = open(asked);
-                if asked == Extent::Addresses {
+                if asked == WatchScope::Addresses {
                     listing_interfaces = Listing::Works;
                     if known_interfaces.take().is_some() {
                         deliver(&deliveries, Delivery::Interfaces(Interfaces::Unknown)).await?;
@@ -177,7 +177,7 @@ impl Listing {
 /// Returns when what is `asked` for may have changed, or after `longest`.
 async fn next_change(
     address_notifications: &mut Option<AddressNotifications>,
-    asked: Extent,
+    asked: WatchScope,
     longest: Duration,
 ) {
     let Some(notifications) = address_notifications else {
@@ -191,7 +191,7 @@ async fn next_change(
     }
 }
 
-fn open(asked: Extent) -> Option<AddressNotifications> {
+fn open(asked: WatchScope) -> Option<AddressNotifications> {
     let opened = AddressNotifications::open(asked);
     let opened = opened.inspect_err(|error| {
         warn!(error = %chain(error), "unable to receive notifications of address changes: polling instead");
@@ -221,23 +221,23 @@ mod tests {
     /// A watch with this function to list interfaces.
     struct Watch {
         deliveries: mpsc::Receiver<Delivery>,
-        extent: watch::Sender<Extent>,
+        watch_scope: watch::Sender<WatchScope>,
         stop: CancellationToken,
         task: JoinHandle<Result<(), EngineGone>>,
     }
 
     impl Watch {
         fn start(
-            extent: Extent,
+            watch_scope: WatchScope,
             observe_interfaces: impl FnMut() -> Result<BTreeSet<Arc<str>>, ListError> + Send + 'static,
         ) -> Watch {
             let (sender, deliveries) = mpsc::channel(4);
-            let (extent, asked) = watch::channel(extent);
+            let (watch_scope, asked) = watch::channel(watch_scope);
             let stop = CancellationToken::new();
             let task = watch_lists(observe_interfaces, sender, asked, stop.clone());
             Watch {
                 deliveries,
-                extent,
+                watch_scope,
                 stop,
                 task: tokio::spawn(task),
             }
@@ -269,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn addresses_come_at_start_and_not_again_while_nothing_changes() {
-        let mut watch = Watch::start(Extent::AddressesAndInterfaces, observe_interfaces);
+        let mut watch = Watch::start(WatchScope::AddressesAndInterfaces, observe_interfaces);
         let interfaces = watch.next().await;
         let Delivery::Interfaces(Interfaces::Known(interfaces)) = interfaces else {
             panic!("no interfaces: {interfaces:?}");
@@ -284,24 +284,28 @@ mod tests {
     async fn interfaces_are_listed_only_while_the_engine_asks_for_them() {
         let asked = Arc::new(AtomicU32::new(0));
         let lists = Arc::clone(&asked);
-        let mut watch = Watch::start(Extent::Addresses, move || {
+        let mut watch = Watch::start(WatchScope::Addresses, move || {
             lists.fetch_add(1, Ordering::Relaxed);
             Ok(interfaces(&["eth0"]))
         });
         watch.expect_addresses().await;
         watch.expect_nothing().await;
         assert_eq!(asked.load(Ordering::Relaxed), 0);
-        watch.extent.send_replace(Extent::AddressesAndInterfaces);
+        watch
+            .watch_scope
+            .send_replace(WatchScope::AddressesAndInterfaces);
         let known = Interfaces::Known(interfaces(&["eth0"]));
         assert_eq!(watch.next().await, Delivery::Interfaces(known.clone()));
         watch.expect_nothing().await;
-        watch.extent.send_replace(Extent::Addresses);
+        watch.watch_scope.send_replace(WatchScope::Addresses);
         let unknown = Delivery::Interfaces(Interfaces::Unknown);
         assert_eq!(watch.next().await, unknown);
         let before = asked.load(Ordering::Relaxed);
         watch.expect_nothing().await;
         assert_eq!(asked.load(Ordering::Relaxed), before);
-        watch.extent.send_replace(Extent::AddressesAndInterfaces);
+        watch
+            .watch_scope
+            .send_replace(WatchScope::AddressesAndInterfaces);
         assert_eq!(watch.next().await, Delivery::Interfaces(known));
         watch.end().await;
     }
@@ -309,7 +313,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_engine_hears_that_interfaces_cannot_be_listed_and_soon_that_they_can() {
         let mut attempts = 0;
-        let mut watch = Watch::start(Extent::AddressesAndInterfaces, move || {
+        let mut watch = Watch::start(WatchScope::AddressesAndInterfaces, move || {
             attempts += 1;
             match attempts {
                 1..=3 => Err(refused()),

@@ -392,13 +392,16 @@ fn joined(dataplane: &Dataplane) -> Option<String> {
 fn an_interface_that_comes_joins_the_flowtable_and_causes_no_sync_without_one() {
     let mut story = Story::new(MissingAssignment::IsAnAnswer).listed();
     story.apply(Delivery::Configuration(Some(assignment("{}"))));
-    assert_eq!(story.engine.extent(), Extent::Addresses);
+    assert_eq!(story.engine.watch_scope(), WatchScope::Addresses);
     assert_eq!(joined(&story.compile().expect("all is new")), None);
     story.apply(interfaces(&["eth0", "veth1"]));
     assert!(story.compile().is_none());
     let spec = "nftables: {flowtableInterfaces: ['veth*']}";
     story.apply(Delivery::Configuration(Some(assignment(spec))));
-    assert_eq!(story.engine.extent(), Extent::AddressesAndInterfaces);
+    assert_eq!(
+        story.engine.watch_scope(),
+        WatchScope::AddressesAndInterfaces
+    );
     let mut after = |delivery: Option<Delivery>| {
         delivery
             .into_iter()
@@ -414,7 +417,7 @@ fn an_interface_that_comes_joins_the_flowtable_and_causes_no_sync_without_one() 
     let off = Delivery::Configuration(Some(assignment("{}")));
     story.apply(off);
     assert_eq!(joined(&story.compile().expect("it is off")), None);
-    assert_eq!(story.engine.extent(), Extent::Addresses);
+    assert_eq!(story.engine.watch_scope(), WatchScope::Addresses);
 }
 
 /// Nothing lists them before a profile asks for a flowtable. A start that did not wait would empty the one

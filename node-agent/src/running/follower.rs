@@ -9,7 +9,7 @@ use health_checks::ProxyHealth;
 use reconciler::{Command, CommandSender, Periods, Permission, Settings};
 use runtime::CancellationToken;
 use source::Delivery;
-use source::addresses::Extent;
+use source::addresses::WatchScope;
 use tokio::sync::{mpsc, watch};
 
 use crate::engine::{Engine, ViewSender};
@@ -33,7 +33,7 @@ pub(super) struct Follower {
     pub(super) proxy: ProxyHealth,
     pub(super) changes: ChangeCounts,
     pub(super) own_node: watch::Sender<Option<OwnNode>>,
-    pub(super) extent: watch::Sender<Extent>,
+    pub(super) watch_scope: watch::Sender<WatchScope>,
     pub(super) settings: Option<Settings>,
 }
 
@@ -105,7 +105,7 @@ impl Follower {
             self.settings = Some(settings);
             self.commands.send(Command::Settings(settings));
         }
-        post(&self.extent, self.engine.extent());
+        post(&self.watch_scope, self.engine.watch_scope());
         let is_withdrawn = settings.permission == Permission::Withdrawn;
         if let Some(desired) = self.engine.compile(Instant::now) {
             self.metrics.compiled(desired.stamps.compile);

@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-use super::Extent;
+use super::WatchScope;
 
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const ADDRESSES: u32 = 0x10 | 0x100;
@@ -30,10 +30,10 @@ pub(super) struct AddressNotifications(AsyncFd<OwnedFd>);
 
 impl AddressNotifications {
     /// Subscribes to the notifications. Needs no privilege.
-    pub(super) fn open(asked: Extent) -> io::Result<AddressNotifications> {
+    pub(super) fn open(asked: WatchScope) -> io::Result<AddressNotifications> {
         let groups = match asked {
-            Extent::Addresses => ADDRESSES,
-            Extent::AddressesAndInterfaces => ADDRESSES | INTERFACES,
+            WatchScope::Addresses => ADDRESSES,
+            WatchScope::AddressesAndInterfaces => ADDRESSES | INTERFACES,
         };
         // NETLINK_ROUTE has no name in rustix: its number is 0.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
