@@ -51,7 +51,7 @@ pub(super) enum Start<'a> {
 
 /// How much of a list one answer contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum ListSize {
     /// All objects.
     Everything,
     /// As many objects as cost the API server little memory.
@@ -144,15 +144,15 @@ impl Collection {
     /// the most recent state.
     pub(super) fn list(
         &self,
-        extent: Extent,
+        size: ListSize,
         continued: Option<&str>,
     ) -> Result<Request<Vec<u8>>, request::Error> {
         let params = ListParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
-            limit: match extent {
-                Extent::Everything => None,
-                Extent::Page => Some(PAGE),
+            limit: match size {
+                ListSize::Everything => None,
+                ListSize::Page => Some(PAGE),
             },
             continue_token: continued.map(str::to_owned),
             ..ListParams::default()

@@ -30,7 +30,7 @@ use tracing::{debug, warn};
 
 use super::answer::ask;
 use super::backoff::{Backoff, jittered};
-use super::collection::{Collection, Extent, Start, UnknownKindPolicy};
+use super::collection::{Collection, ListSize, Start, UnknownKindPolicy};
 use super::failure::{Remedy, RequestKind, WatchError};
 use super::freshness::WatchHealth;
 use super::wire::{BookmarkPosition, Decoded, Line, Watched};
@@ -266,13 +266,13 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
 
     /// Lists in one answer or page by page. Sets the next request.
     async fn list(&mut self) -> Result<(), Ended> {
-        let extent = match self.next {
-            Next::ListWhole => Extent::Everything,
-            _ => Extent::Page,
+        let size = match self.next {
+            Next::ListWhole => ListSize::Everything,
+            _ => ListSize::Page,
         };
         let mut continued = None;
         loop {
-            let request = self.collection.list(extent, continued.as_deref());
+            let request = self.collection.list(size, continued.as_deref());
             let request = request.map_err(WatchError::from)?;
             let answer = within_silence(ask::<T>(&self.client, request)).await??;
             if continued.is_none() {
