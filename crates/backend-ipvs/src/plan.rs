@@ -53,7 +53,7 @@ pub(crate) struct VirtualServerSpec {
 
 /// How a frontend without a usable endpoint refuses packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum NoEndpointAction {
     /// It drops them: it has endpoints on other nodes.
     Drop,
     /// It rejects them: it has no endpoint at all.
@@ -67,7 +67,7 @@ pub(crate) struct FrontendPlan {
     pub(crate) frontend: Arc<Frontend>,
     /// The maps that contain it, and the owner of its mark in each.
     pub(crate) leads: Vec<(SetName, Owner)>,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) no_endpoint_action: Option<NoEndpointAction>,
 }
 
 /// The virtual servers and elements of one Service.
@@ -201,9 +201,9 @@ impl ServicePlan {
             key,
             frontend: Arc::clone(frontend),
             leads,
-            refusal: refuses.then_some(match frontend.has_endpoints {
-                true => Refusal::Drop,
-                false => Refusal::Reject,
+            no_endpoint_action: refuses.then_some(match frontend.has_endpoints {
+                true => NoEndpointAction::Drop,
+                false => NoEndpointAction::Reject,
             }),
         });
     }

@@ -24,7 +24,7 @@ use crate::chains::affinity::AffinityGroup;
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
 use crate::missing_schedulers::MissingSchedulers;
-use crate::plan::{FrontendPlan, Owner, Refusal, ServicePlan, VirtualServerSpec};
+use crate::plan::{FrontendPlan, NoEndpointAction, Owner, ServicePlan, VirtualServerSpec};
 use crate::rules::{Rules, Server, lead};
 use crate::scheduler_tables::WithoutTable;
 
@@ -381,13 +381,19 @@ impl<'a> Draft<'a> {
         // Without a mark, as when all are taken, it is treated as if its endpoints were on other
         // nodes.
         let is_short = leads.iter().any(|(_, number)| number.is_none());
-        let refusal = plan.refusal.or(is_short.then_some(Refusal::Drop));
+        let action = plan
+            .no_endpoint_action
+            .or(is_short.then_some(NoEndpointAction::Drop));
         let [refusals, rejects] = match &plan.key {
             FrontendKey::Address { .. } => [SetName::Refusals, SetName::Rejects],
             FrontendKey::NodePort { .. } => [SetName::NodePortRefusals, SetName::NodePortRejects],
         };
-        self.member(refusals, bytes.clone(), refusal.is_some());
-        self.member(rejects, bytes.clone(), refusal == Some(Refusal::Reject));
+        self.member(refusals, bytes.clone(), action.is_some());
+        self.member(
+            rejects,
+            bytes.clone(),
+            action == Some(NoEndpointAction::Reject),
+        );
         let old = before.map_or(&[][..], |frontend| &frontend.source_ranges);
         self.place_ranges(&plan.key, old, &plan.frontend.source_ranges);
     }

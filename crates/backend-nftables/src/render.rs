@@ -21,7 +21,7 @@ use netlink::nf_tables::{Bytes, ElementData};
 
 pub(crate) use self::affinity_maps::AffinityMaps;
 use self::affinity_maps::Assignment;
-use self::plan::{NeededChains, Plan, Refusal};
+use self::plan::{NeededChains, NoEndpointAction, Plan};
 pub(crate) use self::retirement::Retirement;
 use self::retirement::retire;
 use self::table_builder::TableBuilder;
@@ -286,8 +286,8 @@ fn place(
         }
     }
     let (refuses, rejects) = (
-        plan.refusal.is_some(),
-        plan.refusal == Some(Refusal::Reject),
+        plan.no_endpoint_action.is_some(),
+        plan.no_endpoint_action == Some(NoEndpointAction::Reject),
     );
     table_builder.member(keyed.refusals(), bytes.clone(), refuses);
     table_builder.member(keyed.rejects(), bytes.clone(), rejects);

@@ -13,7 +13,7 @@ pub(super) type NeededChains = BTreeSet<NumberedChain>;
 
 /// How a frontend without a usable endpoint refuses packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum NoEndpointAction {
     /// It drops them: it has endpoints on other nodes.
     Drop,
     /// It rejects them: it has no endpoint at all.
@@ -26,7 +26,7 @@ pub(super) struct Plan<'a> {
     pub(super) service: Option<ChainId>,
     pub(super) short_circuit: Option<ChainId>,
     pub(super) local: Option<ChainId>,
-    pub(super) refusal: Option<Refusal>,
+    pub(super) no_endpoint_action: Option<NoEndpointAction>,
     pub(super) affinity: Option<ChainId>,
     pub(super) targets: &'a [Target],
     pub(super) local_targets: &'a [Target],
@@ -59,8 +59,8 @@ impl<'a> Plan<'a> {
     ) -> Plan<'a> {
         let refuse = || {
             Some(match frontend.has_endpoints {
-                true => Refusal::Drop,
-                false => Refusal::Reject,
+                true => NoEndpointAction::Drop,
+                false => NoEndpointAction::Reject,
             })
         };
         // A packet to an address that refuses must not be looked up as a node port afterwards.
@@ -141,7 +141,7 @@ impl<'a> Plan<'a> {
         };
         Plan {
             service: plan.service.or(ends_here),
-            refusal: nothing_for_strangers.then(refuse).flatten(),
+            no_endpoint_action: nothing_for_strangers.then(refuse).flatten(),
             affinity,
             scheduler: frontend.scheduler,
             ..plan
