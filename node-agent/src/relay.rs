@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
-use ::relay::{Counts, Limits, LocalPort, OpenError, Refusal, Relays};
+use ::relay::{Counts, Limits, ListenFailure, LocalPort, OpenError, Relays};
 use crds::node_proxy::rejections::Rejection;
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::Family;
@@ -39,9 +39,9 @@ pub(crate) async fn serve(
         }
         if let Some(relays) = &mut relays {
             apply(relays, desired, newest.as_deref()).await;
-            let refusals = relays.refusals();
-            holders.follow(&refusals).await;
-            let rejections = refusals.iter().map(|refusal| holders.rejection(refusal));
+            let failures = relays.listen_failures();
+            holders.follow(&failures).await;
+            let rejections = failures.iter().map(|failure| holders.rejection(failure));
             post(&not_relayed, rejections.collect());
         }
         // All arms are cancel safe: the current state is read again below.
@@ -62,43 +62,43 @@ struct Holders(BTreeMap<LocalPort, (Arc<OpenError>, Option<Holder>)>);
 
 impl Holders {
     /// Finds the processes for the failures that are new since the last call.
-    async fn follow(&mut self, refusals: &[Refusal]) {
+    async fn follow(&mut self, failures: &[ListenFailure]) {
         let mut before = std::mem::take(&mut self.0);
-        for Refusal { port, error, .. } in refusals {
+        for ListenFailure { port, error, .. } in failures {
             let known = before.remove(port);
             let known = known.filter(|(known, _)| Arc::ptr_eq(known, error));
             if let Some(known) = known {
                 self.0.insert(*port, known);
             }
         }
-        let new_refusals = refusals
+        let new_failures = failures
             .iter()
-            .filter(|refusal| !self.0.contains_key(&refusal.port));
-        let new_refusals: Vec<&Refusal> = new_refusals.collect();
-        let taken = new_refusals
+            .filter(|failure| !self.0.contains_key(&failure.port));
+        let new_failures: Vec<&ListenFailure> = new_failures.collect();
+        let taken = new_failures
             .iter()
-            .filter_map(|refusal| match &*refusal.error {
+            .filter_map(|failure| match &*failure.error {
                 OpenError::Bind { source, .. } if is_taken(source) => {
-                    Some(listen_address(refusal.port))
+                    Some(listen_address(failure.port))
                 }
                 OpenError::Bind { .. } | OpenError::TooMany { .. } => None,
             });
         let mut holders = observe_holders(taken.collect()).await;
-        for Refusal { port, error, .. } in new_refusals {
+        for ListenFailure { port, error, .. } in new_failures {
             let holder = holders.remove(&listen_address(*port));
             self.0.insert(*port, (Arc::clone(error), holder));
         }
     }
 
     /// Returns the rejection for a port on which listening failed.
-    fn rejection(&self, refusal: &Refusal) -> Rejection {
-        let error = chain(&*refusal.error);
+    fn rejection(&self, failure: &ListenFailure) -> Rejection {
+        let error = chain(&*failure.error);
         let holder = self
             .0
-            .get(&refusal.port)
+            .get(&failure.port)
             .and_then(|(_, holder)| holder.as_ref());
         Rejection {
-            object: format!("Service {}", refusal.service_port.service),
+            object: format!("Service {}", failure.service_port.service),
             field: "spec.ports[].nodePort".to_owned(),
             message: holder
                 .map_or_else(|| error.to_string(), |holder| format!("{error}: {holder}")),

@@ -29,7 +29,7 @@ mod udp;
 pub use chooser::Chooser;
 pub use counts::Counts;
 pub use limits::Limits;
-pub use listeners::{Listeners, Refusal, RefusalChange, Step};
+pub use listeners::{ListenFailure, ListenFailureChange, Listeners, Step};
 pub use local_port::{LocalPort, Transport};
 pub use relays::{OpenError, Relays};
 pub use route::Route;

@@ -35,7 +35,7 @@ pub enum Step {
 
 /// A desired port that cannot be listened on.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct ListenFailure {
     /// The port.
     pub port: LocalPort,
     /// The Service port that it belongs to.
@@ -44,10 +44,10 @@ pub struct Refusal {
     pub error: Arc<OpenError>,
 }
 
-/// Whether a refusal differs from the previous one.
+/// Whether a failure differs from the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum RefusalChange {
+pub enum ListenFailureChange {
     /// The port was not refused before, or for another reason.
     Fresh,
     /// The port is refused for the same reason as the last time.
@@ -104,15 +104,15 @@ impl Listeners {
     }
 
     /// Records that the port could not be opened.
-    pub fn refused(&mut self, port: LocalPort, error: OpenError) -> RefusalChange {
+    pub fn refused(&mut self, port: LocalPort, error: OpenError) -> ListenFailureChange {
         let Some(port_state) = self.ports.get_mut(&port) else {
-            return RefusalChange::Stale;
+            return ListenFailureChange::Stale;
         };
         let news = match &port_state.listener {
             ListenerState::Opening {
                 refused: Some(last),
-            } if last.is_like(&error) => RefusalChange::Stale,
-            _ => RefusalChange::Fresh,
+            } if last.is_like(&error) => ListenFailureChange::Stale,
+            _ => ListenFailureChange::Fresh,
         };
         port_state.listener = ListenerState::Refused(Arc::new(error));
         news
@@ -140,12 +140,12 @@ impl Listeners {
     }
 
     /// The ports that could not be opened, in order.
-    pub fn refusals(&self) -> impl Iterator<Item = Refusal> {
+    pub fn listen_failures(&self) -> impl Iterator<Item = ListenFailure> {
         self.ports.iter().filter_map(|(port, port_state)| {
             let ListenerState::Refused(error) = &port_state.listener else {
                 return None;
             };
-            Some(Refusal {
+            Some(ListenFailure {
                 port: *port,
                 service_port: port_state.route.service_port.clone(),
                 error: Arc::clone(error),

@@ -14,7 +14,8 @@ use tracing::{debug, info, warn};
 
 use crate::shared::{Routes, Shared, propagate};
 use crate::{
-    Counts, Limits, Listeners, LocalPort, Refusal, RefusalChange, Route, Step, Transport, tcp, udp,
+    Counts, Limits, ListenFailure, ListenFailureChange, Listeners, LocalPort, Route, Step,
+    Transport, tcp, udp,
 };
 
 /// Why a port could not be opened.
@@ -87,7 +88,7 @@ impl Relays {
     }
 
     /// Opens and closes ports of `family` to match `dataplane`; closes all of them for `None`. The
-    /// cost is proportional to the change. Ports that cannot be opened are in [`Relays::refusals`],
+    /// cost is proportional to the change. Ports that cannot be opened are in [`Relays::listen_failures`],
     /// and [`Relays::watch`] retries them. When this returns, closed ports are free for any
     /// process. Not cancel safe.
     pub async fn apply(&mut self, family: Family, dataplane: Option<&Dataplane>) {
@@ -95,7 +96,7 @@ impl Relays {
         self.commit(steps).await;
     }
 
-    /// Returns after ports were retried, which may have changed [`Relays::refusals`]. Cancel safe.
+    /// Returns after ports were retried, which may have changed [`Relays::listen_failures`]. Cancel safe.
     pub async fn watch(&mut self) {
         loop {
             let due = self.retry;
@@ -120,8 +121,8 @@ impl Relays {
     }
 
     /// The ports that could not be opened.
-    pub fn refusals(&self) -> Vec<Refusal> {
-        self.listeners.refusals().collect()
+    pub fn listen_failures(&self) -> Vec<ListenFailure> {
+        self.listeners.listen_failures().collect()
     }
 
     async fn commit(&mut self, steps: Vec<Step>) {
@@ -148,7 +149,7 @@ impl Relays {
             }
         }
         let soonest = Instant::now() + self.pause;
-        let is_refused = self.listeners.refusals().next().is_some();
+        let is_refused = self.listeners.listen_failures().next().is_some();
         self.retry = is_refused.then(|| self.retry.map_or(soonest, |due| due.min(soonest)));
         for port in closing {
             port.closed().await;
@@ -169,11 +170,11 @@ impl Relays {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 let message = format!("{error}; trying again");
                 match self.listeners.refused(port, error) {
-                    RefusalChange::Fresh => {
+                    ListenFailureChange::Fresh => {
                         warn!(%service, cause, "{message}");
                         self.pause = self.shared.limits.retry;
                     }
-                    RefusalChange::Stale => debug!(%service, cause, "{message}"),
+                    ListenFailureChange::Stale => debug!(%service, cause, "{message}"),
                 }
                 self.shared.counts.failed(port.family);
             }

@@ -103,9 +103,9 @@ fn a_port_that_is_refused_is_named_and_tried_again_with_its_newest_endpoints() {
     let mut listeners = Listeners::default();
     let _ = listeners.follow(Family::Ipv4, Some(&web(&["10.0.2.7:8080"])));
     let _ = listeners.refused(tcp(), refusal(tcp()));
-    let refusals: Vec<Refusal> = listeners.refusals().collect();
-    let [refused] = refusals.as_slice() else {
-        panic!("{refusals:?}");
+    let listen_failures: Vec<ListenFailure> = listeners.listen_failures().collect();
+    let [refused] = listen_failures.as_slice() else {
+        panic!("{listen_failures:?}");
     };
     assert_eq!(refused.service_port.to_string(), "shop/web:http");
 
@@ -116,13 +116,13 @@ fn a_port_that_is_refused_is_named_and_tried_again_with_its_newest_endpoints() {
         ["open 127.0.0.1:30080/tcp: 10.0.2.8:8080"]
     );
     listeners.opened(tcp());
-    assert_eq!(listeners.refusals().count(), 0);
+    assert_eq!(listeners.listen_failures().count(), 0);
     assert_eq!(described(&listeners.retry(usize::MAX)), [""; 0]);
 
     let _ = listeners.refused(tcp(), refusal(tcp()));
     let steps = listeners.follow(Family::Ipv4, Some(&web(&[])));
     assert_eq!(described(&steps), [""; 0], "there is nothing to close");
-    assert_eq!(listeners.refusals().count(), 0);
+    assert_eq!(listeners.listen_failures().count(), 0);
 }
 
 #[test]
@@ -139,9 +139,12 @@ fn ports_that_want_for_room_are_tried_when_there_is_some_and_others_always() {
     let _ = listeners.follow(Family::Ipv4, Some(&web(&["10.0.2.7:8080"])));
     assert_eq!(
         listeners.refused(tcp(), refusal(tcp())),
-        RefusalChange::Fresh
+        ListenFailureChange::Fresh
     );
-    assert_eq!(listeners.refused(udp, refusal(udp)), RefusalChange::Fresh);
+    assert_eq!(
+        listeners.refused(udp, refusal(udp)),
+        ListenFailureChange::Fresh
+    );
 
     assert_eq!(described(&listeners.retry(0)), [""; 0]);
     let open_tcp = "open 127.0.0.1:30080/tcp: 10.0.2.7:8080";
@@ -149,12 +152,12 @@ fn ports_that_want_for_room_are_tried_when_there_is_some_and_others_always() {
     assert_eq!(described(&listeners.retry(1)), [open_tcp]);
     assert_eq!(
         listeners.refused(tcp(), in_use(tcp())),
-        RefusalChange::Fresh
+        ListenFailureChange::Fresh
     );
     assert_eq!(described(&listeners.retry(1)), [open_tcp, open_udp]);
     assert_eq!(
         listeners.refused(tcp(), in_use(tcp())),
-        RefusalChange::Stale
+        ListenFailureChange::Stale
     );
     listeners.opened(udp);
     assert_eq!(described(&listeners.retry(1)), [open_tcp]);
@@ -189,7 +192,7 @@ proptest! {
             let steps = listeners.follow(family, Some(dataplane));
             carry_out(steps, refused, &mut listeners, &mut open)?;
             let mut all = open.clone();
-            for refusal in listeners.refusals() {
+            for refusal in listeners.listen_failures() {
                 prop_assert!(!open.contains_key(&refusal.port));
                 let desired = listeners.ports.get(&refusal.port).expect("it is wanted");
                 all.insert(refusal.port, Arc::clone(&desired.route));

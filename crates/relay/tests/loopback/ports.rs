@@ -40,7 +40,7 @@ async fn a_port_that_is_in_use_is_named_and_taken_when_it_is_free() {
         stage.endpoints(&[server]).await;
         let address = stage.address();
         assert_eq!(
-            stage.refusals(),
+            stage.listen_failures(),
             [format!(
                 "shop/web:main: unable to listen on {address}/{}",
                 transport.protocol()
@@ -49,7 +49,7 @@ async fn a_port_that_is_in_use_is_named_and_taken_when_it_is_free() {
         assert_eq!(stage.counts.listeners(Family::Ipv4), 0);
         drop((tcp, udp));
         promptly("the port is taken", async {
-            while !stage.refusals().is_empty() {
+            while !stage.listen_failures().is_empty() {
                 stage.relays.watch().await;
             }
         })
@@ -71,10 +71,10 @@ async fn no_more_ports_than_the_limit() {
     )
     .await;
     stage.endpoints(&[tcp_server(|_| async {}).await]).await;
-    let refusals = stage.refusals();
+    let listen_failures = stage.listen_failures();
     assert!(
-        matches!(refusals.as_slice(), [one] if one.contains("limit of open files")),
-        "{refusals:?}"
+        matches!(listen_failures.as_slice(), [one] if one.contains("limit of open files")),
+        "{listen_failures:?}"
     );
 }
 
@@ -114,11 +114,14 @@ async fn a_port_that_stays_refused_is_reported_of_once_and_tried_less_and_less()
             }
         })
         .await;
-        let refusals = stage.refusals();
-        assert_eq!(refusals.len(), 1);
-        assert_eq!(reported.load(Ordering::Relaxed), 1, "{refusals:?}");
+        let listen_failures = stage.listen_failures();
+        assert_eq!(listen_failures.len(), 1);
+        assert_eq!(reported.load(Ordering::Relaxed), 1, "{listen_failures:?}");
         let failures = stage.counts.creation_failures(Family::Ipv4);
-        assert!(tries.contains(&failures), "{failures} times: {refusals:?}");
+        assert!(
+            tries.contains(&failures),
+            "{failures} times: {listen_failures:?}"
+        );
     }
 }
 
@@ -147,7 +150,7 @@ async fn a_port_may_close_and_open_again_at_once() {
         };
         for _ in 0..100 {
             stage.endpoints(&[server]).await;
-            assert_eq!(stage.refusals(), [""; 0]);
+            assert_eq!(stage.listen_failures(), [""; 0]);
             if transport == Transport::Udp {
                 let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
                     .await

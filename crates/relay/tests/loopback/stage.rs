@@ -86,9 +86,9 @@ impl TestBed {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    pub(crate) fn refusals(&self) -> Vec<String> {
-        let refusals = self.relays.refusals().into_iter();
-        refusals
+    pub(crate) fn listen_failures(&self) -> Vec<String> {
+        let listen_failures = self.relays.listen_failures().into_iter();
+        listen_failures
             .map(|refusal| format!("{}: {}", refusal.service_port, refusal.error))
             .collect()
     }
