@@ -11,7 +11,7 @@ use netlink::ipvs::VirtualServer;
 use netlink::nf_tables::{Bytes, ElementData};
 
 use self::bounds::Bound;
-pub(crate) use self::bounds::Leaving;
+pub(crate) use self::bounds::LeavingServers;
 use crate::layout::{MARKED_MASK, MARKS, SetName};
 use crate::plan::{Owner, ServicePlan, VirtualServerSpec};
 use crate::rules::{Rules, Server};
@@ -31,12 +31,12 @@ const MOST_OWNERS_OF_A_NAMESPACE: usize = 1 << 15;
 /// packets of its previous owner are gone, and not before the virtual server of that owner is.
 #[derive(Debug, Clone)]
 pub(crate) struct Allocation {
-    owners: PersistentMap<Owner, Held>,
+    owners: PersistentMap<Owner, OwnedMark>,
     /// How many owners there are and may be.
     servers: Bound,
     /// The tables of their schedulers, in [`Pages`].
     tables: Bound,
-    leaving: Leaving,
+    leaving_servers: LeavingServers,
     /// The number that was assigned last.
     last: u32,
     /// Whether any number or table was released, or a virtual server is gone, since the last one was
@@ -46,7 +46,7 @@ pub(crate) struct Allocation {
 
 /// What an owner has.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct OwnedMark {
     number: u32,
     table: Pages,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Found(BTreeMap<Bytes, u32>);
 /// The numbers of virtual servers without an owner. Those that choose alike among the same endpoints are
 /// together, and there may be as many as a namespace may have: none is searched for.
 #[derive(Default)]
-struct Orphans(HashMap<(VirtualServer, BTreeSet<Target>), Vec<u32>>);
+struct OwnerlessServers(HashMap<(VirtualServer, BTreeSet<Target>), Vec<u32>>);
 
 // === impl Allocation ===
 
@@ -66,16 +66,16 @@ impl Allocation {
     /// assigned for `rules` or found in it. Until owners keep their virtual servers, all of these leave.
     pub(crate) fn behind(rules: &Rules) -> Allocation {
         let numbers = rules.servers.iter().map(|(number, _)| *number);
-        let mut leaving = rules.allocation.leaving.clone();
+        let mut leaving_servers = rules.allocation.leaving_servers.clone();
         for (number, server) in rules.servers.iter() {
             let owner = server.owner.as_ref();
             let namespace = owner.map(|owner| &owner.service.namespace);
-            leaving.add(*number, table_of(&server.server.scheduler), namespace);
+            leaving_servers.add(*number, table_of(&server.server.scheduler), namespace);
         }
         Allocation {
             servers: rules.allocation.servers.emptied(),
             tables: rules.allocation.tables.emptied(),
-            leaving,
+            leaving_servers,
             ..Allocation::after(match rules.allocation.last {
                 0 => numbers.max().unwrap_or(0),
                 last => last,
@@ -92,9 +92,9 @@ impl Allocation {
     }
 
     /// Sets which virtual servers leave now.
-    pub(crate) fn set_leaving(&mut self, leaving: Leaving) {
-        self.has_more_room |= leaving.is_less_than(&self.leaving);
-        self.leaving = leaving;
+    pub(crate) fn set_leaving_servers(&mut self, leaving_servers: LeavingServers) {
+        self.has_more_room |= leaving_servers.is_less_than(&self.leaving_servers);
+        self.leaving_servers = leaving_servers;
     }
 
     /// The number of `owner`.
@@ -105,11 +105,12 @@ impl Allocation {
     /// Gives `owner` the number that it had before, with such a table, unless it has one.
     pub(crate) fn keep(&mut self, owner: &Owner, number: u32, table: Pages) {
         if self.owners.get(owner).is_none() {
-            self.owners.insert(owner.clone(), Held { number, table });
+            self.owners
+                .insert(owner.clone(), OwnedMark { number, table });
             let namespace = Some(&owner.port.service.namespace);
             self.servers.serving.add(namespace, 1);
             self.tables.serving.add(namespace, table.0);
-            self.leaving.remove(number);
+            self.leaving_servers.remove(number);
         }
     }
 
@@ -120,12 +121,12 @@ impl Allocation {
         owner: &Owner,
         tables: impl Fn(u32) -> Option<Pages>,
     ) -> Option<u32> {
-        let Held { number, table } = self.owners.remove(owner)?;
+        let OwnedMark { number, table } = self.owners.remove(owner)?;
         let namespace = Some(&owner.port.service.namespace);
         self.servers.serving.subtract(namespace, 1);
         self.tables.serving.subtract(namespace, table.0);
         if let Some(table) = tables(number) {
-            self.leaving.add(number, table, namespace);
+            self.leaving_servers.add(number, table, namespace);
         }
         self.has_more_room = true;
         Some(number)
@@ -163,9 +164,11 @@ impl Allocation {
             return None;
         }
         let number = self.next(is_free)?;
-        self.owners.insert(owner.clone(), Held { number, ..before });
+        self.owners
+            .insert(owner.clone(), OwnedMark { number, ..before });
         if let Some(table) = leaves {
-            self.leaving.add(before.number, table, Some(namespace));
+            self.leaving_servers
+                .add(before.number, table, Some(namespace));
         }
         Some(before.number)
     }
@@ -180,7 +183,8 @@ impl Allocation {
             self.tables.serving.subtract(namespace, held.table.0);
             self.tables.serving.add(namespace, table.0);
             self.has_more_room |= table < held.table;
-            self.owners.insert(owner.clone(), Held { table, ..held });
+            self.owners
+                .insert(owner.clone(), OwnedMark { table, ..held });
         }
     }
 
@@ -192,19 +196,23 @@ impl Allocation {
 
     /// Whether there is room for another owner in `namespace`.
     pub(crate) fn admits(&self, namespace: &Arc<str>) -> bool {
-        self.servers.admits(namespace, 1, self.leaving.servers())
+        self.servers
+            .admits(namespace, 1, self.leaving_servers.servers())
     }
 
     /// Whether there is room for tables in `namespace` to grow by so much.
     pub(crate) fn admits_table(&self, namespace: &Arc<str>, growth: Pages) -> bool {
-        let leaving = self.leaving.tables();
-        self.tables.admits(namespace, growth.0, leaving)
+        let leaving_servers = self.leaving_servers.tables();
+        self.tables.admits(namespace, growth.0, leaving_servers)
     }
 
     /// Whether there is room for another virtual server in `namespace` beside one that leaves with such
     /// a table.
     fn admits_beside(&self, namespace: &Arc<str>, table: Pages) -> bool {
-        let (servers, tables) = (self.leaving.servers(), self.leaving.tables());
+        let (servers, tables) = (
+            self.leaving_servers.servers(),
+            self.leaving_servers.tables(),
+        );
         self.servers.admits_beside(namespace, 1, servers)
             && self.tables.admits_beside(namespace, table.0, tables)
     }
@@ -217,7 +225,7 @@ impl Allocation {
     fn next(&mut self, is_free: impl Fn(u32) -> bool) -> Option<u32> {
         let number = (0..NUMBERS)
             .map(|step| (self.last + step) % NUMBERS + 1)
-            .find(|number| !self.leaving.contains(*number) && is_free(*number))?;
+            .find(|number| !self.leaving_servers.contains(*number) && is_free(*number))?;
         self.last = number;
         Some(number)
     }
@@ -229,7 +237,7 @@ impl Default for Allocation {
             owners: PersistentMap::default(),
             servers: Bound::new(MOST_OWNERS, MOST_OWNERS_OF_A_NAMESPACE),
             tables: Bound::new(scheduler_tables::MOST.0, scheduler_tables::MOST.0),
-            leaving: Leaving::default(),
+            leaving_servers: LeavingServers::default(),
             last: 0,
             has_more_room: false,
         }
@@ -274,12 +282,12 @@ impl Found {
         plans: impl Iterator<Item = &'a ServicePlan>,
     ) {
         let owned: BTreeSet<u32> = self.numbers().collect();
-        let orphans = rules
+        let ownerless = rules
             .servers
             .iter()
             .filter(|(number, _)| !owned.contains(number));
-        let mut orphans = Orphans::of(orphans);
-        if orphans.0.is_empty() {
+        let mut ownerless = OwnerlessServers::of(ownerless);
+        if ownerless.0.is_empty() {
             return;
         }
         let mut needs: Vec<_> = plans.flat_map(|plan| &plan.needs).collect();
@@ -288,7 +296,7 @@ impl Found {
             if self.get(owner).is_some() {
                 continue;
             }
-            if let Some(number) = orphans.take(need) {
+            if let Some(number) = ownerless.take(need) {
                 self.0.insert(owner.hash(), number);
             }
         }
@@ -300,20 +308,20 @@ impl Found {
     }
 }
 
-// === impl Orphans ===
+// === impl OwnerlessServers ===
 
-impl Orphans {
+impl OwnerlessServers {
     /// Those of `servers`, which are in any order.
-    fn of<'a>(servers: impl Iterator<Item = (&'a u32, &'a Arc<Server>)>) -> Orphans {
+    fn of<'a>(servers: impl Iterator<Item = (&'a u32, &'a Arc<Server>)>) -> OwnerlessServers {
         let mut servers: Vec<_> = servers.collect();
         // Their numbers are taken from the end.
         servers.sort_by_key(|(number, _)| Reverse(**number));
-        let mut orphans = Orphans::default();
+        let mut ownerless = OwnerlessServers::default();
         for (number, server) in servers {
             let alike = (server.server.clone(), server.open().collect());
-            orphans.0.entry(alike).or_default().push(*number);
+            ownerless.0.entry(alike).or_default().push(*number);
         }
-        orphans
+        ownerless
     }
 
     /// Removes and returns the lowest number of those that are just as `need` says.

@@ -31,13 +31,13 @@ use nftables_model::{Elements, Support, TableSocket, commit_in_parts, recovery_o
 
 use self::connections::Counted;
 use self::draining::Draining;
-use self::ending::{Pace, lasting};
+use self::ending::{RemovalRate, lasting};
 use self::input_policy::InputPolicy;
 use self::known_servers::{LongRead, ServerSocket, is_due};
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
 use self::settings::Settings;
-use crate::allocation::{Allocation, Leaving, number_of};
+use crate::allocation::{Allocation, LeavingServers, number_of};
 use crate::diff::{Change, Step, diff};
 use crate::idle::{IdleTimeouts, affected_by_timeouts};
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
@@ -61,7 +61,7 @@ pub struct Ipvs {
     /// The last number among the virtual servers that were read last, including those that end.
     last_observed: u32,
     /// The virtual servers that end with the mode, as they were read last.
-    ending: Leaving,
+    ending: LeavingServers,
     /// The owners of marks as of the last read and the commits since, until the mode ends. After a
     /// commit that failed, the table is read.
     owners: Elements,
@@ -140,7 +140,7 @@ impl Ipvs {
             connection: None,
             holding: Holding::Something,
             last_observed: 0,
-            ending: Leaving::default(),
+            ending: LeavingServers::default(),
             owners: Elements::new(),
             schedulers: Schedulers::default(),
             support: Support::Unknown,
@@ -160,10 +160,10 @@ impl Ipvs {
     }
 
     /// The virtual servers that stay in the kernel for their connections alone.
-    fn leaving(&self) -> Leaving {
-        let mut leaving = self.draining.leaving().clone();
-        leaving.extend(&self.ending);
-        leaving
+    fn leaving_servers(&self) -> LeavingServers {
+        let mut leaving_servers = self.draining.leaving_servers().clone();
+        leaving_servers.extend(&self.ending);
+        leaving_servers
     }
 
     fn uncommitted(
@@ -210,7 +210,7 @@ impl Backend for Ipvs {
             },
             false => from.rules.clone(),
         };
-        rules.allocation.set_leaving(self.leaving());
+        rules.allocation.set_leaving_servers(self.leaving_servers());
         let dataplane = from.dataplane.clone();
         render(
             self.family,
@@ -248,7 +248,7 @@ impl Backend for Ipvs {
             self.last_observed = last;
             let servers = servers.into_iter();
             let tables = servers.map(|(number, held)| (number, table_of(&held.server.scheduler)));
-            self.ending = Leaving::of(tables);
+            self.ending = LeavingServers::of(tables);
             self.holding = Holding::Ending;
             self.owners = Elements::new();
             return Ok(Rules::default());
@@ -262,7 +262,7 @@ impl Backend for Ipvs {
         drop(connection);
         self.last_observed = last;
         // Those that remain of an earlier time of the mode are draining, or are read as its own.
-        self.ending = Leaving::default();
+        self.ending = LeavingServers::default();
         self.delivery = Some(delivery);
         self.full_read = Some(LongRead::since(began));
         self.figures = Arc::new(figures);
@@ -304,7 +304,7 @@ impl Backend for Ipvs {
         }
         let connection = self.connection()?;
         let mut connection = lock(&connection);
-        let finished = self.finish_ending(&mut connection, Pace::Spread);
+        let finished = self.finish_ending(&mut connection, RemovalRate::Spread);
         finished.map_err(|error| self.unremoved(error))?;
         if self.holding != Holding::Something {
             return Ok(Drift::None);
@@ -362,13 +362,13 @@ impl Backend for Ipvs {
         let returns = self.holding == Holding::Ending && change.begins();
         if returns {
             self.drain_all(&mut connection)?;
-            self.ending = Leaving::default();
+            self.ending = LeavingServers::default();
         }
         let owners = change.owners().clone();
         let ports = change.ports().clone();
         if change.ends() {
             self.owners = owners;
-            let _remains = self.commit_ending(&mut connection, Pace::Spread)?;
+            let _remains = self.commit_ending(&mut connection, RemovalRate::Spread)?;
             return Ok(Receipt { transactions: 3 });
         }
         self.holding = match returns {
@@ -436,7 +436,7 @@ impl Backend for Ipvs {
         let connection = self.connection()?;
         let mut connection = lock(&connection);
         self.owners = Elements::new();
-        self.commit_ending(&mut connection, Pace::AtOnce)
+        self.commit_ending(&mut connection, RemovalRate::AtOnce)
     }
 
     fn limitations(&self, programmed: &Dataplane) -> Vec<String> {

@@ -28,8 +28,8 @@ pub(super) struct Bound {
 /// would end their connections. Each change of it, and each copy, costs the same however many there
 /// are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Leaving {
-    numbers: PersistentMap<u32, Left>,
+pub(crate) struct LeavingServers {
+    numbers: PersistentMap<u32, LeavingServer>,
     servers: Shares,
     /// In [`Pages`].
     tables: Shares,
@@ -37,7 +37,7 @@ pub(crate) struct Leaving {
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Left {
+struct LeavingServer {
     /// The namespace of its Service, if it is known.
     namespace: Option<Arc<str>>,
     table: Pages,
@@ -88,10 +88,15 @@ impl Bound {
 
     /// Whether `namespace` may have so much more that serves: it has no more than it leaves for others,
     /// so that no namespace takes all, and no more than one may have.
-    pub(super) fn admits(&self, namespace: &Arc<str>, more: usize, leaving: &Shares) -> bool {
+    pub(super) fn admits(
+        &self,
+        namespace: &Arc<str>,
+        more: usize,
+        leaving_servers: &Shares,
+    ) -> bool {
         let left = self.most.saturating_sub(self.serving.all);
         let is_admitted = self.serving.of(namespace) + more <= left.min(self.most_of_one);
-        more == 0 || is_admitted && self.admits_beside(namespace, more, leaving)
+        more == 0 || is_admitted && self.admits_beside(namespace, more, leaving_servers)
     }
 
     /// Whether `namespace` may have so much more beside what serves and what leaves: of twice as much as
@@ -101,24 +106,24 @@ impl Bound {
         &self,
         namespace: &Arc<str>,
         more: usize,
-        leaving: &Shares,
+        leaving_servers: &Shares,
     ) -> bool {
-        let left = (2 * self.most).saturating_sub(self.serving.all + leaving.all);
+        let left = (2 * self.most).saturating_sub(self.serving.all + leaving_servers.all);
         let room = left.min(2 * self.most_of_one);
-        more == 0 || self.serving.of(namespace) + leaving.of(namespace) + more <= room
+        more == 0 || self.serving.of(namespace) + leaving_servers.of(namespace) + more <= room
     }
 }
 
-// === impl Leaving ===
+// === impl LeavingServers ===
 
-impl Leaving {
+impl LeavingServers {
     /// These numbers, of unknown namespaces.
-    pub(crate) fn of(numbers: impl IntoIterator<Item = (u32, Pages)>) -> Leaving {
-        let mut leaving = Leaving::default();
+    pub(crate) fn of(numbers: impl IntoIterator<Item = (u32, Pages)>) -> LeavingServers {
+        let mut leaving_servers = LeavingServers::default();
         for (number, table) in numbers {
-            leaving.add(number, table, None);
+            leaving_servers.add(number, table, None);
         }
-        leaving
+        leaving_servers
     }
 
     pub(super) fn servers(&self) -> &Shares {
@@ -134,7 +139,7 @@ impl Leaving {
     }
 
     /// Whether any of `before` is gone. What came meanwhile was in `before`, too.
-    pub(super) fn is_less_than(&self, before: &Leaving) -> bool {
+    pub(super) fn is_less_than(&self, before: &LeavingServers) -> bool {
         self.numbers.len() < before.numbers.len()
     }
 
@@ -144,20 +149,21 @@ impl Leaving {
             self.servers.add(namespace, 1);
             self.tables.add(namespace, table.0);
             let namespace = namespace.cloned();
-            self.numbers.insert(number, Left { namespace, table });
+            self.numbers
+                .insert(number, LeavingServer { namespace, table });
         }
     }
 
     /// Removes a virtual server, if it is there.
     pub(crate) fn remove(&mut self, number: u32) {
-        if let Some(Left { namespace, table }) = self.numbers.remove(&number) {
+        if let Some(LeavingServer { namespace, table }) = self.numbers.remove(&number) {
             self.servers.subtract(namespace.as_ref(), 1);
             self.tables.subtract(namespace.as_ref(), table.0);
         }
     }
 
     /// Adds all of `others`.
-    pub(crate) fn extend(&mut self, others: &Leaving) {
+    pub(crate) fn extend(&mut self, others: &LeavingServers) {
         for (number, left) in others.numbers.iter() {
             self.add(*number, left.table, left.namespace.as_ref());
         }

@@ -100,8 +100,8 @@ fn frontend(number: u8) -> FrontendKey {
     }
 }
 
-fn leaving<const N: usize>(numbers: [u32; N]) -> Leaving {
-    Leaving::of(numbers.map(|number| (number, Pages::default())))
+fn leaving_servers<const N: usize>(numbers: [u32; N]) -> LeavingServers {
+    LeavingServers::of(numbers.map(|number| (number, Pages::default())))
 }
 
 fn is_served(rules: &Rules, number: u8) -> bool {
@@ -205,7 +205,7 @@ fn t389_one_namespace_has_no_more_virtual_servers_than_a_search_may_cost() {
 #[test]
 fn t369_the_mark_of_a_virtual_server_that_leaves_is_given_to_nobody() {
     let mut allocation = Allocation::default();
-    allocation.set_leaving(leaving([1, 2, NUMBERS]));
+    allocation.set_leaving_servers(leaving_servers([1, 2, NUMBERS]));
     allocation.last = NUMBERS - 1;
     let mut ask = |number| allocation.number(&owner("shop", number), |_| true);
     assert_eq!([ask(0), ask(1)], [Some(3), Some(4)]);
@@ -240,7 +240,10 @@ fn t369_a_namespace_near_its_bound_that_replaces_all_its_ports_has_all_new_ones_
         assert!((5..=8).all(|number| is_served(&second.rules, number)));
         let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
         assert_eq!(unserved(&third.rules), ["shop/i"], "as much again leaves");
-        second.rules.allocation.set_leaving(leaving([1]));
+        second
+            .rules
+            .allocation
+            .set_leaving_servers(leaving_servers([1]));
         let third = next(&[&SECOND[1..], &THIRD].concat(), &second);
         assert_eq!(unserved(&third.rules), [""; 0]);
     }
@@ -272,7 +275,9 @@ fn t369_a_hash_changes_where_it_is_once_too_many_virtual_servers_leave() {
         1,
         "the second of the two that a namespace may have here"
     );
-    held.rules.allocation.set_leaving(Leaving::default());
+    held.rules
+        .allocation
+        .set_leaving_servers(LeavingServers::default());
     let after = with("10.0.2.5:80", &held).rules;
     assert!(
         after.marks(&frontend(1)).is_disjoint(&marks),
@@ -668,8 +673,9 @@ fn t424_virtual_servers_without_owners_are_together_with_those_that_choose_alike
         .zip(1..)
         .map(|((_, s), number)| (number, Arc::clone(s)))
         .collect();
-    let mut orphans = Orphans::of(servers.iter().map(|(number, server)| (number, server)));
-    let sizes: Vec<usize> = orphans.0.values().map(Vec::len).collect();
+    let mut ownerless =
+        OwnerlessServers::of(servers.iter().map(|(number, server)| (number, server)));
+    let sizes: Vec<usize> = ownerless.0.values().map(Vec::len).collect();
     assert_eq!(sizes, [20, 20], "none is searched for among the others");
     let missing = MissingSchedulers::default();
     let (service, _) = hashed
@@ -680,6 +686,6 @@ fn t424_virtual_servers_without_owners_are_together_with_those_that_choose_alike
         .expect("there are some");
     let plan = ServicePlan::of(&hashed.dataplane, service, Family::Ipv4, &missing);
     let need = plan.needs.values().next().expect("it has a port");
-    let taken: Vec<u32> = std::iter::from_fn(|| orphans.take(need)).collect();
+    let taken: Vec<u32> = std::iter::from_fn(|| ownerless.take(need)).collect();
     assert_eq!(taken, (21..=40).collect::<Vec<u32>>(), "the lowest first");
 }

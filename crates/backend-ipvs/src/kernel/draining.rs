@@ -20,7 +20,7 @@ use netlink::ipvs::{Destinations, Operation, VirtualServerKey, Weight};
 
 use super::recovery::{of_reading_servers, of_servers};
 use super::{Connection, Ipvs};
-use crate::allocation::{Leaving, number_of};
+use crate::allocation::{LeavingServers, number_of};
 use crate::diff::{Departure, ServerRemoval};
 use crate::layout::MARKS;
 use crate::rules::{Server, destination};
@@ -38,7 +38,7 @@ pub(super) struct Draining {
     /// By their Service port, if it is known: others may have hundreds of thousands.
     by_owner: BTreeMap<ServicePortName, OfOwner>,
     /// Those of [`ServerRemoval::Leaves`]. Each rendering asks for them.
-    leaving: Leaving,
+    leaving_servers: LeavingServers,
 }
 
 /// The draining destinations of one virtual server.
@@ -93,7 +93,7 @@ impl Draining {
             {
                 let owner = server.owner.as_ref();
                 let namespace = owner.map(|owner| &owner.service.namespace);
-                self.leaving.add(number, departure.table, namespace);
+                self.leaving_servers.add(number, departure.table, namespace);
             }
             for (address, deadline) in deadlines {
                 server.destinations.entry(address).or_insert(deadline);
@@ -188,7 +188,7 @@ impl Draining {
     /// Forgets a virtual server. Returns whether it was draining.
     fn remove(&mut self, key: VirtualServerKey) -> bool {
         if let Some(number) = number_of(key.mark.value()) {
-            self.leaving.remove(number);
+            self.leaving_servers.remove(number);
         }
         let removed = self.servers.remove(&key);
         let owner = removed.as_ref().and_then(|server| server.owner.as_ref());
@@ -243,8 +243,8 @@ impl Draining {
     }
 
     /// The virtual servers of [`ServerRemoval::Leaves`].
-    pub(super) fn leaving(&self) -> &Leaving {
-        &self.leaving
+    pub(super) fn leaving_servers(&self) -> &LeavingServers {
+        &self.leaving_servers
     }
 
     /// The Service port of a virtual server that has draining destinations, if it is known.

@@ -19,14 +19,14 @@ use nftables_model::{name, recovery_of_reading};
 use super::draining::{Draining, REMOVED_AT_ONCE};
 use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use super::{Connection, Holding, Ipvs};
-use crate::allocation::{Leaving, number_of};
+use crate::allocation::{LeavingServers, number_of};
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
 use crate::scheduler_tables::table_of;
 
 /// How virtual servers are removed that have no connection left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum RemovalRate {
     /// All of them: no check follows.
     AtOnce,
     /// [`REMOVED_AT_ONCE`] destinations with each check, so that the mode can return meanwhile.
@@ -49,14 +49,14 @@ impl Ipvs {
     pub(super) fn commit_ending(
         &mut self,
         connection: &mut Connection,
-        pace: Pace,
+        rate: RemovalRate,
     ) -> Result<Leftover, CommitError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, TABLE);
         let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);
         if !there.map_err(unread)? {
             self.holding = Holding::Ending;
-            return self.finish_ending(connection, pace);
+            return self.finish_ending(connection, rate);
         }
         let [flush, delete] = removal(self.family, TABLE);
         let steps = [replacement(self.family), flush, delete];
@@ -65,7 +65,7 @@ impl Ipvs {
             committed.map_err(|e| self.uncommitted(of_table(&e, number == 0), e))?;
         }
         self.holding = Holding::Ending;
-        let finished = self.finish_ending(connection, pace);
+        let finished = self.finish_ending(connection, rate);
         finished.map_err(|error| CommitError {
             recovery: match error.recovery {
                 Recovery::Halt => Recovery::Halt,
@@ -81,7 +81,7 @@ impl Ipvs {
     pub(super) fn finish_ending(
         &mut self,
         connection: &mut Connection,
-        pace: Pace,
+        rate: RemovalRate,
     ) -> Result<Leftover, CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
@@ -102,11 +102,11 @@ impl Ipvs {
                 let last = numbers.clone().map(|(number, _)| number).max();
                 self.last_observed = last.unwrap_or(0);
                 // The end may fail from here on, and the mode return before it succeeds.
-                self.ending = Leaving::of(numbers);
+                self.ending = LeavingServers::of(numbers);
                 let leftover = leftover(&found);
                 if leftover == Leftover::Nothing {
                     let first = first_removals(&found);
-                    if pace == Pace::Spread && first.len() < found.len() {
+                    if rate == RemovalRate::Spread && first.len() < found.len() {
                         let committed = connection.servers.commit(&first);
                         committed.map_err(|e| self.uncommitted(of_servers(&e, true), e))?;
                         return Ok(leftover);
@@ -143,7 +143,7 @@ impl Ipvs {
         let removed = self.commit_without_servers(connection);
         if removed.is_ok() {
             self.draining = Draining::default();
-            self.ending = Leaving::default();
+            self.ending = LeavingServers::default();
         }
         stays.map_or(removed, Err)
     }

@@ -26,9 +26,9 @@ fn a_mode_that_returns_numbers_its_virtual_servers_after_those_that_end() {
     backend.last_observed = 7;
     assert_eq!(numbers(&backend, &nothing), [8]);
     // Failure story T369, where the numbers have come round.
-    backend.ending = Leaving::of([8, 9].map(|number| (number, Pages(8))));
+    backend.ending = LeavingServers::of([8, 9].map(|number| (number, Pages(8))));
     assert_eq!(numbers(&backend, &nothing), [10]);
-    backend.ending = Leaving::default();
+    backend.ending = LeavingServers::default();
     let before = Rendered {
         rules: backend.render(&desired, &nothing),
         dataplane: desired.clone(),

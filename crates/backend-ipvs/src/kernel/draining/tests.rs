@@ -87,25 +87,29 @@ fn print(operations: &[Operation]) -> Vec<String> {
 fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
     let (mut draining, now) = (Draining::default(), Instant::now());
     draining.begin(vec![departure(&[at(1)], ServerRemoval::Stays)], now);
-    assert_eq!(draining.leaving(), &Leaving::default(), "it serves");
-    let mut expected = Leaving::default();
+    assert_eq!(
+        draining.leaving_servers(),
+        &LeavingServers::default(),
+        "it serves"
+    );
+    let mut expected = LeavingServers::default();
     expected.add(NUMBER, Pages(2), Some(&"shop".into()));
     let leaves = |draining: &mut Draining| {
         draining.begin(vec![departure(&[at(2)], ServerRemoval::Leaves)], now);
-        assert_eq!(draining.leaving(), &expected);
+        assert_eq!(draining.leaving_servers(), &expected);
     };
     leaves(&mut draining);
     draining.end(&found(&[(at(1), 0, 0), (at(2), 0, 1)]), now);
-    assert_eq!(draining.leaving(), &expected);
+    assert_eq!(draining.leaving_servers(), &expected);
     draining.end(&found(&[(at(2), 0, 0)]), now);
-    assert_eq!(draining.leaving(), &Leaving::default());
+    assert_eq!(draining.leaving_servers(), &LeavingServers::default());
     leaves(&mut draining);
     assert_eq!(hide(&mut draining, &[(at(2), 0)]), None);
-    assert_eq!(draining.leaving(), &expected);
+    assert_eq!(draining.leaving_servers(), &expected);
     draining.hide(&mut BTreeMap::new());
     assert_eq!(
-        draining.leaving(),
-        &Leaving::default(),
+        draining.leaving_servers(),
+        &LeavingServers::default(),
         "removed by another program"
     );
     leaves(&mut draining);
@@ -113,7 +117,7 @@ fn t369_a_virtual_server_leaves_while_its_last_connections_do() {
         vec![Operation::RemoveVirtualServer { key: key() }],
         &BTreeMap::new(),
     );
-    assert_eq!(draining.leaving(), &Leaving::default());
+    assert_eq!(draining.leaving_servers(), &LeavingServers::default());
 }
 
 #[test]

@@ -171,11 +171,11 @@ impl Node {
     }
 
     fn end(&mut self, which: Index) {
-        let leaving = self.backend.draining.keys();
-        if leaving.is_empty() {
+        let draining = self.backend.draining.keys();
+        if draining.is_empty() {
             return;
         }
-        let key = *which.get(&leaving);
+        let key = *which.get(&draining);
         let listed = self.servers[&key].destinations.iter();
         let listed = listed.map(|(at, held)| (*at, (*held, Connections::default())));
         let found = vec![(key, listed.collect())];
