@@ -338,15 +338,15 @@ impl<B: Backend, P: FnMut(LoopEvent<'_, B>)> Loop<'_, B, P> {
 
     /// Records the backoff of repairs once, when it begins, so that readers are notified of it once.
     fn update_repair_backoff(&mut self) {
-        let Some(streak) = self.schedule.held_back() else {
+        let Some(series) = self.schedule.held_back() else {
             self.repair_backoff = None;
             return;
         };
         self.repair_backoff.get_or_insert_with(|| RepairBackoff {
             since: self.clock.wall_time(),
-            repairs: streak.repairs,
-            within: self.clock.now().saturating_duration_since(streak.began),
-            actor: streak.actor.clone(),
+            repairs: series.repairs,
+            within: self.clock.now().saturating_duration_since(series.began),
+            actor: series.actor.clone(),
         });
     }
 

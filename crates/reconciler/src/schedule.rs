@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Reason, RepairedDrift};
 use check_backoff::CheckBackoff;
-pub(crate) use check_backoff::Streak;
+pub(crate) use check_backoff::RepairSeries;
 
 /// The delay of the first retry after a failure; it doubles with every further one. A lock that
 /// another process holds, or a temporary shortage of memory, is usually gone within this order of
@@ -105,14 +105,14 @@ struct Waiting {
 struct Running {
     reason: Reason,
     began: Instant,
-    prompt: Prompt,
+    check_reason: DriftCheckReason,
     /// Whether it only checks: nothing has changed, and no external change was announced.
     is_routine: bool,
 }
 
 /// Whether a sync checks the kernel because another program may have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prompt {
+enum DriftCheckReason {
     ExternalChange,
     Other,
 }
@@ -188,8 +188,8 @@ impl Schedule {
     }
 
     /// The recent repairs, if there are so many that the next one has to wait.
-    pub(crate) fn held_back(&self) -> Option<&Streak> {
-        self.check_backoff.held_back().map(|(streak, _)| streak)
+    pub(crate) fn held_back(&self) -> Option<&RepairSeries> {
+        self.check_backoff.held_back().map(|(series, _)| series)
     }
 
     /// When [`calm`](Schedule::calm) ends that, if nothing happens until then.
@@ -245,9 +245,9 @@ impl Schedule {
             }
             changed => *changed = None,
         }
-        let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
-            true => Prompt::ExternalChange,
-            false => Prompt::Other,
+        let check_reason = match reason.checks_kernel() && self.drifted.take().is_some() {
+            true => DriftCheckReason::ExternalChange,
+            false => DriftCheckReason::Other,
         };
         if matches!(reason, Reason::Requested | Reason::Startup) {
             self.requested = None;
@@ -255,9 +255,9 @@ impl Schedule {
         self.running = Some(Running {
             reason,
             began: now,
-            prompt,
+            check_reason,
             is_routine: reason == Reason::Drift
-                && prompt == Prompt::Other
+                && check_reason == DriftCheckReason::Other
                 && self.changed.is_none(),
         });
         Some(reason)
@@ -282,7 +282,9 @@ impl Schedule {
             self.check_backoff.forgive(running.began);
             if !repaired.is_empty() {
                 self.check_backoff.repaired(repaired, running.began, now);
-            } else if running.prompt == Prompt::ExternalChange && !follow_up.is_unfinished() {
+            } else if running.check_reason == DriftCheckReason::ExternalChange
+                && !follow_up.is_unfinished()
+            {
                 self.check_backoff.found_nothing(running.began, now);
             }
         }

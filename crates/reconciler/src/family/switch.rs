@@ -7,7 +7,7 @@ use backend::{Backend, Recovery};
 use dataplane::{Dataplane, Mode};
 use tracing::warn;
 
-use super::unusable_modes::Novelty;
+use super::unusable_modes::ErrorChange;
 use super::{FamilyReconciler, Following, Goal, Holding, Rest};
 use crate::error_chain::error_chain;
 use crate::progress::Progress;
@@ -232,7 +232,7 @@ impl<B: Backend> FamilyReconciler<B> {
         mode_domain.domain.forget_observed();
         mode_domain.following = Following::Follows;
         let (family, mode) = (self.family, mode_domain.mode);
-        if self.unusable.add(mode, error.clone(), now) == Novelty::New {
+        if self.unusable.add(mode, error.clone(), now) == ErrorChange::New {
             warn!(%family, %error, "mode {mode} cannot be used on this node");
         }
     }

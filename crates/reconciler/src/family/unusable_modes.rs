@@ -25,7 +25,7 @@ struct Cause {
 
 /// Whether an error differs from the last logged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Novelty {
+pub(super) enum ErrorChange {
     New,
     Known,
 }
@@ -42,14 +42,14 @@ impl UnusableModes {
     }
 
     /// Gives `mode` up from now on. Returns whether the error is new.
-    pub(super) fn add(&mut self, mode: Mode, error: String, since: Instant) -> Novelty {
+    pub(super) fn add(&mut self, mode: Mode, error: String, since: Instant) -> ErrorChange {
         let reported = self.reported.insert(mode, error.clone());
-        let novelty = match reported.as_ref() == Some(&error) {
-            true => Novelty::Known,
-            false => Novelty::New,
+        let error_change = match reported.as_ref() == Some(&error) {
+            true => ErrorChange::Known,
+            false => ErrorChange::New,
         };
         self.all.insert(mode, Cause { error, since });
-        novelty
+        error_change
     }
 
     /// Returns the modes that are due for another try.

@@ -25,14 +25,14 @@ const REST: u32 = 3;
 #[derive(Debug, Clone, Default)]
 pub(super) struct CheckBackoff {
     /// The recent repairs.
-    streak: Option<Streak>,
+    series: Option<RepairSeries>,
     /// No check runs until then, after one that found nothing.
     rests_until: Option<Instant>,
 }
 
 /// Repairs without a quiet period between any two of them.
 #[derive(Debug, Clone)]
-pub(crate) struct Streak {
+pub(crate) struct RepairSeries {
     /// The number of repairs.
     pub(crate) repairs: u32,
     /// When the first of them began.
@@ -49,11 +49,11 @@ impl CheckBackoff {
     /// The earliest time of a check for a change that was noticed at `since`.
     pub(super) fn earliest(&self, since: Instant) -> Instant {
         let rested = self.rests_until.map_or(since, |until| since.max(until));
-        let Some(streak) = &self.streak else {
+        let Some(series) = &self.series else {
             return rested;
         };
-        match streak.repairs.checked_sub(AT_ONCE) {
-            Some(excess) if since < streak.last + QUIET => rested.max(streak.last + wait(excess)),
+        match series.repairs.checked_sub(AT_ONCE) {
+            Some(excess) if since < series.last + QUIET => rested.max(series.last + wait(excess)),
             _ => rested,
         }
     }
@@ -65,16 +65,16 @@ impl CheckBackoff {
         began: Instant,
         ended: Instant,
     ) {
-        let streak = self.streak.get_or_insert(Streak {
+        let series = self.series.get_or_insert(RepairSeries {
             repairs: 0,
             began,
             actor: None,
             last: ended,
         });
-        streak.repairs = streak.repairs.saturating_add(1);
-        streak.last = ended;
+        series.repairs = series.repairs.saturating_add(1);
+        series.last = ended;
         let actor = repaired_drifts.iter().rev().find_map(|d| d.actor.clone());
-        streak.actor = actor.or(streak.actor.take());
+        series.actor = actor.or(series.actor.take());
     }
 
     /// Records that a sync checked the kernel and found nothing.
@@ -85,14 +85,14 @@ impl CheckBackoff {
 
     /// Forgets all repairs if the quiet period has passed.
     pub(super) fn forgive(&mut self, now: Instant) {
-        self.streak.take_if(|streak| now >= streak.last + QUIET);
+        self.series.take_if(|series| now >= series.last + QUIET);
     }
 
     /// The recent repairs if there are more than [`AT_ONCE`], and when they are forgotten if
     /// nothing happens until then.
-    pub(super) fn held_back(&self) -> Option<(&Streak, Instant)> {
-        let streak = self.streak.as_ref()?;
-        (streak.repairs > AT_ONCE).then_some((streak, streak.last + QUIET))
+    pub(super) fn held_back(&self) -> Option<(&RepairSeries, Instant)> {
+        let series = self.series.as_ref()?;
+        (series.repairs > AT_ONCE).then_some((series, series.last + QUIET))
     }
 }
 

@@ -513,9 +513,9 @@ fn a_streak_of_repairs_names_only_whom_it_is_about() {
     let (firewalld, unnamed) = (repaired_drift(Some("firewalld")), repaired_drift(None));
     looks(&mut schedule, &clock, 200, 100, 200, &[&firewalld]);
     repairs(&mut schedule, &clock, 200, 60_000, 65_000);
-    let streak = schedule.held_back().expect("they are held back");
+    let series = schedule.held_back().expect("they are held back");
     assert_eq!(
-        streak.actor, None,
+        series.actor, None,
         "the change of another program was long ago"
     );
     looks(
@@ -527,8 +527,8 @@ fn a_streak_of_repairs_names_only_whom_it_is_about() {
         &[&firewalld, &unnamed],
     );
     repairs(&mut schedule, &clock, 200, 70_000, 75_000);
-    let streak = schedule.held_back().expect("they are held back");
-    assert_eq!(streak.actor, firewalld.actor);
+    let series = schedule.held_back().expect("they are held back");
+    assert_eq!(series.actor, firewalld.actor);
 }
 
 #[test]
