@@ -21,7 +21,7 @@ pub struct Health(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     checks: BTreeMap<String, Readiness>,
-    heartbeats: BTreeMap<String, Pulse>,
+    heartbeats: BTreeMap<String, HeartbeatState>,
 }
 
 /// The readiness that a task reports for its part of the work.
@@ -48,7 +48,7 @@ pub struct Heartbeat {
 }
 
 #[derive(Debug)]
-struct Pulse {
+struct HeartbeatState {
     /// The maximum time without progress while there is work.
     allowed: Duration,
     /// When work became due, or last progressed. `None` if there is no work.
@@ -100,7 +100,7 @@ impl Health {
     pub fn heartbeat(&self, name: &str, allowed: Duration) -> Heartbeat {
         self.state().heartbeats.insert(
             name.to_owned(),
-            Pulse {
+            HeartbeatState {
                 allowed,
                 busy_since: None,
             },
@@ -130,9 +130,9 @@ impl Health {
     pub fn liveness(&self) -> Report {
         let now = Instant::now();
         let state = self.state();
-        let lines = state.heartbeats.iter().map(|(name, pulse)| ReportLine {
+        let lines = state.heartbeats.iter().map(|(name, heartbeat)| ReportLine {
             name: name.clone(),
-            failure: pulse.failure(now),
+            failure: heartbeat.failure(now),
         });
         Report {
             lines: lines.collect(),
@@ -189,15 +189,15 @@ impl Heartbeat {
     }
 
     fn change(&self, next: impl FnOnce(Option<Instant>) -> Option<Instant>) {
-        if let Some(pulse) = self.health.state().heartbeats.get_mut(&*self.name) {
-            pulse.busy_since = next(pulse.busy_since);
+        if let Some(heartbeat) = self.health.state().heartbeats.get_mut(&*self.name) {
+            heartbeat.busy_since = next(heartbeat.busy_since);
         }
     }
 }
 
-// === impl Pulse ===
+// === impl HeartbeatState ===
 
-impl Pulse {
+impl HeartbeatState {
     fn failure(&self, now: Instant) -> Option<String> {
         let age = now.saturating_duration_since(self.busy_since?);
         (age > self.allowed).then(|| {
