@@ -19,7 +19,7 @@ use tracing::warn;
 use xtables::{Fault, OpenError, TableName, Variant};
 
 use super::LockState;
-use super::variants::{Opened, ReadState, Variants, Ways};
+use super::variants::{FamilyTables, OpenVariant, ReadState, Variants};
 
 /// The iptables tables of one family. They are open only while Signpost's rules are desired or were
 /// found there: other programs keep thousands of rules in the same tables, and every scan reads all
@@ -87,9 +87,9 @@ pub(super) enum TableAvailability {
 
 #[derive(Debug)]
 struct Open {
-    ways: Ways,
+    family_tables: FamilyTables,
     /// The variant opened for both families; `None` if this family was opened alone, to be read.
-    opened: Option<Arc<Opened>>,
+    opened: Option<Arc<OpenVariant>>,
 }
 
 // === impl IptablesFigures ===
@@ -146,12 +146,15 @@ impl OpenOnDemand {
     /// Tables that are open already, read-only.
     pub(super) fn reading(used: Iptables) -> OpenOnDemand {
         let closed = Iptables::detached(used.family(), used.variant());
-        let ways = Ways {
+        let family_tables = FamilyTables {
             used,
             leftover: None,
         };
         OpenOnDemand {
-            open: Some(Open { ways, opened: None }),
+            open: Some(Open {
+                family_tables,
+                opened: None,
+            }),
             ..OpenOnDemand::detached(closed)
         }
     }
@@ -177,21 +180,27 @@ impl OpenOnDemand {
         let opened = variants.open()?;
         self.knowledge = ReadState::Read;
         self.figures.lock().variant = Some(opened.variant);
-        let ways = opened.take(self.family);
-        self.offer = match &ways {
-            Some(ways) if !ways.used.is_offered() => TableAvailability::Lacking,
+        let family_tables = opened.take(self.family);
+        self.offer = match &family_tables {
+            Some(family_tables) if !family_tables.used.is_offered() => TableAvailability::Lacking,
             Some(_) | None => TableAvailability::Assumed,
         };
         let opened = Some(opened);
-        self.open = ways.map(|ways| Open { ways, opened });
+        self.open = family_tables.map(|family_tables| Open {
+            family_tables,
+            opened,
+        });
         Ok(())
     }
 
     fn close(&mut self) {
-        if let Some(Open { ways, opened }) = self.open.take()
+        if let Some(Open {
+            family_tables,
+            opened,
+        }) = self.open.take()
             && let Some(opened) = opened
         {
-            opened.give_back(self.family, ways);
+            opened.give_back(self.family, family_tables);
         }
     }
 
@@ -220,7 +229,7 @@ impl OpenOnDemand {
         let leftover = self
             .open
             .as_ref()
-            .and_then(|open| open.ways.leftover.as_ref());
+            .and_then(|open| open.family_tables.leftover.as_ref());
         let of_leftover = leftover.map(|leftover| leftover.knowledge);
         [Some(self.knowledge), of_leftover].contains(&Some(ReadState::MustRead))
     }
@@ -229,7 +238,7 @@ impl OpenOnDemand {
     /// Signpost's rules there.
     fn close_leftover(&mut self) {
         if let Some(open) = &mut self.open {
-            open.ways
+            open.family_tables
                 .leftover
                 .take_if(|leftover| leftover.knowledge == ReadState::Read);
         }
@@ -238,7 +247,7 @@ impl OpenOnDemand {
     /// Returns the backend for operations that do not access the kernel.
     fn pure(&self) -> &Iptables {
         let open = self.open.as_ref();
-        open.map_or(&self.closed, |open| &open.ways.used)
+        open.map_or(&self.closed, |open| &open.family_tables.used)
     }
 
     /// Reads the rules in the variant in use; none while it is not open.
@@ -254,7 +263,7 @@ impl OpenOnDemand {
         let Some(open) = &mut self.open else {
             return Rules::default();
         };
-        let Some(leftover) = &mut open.ways.leftover else {
+        let Some(leftover) = &mut open.family_tables.leftover else {
             return Rules::default();
         };
         let variant = leftover.tables.variant();
@@ -271,7 +280,7 @@ impl OpenOnDemand {
             }
         };
         if is_done {
-            open.ways.leftover = None;
+            open.family_tables.leftover = None;
         }
         rules
     }
@@ -301,12 +310,12 @@ impl OpenOnDemand {
     fn commit_removals(&mut self) -> Vec<Result<Receipt, CommitError>> {
         if let Some(open) = &mut self.open {
             let leftover = open
-                .ways
+                .family_tables
                 .leftover
                 .as_mut()
                 .map(|leftover| &mut leftover.tables);
-            let ways = std::iter::once(&mut open.ways.used).chain(leftover);
-            return ways.map(Iptables::commit_removal).collect();
+            let family_tables = std::iter::once(&mut open.family_tables.used).chain(leftover);
+            return family_tables.map(Iptables::commit_removal).collect();
         }
         let Some(variants) = &self.variants else {
             return Vec::new();
@@ -329,11 +338,11 @@ impl OpenOnDemand {
     }
 
     fn used(&mut self) -> Option<&mut Iptables> {
-        self.open.as_mut().map(|open| &mut open.ways.used)
+        self.open.as_mut().map(|open| &mut open.family_tables.used)
     }
 
     fn leftover(&mut self) -> Option<&mut Iptables> {
-        let leftover = self.open.as_mut()?.ways.leftover.as_mut();
+        let leftover = self.open.as_mut()?.family_tables.leftover.as_mut();
         leftover.map(|leftover| &mut leftover.tables)
     }
 

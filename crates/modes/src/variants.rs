@@ -28,22 +28,22 @@ pub struct Variants {
     /// How long changes have waited for the lock.
     waits: Histogram,
     listeners: Sender<Listener>,
-    opened: Mutex<Weak<Opened>>,
+    opened: Mutex<Weak<OpenVariant>>,
 }
 
 /// One variant, opened for both families.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenVariant {
     pub(super) variant: Variant,
     /// The tables of families that are not in use.
-    free: Mutex<BTreeMap<Family, Ways>>,
-    /// Wakes the thread that listens to this variant when `Opened` is dropped.
+    free: Mutex<BTreeMap<Family, FamilyTables>>,
+    /// Wakes the thread that listens to this variant when `OpenVariant` is dropped.
     interruption: Option<Interruption>,
 }
 
 /// One family's iptables tables.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct FamilyTables {
     /// The tables of the variant in use.
     pub(super) used: Iptables,
     /// The tables of the other variant, if it contains or may contain rules of Signpost.
@@ -78,7 +78,7 @@ pub struct Listener {
 
 /// Tells whether the iptables tables are still open.
 #[derive(Debug)]
-pub struct OpenTables(Weak<Opened>);
+pub struct OpenTables(Weak<OpenVariant>);
 
 /// The result of the last scan of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -140,7 +140,7 @@ impl Variants {
 
     /// Opens the variant in use, or selects one. Fails also if it cannot be determined which
     /// variant contains Signpost's rules.
-    pub(super) fn open(&self) -> Result<Arc<Opened>, OpenError> {
+    pub(super) fn open(&self) -> Result<Arc<OpenVariant>, OpenError> {
         let mut kept = lock(&self.opened);
         if let Some(opened) = kept.upgrade() {
             return Ok(opened);
@@ -151,12 +151,12 @@ impl Variants {
             Some(variant) => self.open_leftover(variant)?,
             None => [None, None],
         };
-        let ways = families.into_iter().zip(&mut leftovers);
-        let free = ways.map(|(used, leftover)| {
+        let family_tables = families.into_iter().zip(&mut leftovers);
+        let free = family_tables.map(|(used, leftover)| {
             let leftover = leftover.take();
-            (used.family(), Ways { used, leftover })
+            (used.family(), FamilyTables { used, leftover })
         });
-        let opened = Arc::new(Opened {
+        let opened = Arc::new(OpenVariant {
             variant,
             free: Mutex::new(free.collect()),
             interruption: notification_listener.interruption(),
@@ -252,21 +252,21 @@ fn other(variant: Variant) -> Variant {
     }
 }
 
-// === impl Opened ===
+// === impl OpenVariant ===
 
-impl Opened {
+impl OpenVariant {
     /// Takes the tables of `family`; `None` if they are in use.
-    pub(super) fn take(&self, family: Family) -> Option<Ways> {
+    pub(super) fn take(&self, family: Family) -> Option<FamilyTables> {
         lock(&self.free).remove(&family)
     }
 
     /// Returns the tables of `family` for later use.
-    pub(super) fn give_back(&self, family: Family, ways: Ways) {
-        lock(&self.free).insert(family, ways);
+    pub(super) fn give_back(&self, family: Family, family_tables: FamilyTables) {
+        lock(&self.free).insert(family, family_tables);
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenVariant {
     fn drop(&mut self) {
         if let Some(interruption) = &self.interruption {
             interruption.begin();
