@@ -23,7 +23,7 @@ use tracing::debug;
 
 pub(crate) use actor::WRITER;
 use actor::observe_actor;
-use events::{Announcement, Events, Regarding};
+use events::{Announcement, EventObject, Events};
 
 use crate::foreign_proxies::ForeignProxies;
 use crate::latest::changed;
@@ -217,7 +217,7 @@ fn note(family: Family, repaired_drift: &RepairedDrift) -> String {
 
 fn about_node(reason: EventReason, note: String) -> Announcement {
     Announcement {
-        regarding: Regarding::Node,
+        regarding: EventObject::Node,
         reason,
         note,
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use events::{Announcement, Events, Regarding};
+use events::{Announcement, EventObject, Events};
 
 use crate::foreign_proxies::ForeignProxies;
 use crate::latest::changed;
@@ -54,7 +54,7 @@ pub(crate) async fn watch(
         if let ForeignProxyScan::Seen(found, _) = &scan {
             if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
                 events.announce(Announcement {
-                    regarding: Regarding::Node,
+                    regarding: EventObject::Node,
                     reason: event::FOREIGN_PROXY,
                     note: finding(&scan).map_or_else(String::new, |f| f.message),
                 });

@@ -12,7 +12,7 @@ use agent_metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use anyhow::Context;
 use conntrack::ConntrackState;
 use crds::{NodeProxyStatus, event};
-use events::{Announcement, Events, Journal, Regarding};
+use events::{Announcement, EventObject, EventSink, Events};
 use handover::{HandbackMark, Server, ServingState};
 use health_checks::ProxyHealth;
 use kube::api::Api;
@@ -128,7 +128,7 @@ pub(crate) async fn start(
     answers.start(&supervisor, &arguments);
 
     let mut destinations = Vec::new();
-    let mut journal = Journal::Log;
+    let mut sink = EventSink::Log;
     let source = match &arguments.manifests {
         Some(directory) => Source::Manifests(directory.clone()),
         None => {
@@ -154,7 +154,7 @@ pub(crate) async fn start(
                 supervisor.stop(),
             );
             supervisor.spawn("check of the API server's Service", check);
-            journal = Journal::cluster(client.clone(), &node);
+            sink = EventSink::cluster(client.clone(), &node);
             Source::Kubernetes(client)
         }
     };
@@ -392,10 +392,10 @@ pub(crate) async fn start(
     }
     supervisor.spawn(
         "events",
-        announcements.publish(node.clone(), journal, supervisor.stop()),
+        announcements.publish(node.clone(), sink, supervisor.stop()),
     );
     events.announce(Announcement {
-        regarding: Regarding::Node,
+        regarding: EventObject::Node,
         reason: event::STARTING,
         note: format!("{} {}", build.program, build.version),
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crds::event::{self, EventReason};
 use dataplane::Protocol;
-use events::{Announcement, Events, Regarding};
+use events::{Announcement, EventObject, Events};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use handover::ServingState;
@@ -139,7 +139,7 @@ fn announce_refusal(
                 None => String::new(),
             };
             events.announce(Announcement {
-                regarding: Regarding::Node,
+                regarding: EventObject::Node,
                 reason,
                 note: note + &holder,
             });

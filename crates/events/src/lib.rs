@@ -36,7 +36,7 @@ const LONGEST_NOTE: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     /// The object concerned.
-    pub regarding: Regarding,
+    pub regarding: EventObject,
     /// What happened. Announcements with the same reason and object become one Event with a count.
     pub reason: EventReason,
     /// Details in plain text. Truncated to the API's limit.
@@ -45,7 +45,7 @@ pub struct Announcement {
 
 /// The object of an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Regarding {
+pub enum EventObject {
     /// The node that this process runs on.
     Node,
     /// A Service.
@@ -71,7 +71,7 @@ pub struct Announcements {
     missing_debug_implementations,
     reason = "the client's recorder has none"
 )]
-pub enum Journal {
+pub enum EventSink {
     /// In the cluster, as Events of `events.k8s.io/v1`.
     Cluster(Box<Recorder>),
     /// Only in the log: there is no API server.
@@ -134,7 +134,7 @@ impl Announcements {
     }
 
     /// Publishes announcements until `stop`, including those that were made before it.
-    pub async fn publish(mut self, node: String, journal: Journal, stop: CancellationToken) {
+    pub async fn publish(mut self, node: String, sink: EventSink, stop: CancellationToken) {
         let mut allowance = Allowance::full(Instant::now());
         let mut failing = false;
         loop {
@@ -152,7 +152,7 @@ impl Announcements {
                 return stop.cancelled().await;
             };
             log(&announcement);
-            let Journal::Cluster(recorder) = &journal else {
+            let EventSink::Cluster(recorder) = &sink else {
                 self.counts.add("published");
                 continue;
             };
@@ -178,16 +178,16 @@ impl Announcements {
     }
 }
 
-// === impl Journal ===
+// === impl EventSink ===
 
-impl Journal {
-    /// A journal in the cluster of `client`, in the name of the agent on `node`.
-    pub fn cluster(client: kube::Client, node: &str) -> Journal {
+impl EventSink {
+    /// A sink in the cluster of `client`, in the name of the agent on `node`.
+    pub fn cluster(client: kube::Client, node: &str) -> EventSink {
         let reporter = Reporter {
             controller: CONTROLLER.to_owned(),
             instance: Some(node.to_owned()),
         };
-        Journal::Cluster(Box::new(Recorder::new(client, reporter)))
+        EventSink::Cluster(Box::new(Recorder::new(client, reporter)))
     }
 }
 
@@ -250,7 +250,7 @@ fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
         secondary: None,
     };
     let regarding = match announcement.regarding {
-        Regarding::Node => ObjectReference {
+        EventObject::Node => ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(node.to_owned()),
@@ -259,7 +259,7 @@ fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
-        Regarding::Service(service) => ObjectReference {
+        EventObject::Service(service) => ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Service".to_owned()),
             namespace: Some(service.namespace.to_string()),
@@ -270,11 +270,11 @@ fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
     (event, regarding)
 }
 
-impl fmt::Display for Regarding {
+impl fmt::Display for EventObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Regarding::Node => f.write_str("Node"),
-            Regarding::Service(service) => write!(f, "Service {service}"),
+            EventObject::Node => f.write_str("Node"),
+            EventObject::Service(service) => write!(f, "Service {service}"),
         }
     }
 }

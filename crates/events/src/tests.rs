@@ -46,7 +46,7 @@ struct Rig {
     task: JoinHandle<()>,
 }
 
-fn start(journal: Journal) -> Rig {
+fn start(sink: EventSink) -> Rig {
     let metrics = Metrics::new(&BuildInfo {
         program: "test",
         version: "0",
@@ -54,7 +54,7 @@ fn start(journal: Journal) -> Rig {
     let (events, announcements) = Events::register(&metrics);
     let stop = CancellationToken::new();
     let stopper = stop.clone();
-    let task = tokio::spawn(announcements.publish("node-1".to_owned(), journal, stop));
+    let task = tokio::spawn(announcements.publish("node-1".to_owned(), sink, stop));
     Rig {
         metrics,
         events,
@@ -74,7 +74,7 @@ impl Rig {
 
 fn about_node(note: &str) -> Announcement {
     Announcement {
-        regarding: Regarding::Node,
+        regarding: EventObject::Node,
         reason: STARTING,
         note: note.to_owned(),
     }
@@ -83,10 +83,10 @@ fn about_node(note: &str) -> Announcement {
 #[tokio::test(start_paused = true)]
 async fn an_event_stands_where_people_look_for_it() {
     let (client, asked) = client(StatusCode::OK);
-    let rig = start(Journal::cluster(client, "node-1"));
+    let rig = start(EventSink::cluster(client, "node-1"));
     rig.events.announce(about_node("as always"));
     rig.events.announce(Announcement {
-        regarding: Regarding::Service(ServiceKey::new("shop", "cart")),
+        regarding: EventObject::Service(ServiceKey::new("shop", "cart")),
         reason: SERVICE_HEALTH_REFUSED,
         note: "n".repeat(3000),
     });
@@ -112,7 +112,7 @@ async fn an_event_stands_where_people_look_for_it() {
 #[tokio::test(start_paused = true)]
 async fn the_same_again_is_one_event_with_a_count() {
     let (client, asked) = client(StatusCode::OK);
-    let rig = start(Journal::cluster(client, "node-1"));
+    let rig = start(EventSink::cluster(client, "node-1"));
     rig.events.announce(about_node("once"));
     rig.events.announce(about_node("twice"));
     rig.finish().await;
@@ -125,7 +125,7 @@ async fn the_same_again_is_one_event_with_a_count() {
 #[tokio::test(start_paused = true)]
 async fn who_announces_too_much_is_not_held_up_and_what_is_dropped_is_counted() {
     let (client, asked) = client(StatusCode::OK);
-    let rig = start(Journal::cluster(client, "node-1"));
+    let rig = start(EventSink::cluster(client, "node-1"));
     // Nothing is published before the test awaits something.
     for number in 0..100 {
         rig.events.announce(about_node(&number.to_string()));
@@ -158,7 +158,7 @@ async fn after_a_while_there_is_room_for_one_more() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_refuses_does_no_harm() {
     let (client, _) = client(StatusCode::FORBIDDEN);
-    let rig = start(Journal::cluster(client, "node-1"));
+    let rig = start(EventSink::cluster(client, "node-1"));
     rig.events.announce(about_node("one"));
     rig.events.announce(about_node("two"));
     let text = rig.finish().await;

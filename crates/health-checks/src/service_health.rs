@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crds::event;
 use dataplane::{Protocol, ServiceKey};
-use events::{Announcement, Events, Regarding};
+use events::{Announcement, EventObject, Events};
 use processes::observe_holders;
 use reconciler::Report;
 use runtime::{CancellationToken, chain};
@@ -131,7 +131,7 @@ impl ServiceHealth {
             return;
         }
         self.events.announce(Announcement {
-            regarding: Regarding::Service(service.clone()),
+            regarding: EventObject::Service(service.clone()),
             reason: event::SERVICE_HEALTH_REFUSED,
             note: format!("health checks are not answered on {address}: {error}"),
         });

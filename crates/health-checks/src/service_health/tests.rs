@@ -373,7 +373,7 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     assert_eq!(reported.reason, SERVICE_HEALTH_REFUSED);
     assert_eq!(
         reported.regarding,
-        Regarding::Service(ServiceKey::new("shop", "web"))
+        EventObject::Service(ServiceKey::new("shop", "web"))
     );
     assert!(reported.note.contains("in use"), "{}", reported.note);
     // Failure story T62: the event names the process that has the port.
