@@ -38,7 +38,7 @@ pub(super) enum WatchError {
 
 /// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(super) enum ErrorAction {
     /// Resume after the last version received.
     Resume,
     /// List everything again.
@@ -55,24 +55,24 @@ pub(super) enum Remedy {
 // === impl WatchError ===
 
 impl WatchError {
-    /// Returns the remedy, chosen by the status code alone.
-    pub(super) fn remedy(&self, asked: RequestKind) -> Remedy {
+    /// Returns the action, chosen by the status code alone.
+    pub(super) fn action(&self, asked: RequestKind) -> ErrorAction {
         match self {
-            WatchError::Status { code: 410, .. } => Remedy::ListQuietly,
-            WatchError::Status { code: 404, .. } => Remedy::Absent,
+            WatchError::Status { code: 410, .. } => ErrorAction::ListQuietly,
+            WatchError::Status { code: 404, .. } => ErrorAction::Absent,
             // Without the WatchList feature, the API server rejects sendInitialEvents as invalid
             // (422).
             WatchError::Status {
                 code: 400 | 422, ..
-            } if asked == RequestKind::StreamedList => Remedy::ListPaged,
+            } if asked == RequestKind::StreamedList => ErrorAction::ListPaged,
             // The cause is the client's identity or the moment, not the request.
             WatchError::Status {
                 code: 401 | 403 | 408 | 429,
                 ..
-            } => Remedy::Resume,
+            } => ErrorAction::Resume,
             // The API server rejects the resource version itself, and would do so again.
-            WatchError::Status { code, .. } if (400..500).contains(code) => Remedy::List,
-            _ => Remedy::Resume,
+            WatchError::Status { code, .. } if (400..500).contains(code) => ErrorAction::List,
+            _ => ErrorAction::Resume,
         }
     }
 }

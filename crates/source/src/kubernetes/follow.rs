@@ -31,7 +31,7 @@ use tracing::{debug, warn};
 use super::answer::ask;
 use super::backoff::{Backoff, jittered};
 use super::collection::{Collection, ListSize, Start, UnknownKindPolicy};
-use super::failure::{Remedy, RequestKind, WatchError};
+use super::failure::{ErrorAction, RequestKind, WatchError};
 use super::freshness::WatchHealth;
 use super::wire::{BookmarkPosition, Decoded, Line, Watched};
 use crate::EngineGone;
@@ -156,8 +156,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         let kind = self.collection.kind;
         let message = chain(error).to_string();
         debug!(kind, error = message, "watch ended");
-        match (error.remedy(asked), self.collection.absence) {
-            (Remedy::Absent, UnknownKindPolicy::Empty { look_again }) => {
+        match (error.action(asked), self.collection.absence) {
+            (ErrorAction::Absent, UnknownKindPolicy::Empty { look_again }) => {
                 self.next = Next::first_of::<T>();
                 self.recipient.deliver(Event::Init).await?;
                 self.recipient.deliver(Event::InitDone).await?;
@@ -165,28 +165,28 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 self.watch_health.fresh();
                 return Ok(jittered(look_again));
             }
-            (Remedy::ListPaged, _) => {
+            (ErrorAction::ListPaged, _) => {
                 self.next = Next::ListPaged;
                 return Ok(Duration::ZERO);
             }
-            (Remedy::ListQuietly, _) => {
+            (ErrorAction::ListQuietly, _) => {
                 self.next = Next::first_of::<T>();
                 return Ok(self.backoff.next());
             }
-            (Remedy::List | Remedy::Absent, _) => self.next = Next::first_of::<T>(),
+            (ErrorAction::List | ErrorAction::Absent, _) => self.next = Next::first_of::<T>(),
             // A list that was cut off does not show whether the server streams lists.
-            (Remedy::Resume, _) if matches!(self.next, Next::ListPaged) => {
+            (ErrorAction::Resume, _) if matches!(self.next, Next::ListPaged) => {
                 self.next = Next::ListStreamed;
             }
             // After a restoration of etcd the version may be yet to come: the API server opens such
             // a watch, and sends nothing, not even a bookmark, until the cluster gets there.
-            (Remedy::Resume, _)
+            (ErrorAction::Resume, _)
                 if matches!(error, WatchError::Silent(_))
                     && opened.is_some_and(|opened| opened.sent == Sent::Nothing) =>
             {
                 self.next = Next::first_of::<T>();
             }
-            (Remedy::Resume, _) => {}
+            (ErrorAction::Resume, _) => {}
         }
         self.watch_health.stale(self.last_received, &message);
         Ok(self.backoff.next())

@@ -191,7 +191,7 @@ fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
     for kind in LISTED {
         deliveries.extend(Marker::Begin.about(kind));
         for (_, manifest) in served.iter().filter(|(name, _)| name.kind == kind) {
-            deliveries.extend(Manner::Listed.delivery(manifest));
+            deliveries.extend(DeliveryKind::Listed.delivery(manifest));
         }
         deliveries.extend(Marker::End.about(kind));
     }
@@ -208,7 +208,7 @@ fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     for kind in LISTED {
         for (name, manifest) in after.iter().filter(|(name, _)| name.kind == kind) {
             if !same(name, manifest) {
-                deliveries.extend(Manner::Changed.delivery(manifest));
+                deliveries.extend(DeliveryKind::Changed.delivery(manifest));
             }
         }
     }
@@ -228,7 +228,7 @@ enum Marker {
 
 /// How an object is delivered.
 #[derive(Debug, Clone, Copy)]
-enum Manner {
+enum DeliveryKind {
     Listed,
     Changed,
 }
@@ -266,9 +266,9 @@ impl Marker {
     }
 }
 
-// === impl Manner ===
+// === impl DeliveryKind ===
 
-impl Manner {
+impl DeliveryKind {
     /// Returns the delivery of `manifest`; `None` for profiles, which are delivered as a
     /// configuration.
     fn delivery(self, manifest: &Manifest) -> Option<Delivery> {
@@ -284,8 +284,8 @@ impl Manner {
 
     fn event<T: Clone>(self, object: &T) -> Event<T> {
         match self {
-            Manner::Listed => Event::InitApply(object.clone()),
-            Manner::Changed => Event::Apply(object.clone()),
+            DeliveryKind::Listed => Event::InitApply(object.clone()),
+            DeliveryKind::Changed => Event::Apply(object.clone()),
         }
     }
 }
