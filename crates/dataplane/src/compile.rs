@@ -48,14 +48,15 @@ pub fn compile(
         };
         for port in &service.ports {
             let place = (node, config.mode);
-            let reach = Reach::new(service, port, endpoints, place, family, scheduler);
-            if let Some(count) = reach.limited {
+            let port_endpoints =
+                PortEndpoints::new(service, port, endpoints, place, family, scheduler);
+            if let Some(count) = port_endpoints.limited {
                 let chosen_by = (config.mode, scheduler);
                 let message = limited(port, (family, count), chosen_by);
                 draft.reject(service, "spec.ports", message);
             }
-            draft.hairpins.extend(&reach.hairpins);
-            draft.add_port(service, port, &addresses, &reach, &mut capacity);
+            draft.hairpins.extend(&port_endpoints.hairpins);
+            draft.add_port(service, port, &addresses, &port_endpoints, &mut capacity);
         }
         if let Some(message) = capacity.message() {
             draft.reject(service, "spec", message);
@@ -84,7 +85,7 @@ struct Addresses {
 }
 
 /// The endpoints of a Service port in one family.
-struct Reach {
+struct PortEndpoints {
     family: Family,
     scheduler: Scheduler,
     cluster: Arc<[Target]>,
@@ -106,12 +107,18 @@ impl Draft {
         service: &Service,
         port: &ServicePort,
         addresses: &Addresses,
-        reach: &Reach,
+        port_endpoints: &PortEndpoints,
         capacity: &mut Capacity,
     ) {
         let no_ranges: Arc<[IpNet]> = Arc::default();
         let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
-            Arc::new(reach.frontend(service, port, kind, policy, Arc::clone(source_ranges)))
+            Arc::new(port_endpoints.frontend(
+                service,
+                port,
+                kind,
+                policy,
+                Arc::clone(source_ranges),
+            ))
         };
         let at = |address| FrontendKey::Address {
             address,
@@ -154,7 +161,7 @@ impl Draft {
         }
         if let Some(node_port) = port.node_port {
             let key = FrontendKey::NodePort {
-                family: reach.family,
+                family: port_endpoints.family,
                 protocol: port.protocol,
                 port: node_port,
             };
@@ -248,9 +255,9 @@ impl Draft {
     }
 }
 
-// === impl Reach ===
+// === impl PortEndpoints ===
 
-impl Reach {
+impl PortEndpoints {
     fn new(
         service: &Service,
         port: &ServicePort,
@@ -258,7 +265,7 @@ impl Reach {
         (node, mode): (&Node, Mode),
         family: Family,
         scheduler: Scheduler,
-    ) -> Reach {
+    ) -> PortEndpoints {
         let candidates: Vec<&Endpoint> = endpoints
             .of(&port.name, port.protocol)
             .iter()
@@ -296,7 +303,7 @@ impl Reach {
             })
             .collect();
         let (cluster, local) = (cluster_targets, local_targets);
-        Reach {
+        PortEndpoints {
             family,
             scheduler,
             serving: serving(&candidates, [&cluster, &local]),

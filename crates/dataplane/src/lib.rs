@@ -49,4 +49,4 @@ pub use service::{
     Affinity, Node, Precedence, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName,
     TrafficPolicy,
 };
-pub use topology::{Nearness, Selection, nearness, select};
+pub use topology::{Selection, TopologyLevel, select, topology_level};

@@ -15,7 +15,7 @@ pub struct Selection {
 
 /// How near endpoints must be, according to the hints of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nearness {
+pub enum TopologyLevel {
     /// Hints cannot be obeyed, or there are none.
     Anywhere,
     /// Hinted for this node's zone.
@@ -38,10 +38,12 @@ pub fn select(
         || (external && service.effective_external_policy() == TrafficPolicy::Local);
 
     let cluster = || {
-        let nearness = nearness(endpoints, node);
-        ready(endpoints, |endpoint| near_enough(endpoint, nearness, node))
-            .or_else(|| draining(endpoints, |_| true))
-            .unwrap_or_default()
+        let topology_level = topology_level(endpoints, node);
+        ready(endpoints, |endpoint| {
+            near_enough(endpoint, topology_level, node)
+        })
+        .or_else(|| draining(endpoints, |_| true))
+        .unwrap_or_default()
     };
     // Hints never narrow the local list: a load balancer sends traffic here because this node has
     // endpoints, and only these may answer it.
@@ -88,7 +90,7 @@ fn positions(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> O
 /// one and at least one of them names this node (or its zone). While their controller is still
 /// writing them, hints are incomplete, and obeying some would leave endpoints without hints without
 /// traffic.
-pub fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
+pub fn topology_level(endpoints: &[&Endpoint], node: &Node) -> TopologyLevel {
     let complete = |hinted: fn(&Endpoint) -> bool, names_here: &dyn Fn(&Endpoint) -> bool| {
         let mut ready = endpoints.iter().filter(|endpoint| endpoint.readiness.ready);
         ready.clone().all(|endpoint| hinted(endpoint)) && ready.any(|endpoint| names_here(endpoint))
@@ -96,21 +98,21 @@ pub fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
     if complete(|endpoint| !endpoint.hints.nodes.is_empty(), &|endpoint| {
         hinted_for_node(endpoint, node)
     }) {
-        Nearness::SameNode
+        TopologyLevel::SameNode
     } else if complete(|endpoint| !endpoint.hints.zones.is_empty(), &|endpoint| {
         hinted_for_zone(endpoint, node)
     }) {
-        Nearness::SameZone
+        TopologyLevel::SameZone
     } else {
-        Nearness::Anywhere
+        TopologyLevel::Anywhere
     }
 }
 
-fn near_enough(endpoint: &Endpoint, nearness: Nearness, node: &Node) -> bool {
-    match nearness {
-        Nearness::Anywhere => true,
-        Nearness::SameZone => hinted_for_zone(endpoint, node),
-        Nearness::SameNode => hinted_for_node(endpoint, node),
+fn near_enough(endpoint: &Endpoint, topology_level: TopologyLevel, node: &Node) -> bool {
+    match topology_level {
+        TopologyLevel::Anywhere => true,
+        TopologyLevel::SameZone => hinted_for_zone(endpoint, node),
+        TopologyLevel::SameNode => hinted_for_node(endpoint, node),
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::{
-    Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, Target,
-    TrafficPolicy, nearness, select,
+    Endpoint, Family, Frontend, FrontendKind, Node, Service, ServicePort, Target, TopologyLevel,
+    TrafficPolicy, select, topology_level,
 };
 
 use super::answer::{EndpointAnswer, Usage};
@@ -53,14 +53,14 @@ pub(super) fn explain_endpoints<'a>(
     let selection = select(service, port, &candidates, node);
     let [chosen, chosen_here] = [selection.cluster, selection.local]
         .map(|list| -> BTreeSet<usize> { list.into_iter().collect() });
-    let nearness = nearness(&candidates, node);
+    let topology_level = topology_level(&candidates, node);
     let explain = |(position, endpoint): (usize, &&Endpoint)| {
         let selected = [
             in_use.cluster && chosen.contains(&position),
             in_use.local && chosen_here.contains(&position),
         ];
         let [cluster, local] = programmed.among(selected, endpoint);
-        let (usage, because) = judge(in_use, (cluster, local), endpoint, nearness, node);
+        let (usage, because) = judge(in_use, (cluster, local), endpoint, topology_level, node);
         let because = match [cluster, local] == selected {
             true => because,
             false => Some(LIMITED.to_owned()),
@@ -75,10 +75,10 @@ fn judge(
     in_use: InUse,
     (cluster, local): (bool, bool),
     endpoint: &Endpoint,
-    nearness: Nearness,
+    topology_level: TopologyLevel,
     node: &Node,
 ) -> (Usage, Option<String>) {
-    let not_in_cluster = || why_not_in_cluster(endpoint, nearness).map(str::to_owned);
+    let not_in_cluster = || why_not_in_cluster(endpoint, topology_level).map(str::to_owned);
     let not_local = || why_not_local(endpoint, node).map(str::to_owned);
     match (cluster, local) {
         (false, false) if in_use.cluster => (Usage::Unused, not_in_cluster()),
@@ -94,14 +94,14 @@ fn judge(
     }
 }
 
-fn why_not_in_cluster(endpoint: &Endpoint, nearness: Nearness) -> Option<&'static str> {
-    match nearness {
+fn why_not_in_cluster(endpoint: &Endpoint, topology_level: TopologyLevel) -> Option<&'static str> {
+    match topology_level {
         _ if !endpoint.readiness.ready => why_not_ready(endpoint),
-        Nearness::SameNode => Some("it is not hinted for this node, and other endpoints are"),
-        Nearness::SameZone => {
+        TopologyLevel::SameNode => Some("it is not hinted for this node, and other endpoints are"),
+        TopologyLevel::SameZone => {
             Some("it is not hinted for this node's zone, and other endpoints are")
         }
-        Nearness::Anywhere => None,
+        TopologyLevel::Anywhere => None,
     }
 }
 
