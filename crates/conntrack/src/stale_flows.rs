@@ -1,6 +1,6 @@
 //! Which flows are stale. Pure.
 
-mod answerers;
+mod contested_endpoints;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use dataplane::{Dataplane, Family, Port, Protocol, Target};
 use netlink::conntrack::{Answers, Filter, Flow};
 
 use crate::StaleCandidates;
-use answerers::Answerers;
+use contested_endpoints::ContestedEndpoints;
 
 /// Decides which flows of one family are stale.
 #[derive(Debug, Clone)]
@@ -18,8 +18,8 @@ pub struct StaleFlows {
     /// The programmed dataplane.
     programmed: Dataplane,
     /// Who may answer flows under that, and under what has been programmed since.
-    answerers: RefCell<Answerers>,
-    newest_answerers: RefCell<Answerers>,
+    contested_endpoints: RefCell<ContestedEndpoints>,
+    newest_contested_endpoints: RefCell<ContestedEndpoints>,
 }
 
 // === impl StaleFlows ===
@@ -30,8 +30,8 @@ impl StaleFlows {
         StaleFlows {
             stale_candidates: stale_candidates.clone(),
             programmed: programmed.clone(),
-            answerers: RefCell::default(),
-            newest_answerers: RefCell::default(),
+            contested_endpoints: RefCell::default(),
+            newest_contested_endpoints: RefCell::default(),
         }
     }
 
@@ -61,15 +61,20 @@ impl StaleFlows {
     /// destination was rewritten. For TCP and SCTP, only flows that were never answered can be
     /// stale: an established connection belongs to its two ends.
     pub fn is_stale(&self, flow: &Flow) -> bool {
-        self.decide(&self.programmed, &self.answerers, flow)
+        self.decide(&self.programmed, &self.contested_endpoints, flow)
     }
 
     /// Like [`StaleFlows::is_stale`], if the kernel has been programmed to `programmed` since.
     pub(crate) fn is_stale_under(&self, programmed: &Dataplane, flow: &Flow) -> bool {
-        self.decide(programmed, &self.newest_answerers, flow)
+        self.decide(programmed, &self.newest_contested_endpoints, flow)
     }
 
-    fn decide(&self, programmed: &Dataplane, answerers: &RefCell<Answerers>, flow: &Flow) -> bool {
+    fn decide(
+        &self,
+        programmed: &Dataplane,
+        contested_endpoints: &RefCell<ContestedEndpoints>,
+        flow: &Flow,
+    ) -> bool {
         let protocol = flow.protocol;
         if answers(protocol) == Answers::None && flow.status.is_answered() {
             return false;
@@ -87,8 +92,8 @@ impl StaleFlows {
             // existing ones from the others.
             Some(_) => !target(flow.reply.source).is_some_and(|from| {
                 let mut claims = programmed.claims_at(address, protocol, port);
-                let mut answerers = answerers.borrow_mut();
-                claims.any(|(key, claims)| answerers.include(key, claims, &from))
+                let mut contested_endpoints = contested_endpoints.borrow_mut();
+                claims.any(|(key, claims)| contested_endpoints.include(key, claims, &from))
             }),
             None => {
                 flow.status.is_redirected()

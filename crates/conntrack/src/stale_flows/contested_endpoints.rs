@@ -16,22 +16,22 @@ type Frontends = Claims<Arc<Frontend>>;
 /// Lists of the endpoints of frontends that many Services claim. There may be ten thousand claims, and a
 /// million flows: to search all claims for each flow would take hours.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Answerers {
-    lists: HashMap<FrontendKey, Answering>,
+pub(super) struct ContestedEndpoints {
+    lists: HashMap<FrontendKey, EndpointList>,
     /// The endpoints in all lists.
     listed: usize,
 }
 
 /// The endpoints of all equal claims, sorted.
 #[derive(Debug, Clone)]
-struct Answering {
+struct EndpointList {
     claims: Frontends,
     targets: Vec<Target>,
 }
 
-// === impl Answerers ===
+// === impl ContestedEndpoints ===
 
-impl Answerers {
+impl ContestedEndpoints {
     /// Whether `from` may answer for any of the equal `claims` on `key`.
     pub(super) fn include(&mut self, key: FrontendKey, claims: &Frontends, from: &Target) -> bool {
         match claims.equals().nth(FEW) {
@@ -65,7 +65,7 @@ impl Answerers {
         targets.shrink_to_fit();
         self.listed += targets.len();
         let claims = claims.clone();
-        self.lists.insert(key, Answering { claims, targets });
+        self.lists.insert(key, EndpointList { claims, targets });
     }
 
     fn forget(&mut self, key: &FrontendKey) {
@@ -107,7 +107,7 @@ mod tests {
         all.set(Arc::new(rules));
     }
 
-    fn includes(answerers: &mut Answerers, all: &Dataplane, from: &str) -> bool {
+    fn includes(contested_endpoints: &mut ContestedEndpoints, all: &Dataplane, from: &str) -> bool {
         let address = "198.51.100.1".parse().expect("an address");
         let from: SocketAddr = from.parse().expect("an address with a port");
         let [port, from_port] = [80, from.port()].map(|port| Port::new(port).expect("not 0"));
@@ -116,55 +116,62 @@ mod tests {
             port: from_port,
         };
         let mut claims = all.claims_at(address, Protocol::Tcp, port);
-        claims.any(|(key, claims)| answerers.include(key, claims, &from))
+        claims.any(|(key, claims)| contested_endpoints.include(key, claims, &from))
     }
 
     /// T415: all claims were searched for each flow.
     #[test]
     fn t415_the_endpoints_of_many_claims_are_listed_once() {
         let mut all = claimants();
-        let mut answerers = Answerers::default();
+        let mut contested_endpoints = ContestedEndpoints::default();
         let mut place = None;
         for number in (1..=CLAIMANTS).chain(1..=CLAIMANTS) {
             assert!(includes(
-                &mut answerers,
+                &mut contested_endpoints,
                 &all,
                 &format!("10.0.1.{number}:8080")
             ));
             assert!(!includes(
-                &mut answerers,
+                &mut contested_endpoints,
                 &all,
                 &format!("10.0.1.{number}:8081")
             ));
-            let list = answerers.lists.values().next().expect("there are many");
+            let list = contested_endpoints
+                .lists
+                .values()
+                .next()
+                .expect("there are many");
             assert_eq!(list.targets.len(), usize::from(CLAIMANTS));
             let is_same = *place.get_or_insert(list.targets.as_ptr()) == list.targets.as_ptr();
             assert!(is_same, "another list was made");
         }
         set(&mut all, 7, "10.0.1.107:8080");
-        assert!(includes(&mut answerers, &all, "10.0.1.107:8080"));
-        assert!(!includes(&mut answerers, &all, "10.0.1.7:8080"));
-        assert_eq!(answerers.listed, usize::from(CLAIMANTS));
+        assert!(includes(&mut contested_endpoints, &all, "10.0.1.107:8080"));
+        assert!(!includes(&mut contested_endpoints, &all, "10.0.1.7:8080"));
+        assert_eq!(contested_endpoints.listed, usize::from(CLAIMANTS));
 
         // Those that are left are searched, not the list.
         for number in 6..=CLAIMANTS {
             all.remove(&ServiceKey::new("shop", format!("web-{number:03}")));
         }
         set(&mut all, 3, "10.0.1.103:8080");
-        assert!(includes(&mut answerers, &all, "10.0.1.103:8080"));
-        assert!(!includes(&mut answerers, &all, "10.0.1.3:8080"));
-        assert_eq!((answerers.listed, answerers.lists.len()), (0, 0));
+        assert!(includes(&mut contested_endpoints, &all, "10.0.1.103:8080"));
+        assert!(!includes(&mut contested_endpoints, &all, "10.0.1.3:8080"));
+        assert_eq!(
+            (contested_endpoints.listed, contested_endpoints.lists.len()),
+            (0, 0)
+        );
     }
 
     #[test]
     fn without_room_for_a_list_the_claims_are_searched() {
         let all = claimants();
-        let mut answerers = Answerers {
+        let mut contested_endpoints = ContestedEndpoints {
             listed: MOST_LISTED,
-            ..Answerers::default()
+            ..ContestedEndpoints::default()
         };
-        assert!(includes(&mut answerers, &all, "10.0.1.7:8080"));
-        assert!(!includes(&mut answerers, &all, "10.0.1.107:8080"));
-        assert!(answerers.lists.is_empty());
+        assert!(includes(&mut contested_endpoints, &all, "10.0.1.7:8080"));
+        assert!(!includes(&mut contested_endpoints, &all, "10.0.1.107:8080"));
+        assert!(contested_endpoints.lists.is_empty());
     }
 }
