@@ -56,7 +56,7 @@ impl ConntrackMetrics {
                 registered.deleted,
             );
             registry.register_collector(Box::new(Fill));
-            registry.register_collector(Box::new(Losses));
+            registry.register_collector(Box::new(DropCounters));
         });
         own
     }
@@ -111,9 +111,9 @@ impl Collector for Fill {
 
 /// The kernel's counters, read at each scrape.
 #[derive(Debug)]
-struct Losses;
+struct DropCounters;
 
-impl Collector for Losses {
+impl Collector for DropCounters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(statistics) = statistics::observe() else {
             return Ok(());
