@@ -23,7 +23,7 @@ const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
 /// The addresses on which the two servers that follow the profile listen.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
+pub(crate) struct ServerAddresses {
     pub(crate) health: watch::Sender<ListenConfig>,
     pub(crate) metrics: watch::Sender<ListenConfig>,
     /// The addresses from the command line, used before any profile is known and for fields that
@@ -46,19 +46,19 @@ struct AdjustError {
     source: io::Error,
 }
 
-// === impl Places ===
+// === impl ServerAddresses ===
 
-impl Places {
+impl ServerAddresses {
     /// Starts with the addresses of the command line, or with none if another proxy serves this
     /// node.
-    pub(crate) fn new(initial: Addresses, serving_state: ServingState) -> Places {
+    pub(crate) fn new(initial: Addresses, serving_state: ServingState) -> ServerAddresses {
         let at = |address| {
             watch::Sender::new(ListenConfig {
                 address: (serving_state == ServingState::Serving).then_some(address),
                 policy: BindPolicy::Retry,
             })
         };
-        Places {
+        ServerAddresses {
             health: at(initial.health),
             metrics: at(initial.metrics),
             initial,
@@ -67,7 +67,7 @@ impl Places {
 
     /// Applies the addresses of the profile, or none if another proxy serves this node.
     fn follow(&self, applied_config: &AppliedConfig, serving_state: ServingState) {
-        let (mut health, mut metrics) = places(applied_config, self.initial);
+        let (mut health, mut metrics) = listen_configs(applied_config, self.initial);
         if serving_state != ServingState::Serving {
             (health.address, metrics.address) = (None, None);
         }
@@ -85,7 +85,7 @@ impl Places {
 pub(crate) async fn follow(
     mut applied_config: watch::Receiver<Option<AppliedConfig>>,
     mut serving_state: watch::Receiver<ServingState>,
-    places: Places,
+    server_addresses: ServerAddresses,
     log: Log,
     stop: CancellationToken,
 ) {
@@ -102,7 +102,7 @@ pub(crate) async fn follow(
         let Some(applied_config) = applied_config.borrow_and_update().clone() else {
             continue;
         };
-        places.follow(&applied_config, serving_state);
+        server_addresses.follow(&applied_config, serving_state);
         let options = log_options(&applied_config, &initial_log);
         let LogOptions {
             filter,
@@ -170,7 +170,10 @@ fn log_options(applied_config: &AppliedConfig, initial: &LogOptions) -> LogOptio
 /// Returns the listen addresses for load balancers and for scrapers. The command line decides an
 /// address that the profile does not set: the API's default is the command line's default, too, and
 /// a user who started an agent on another address had a reason.
-fn places(applied_config: &AppliedConfig, initial: Addresses) -> (ListenConfig, ListenConfig) {
+fn listen_configs(
+    applied_config: &AppliedConfig,
+    initial: Addresses,
+) -> (ListenConfig, ListenConfig) {
     let EffectiveConfig {
         healthz_bind_address,
         metrics_bind_address,
@@ -240,7 +243,7 @@ mod tests {
     }
 
     fn addresses(profile: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let (health, metrics) = places(&applied_config(profile), INITIAL);
+        let (health, metrics) = listen_configs(&applied_config(profile), INITIAL);
         (health.address, metrics.address)
     }
 
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn who_wants_to_fail_hard_does() {
-        let policy = |profile| places(&applied_config(profile), INITIAL).0.policy;
+        let policy = |profile| listen_configs(&applied_config(profile), INITIAL).0.policy;
         assert_eq!(policy("{}"), BindPolicy::Retry);
         assert_eq!(policy("{bindAddressHardFail: true}"), BindPolicy::Fail);
     }
@@ -291,14 +294,14 @@ mod tests {
 
     #[test]
     fn servers_stay_where_they_are_through_changes_of_something_else() {
-        let places = Places::new(INITIAL, ServingState::Serving);
-        let mut reported = places.health.subscribe();
-        places.follow(
+        let server_addresses = ServerAddresses::new(INITIAL, ServingState::Serving);
+        let mut reported = server_addresses.health.subscribe();
+        server_addresses.follow(
             &applied_config("{minSyncPeriod: 10ms}"),
             ServingState::Serving,
         );
         assert!(!reported.has_changed().expect("the sender is there"));
-        places.follow(
+        server_addresses.follow(
             &applied_config("{healthzBindAddress: '127.0.0.1:9'}"),
             ServingState::Serving,
         );

@@ -21,7 +21,7 @@ use crate::debug::DebugState;
 use crate::engine::AppliedConfig;
 use crate::engine_query::EngineQueries;
 use crate::node_facts::ViewedNode;
-use crate::process_settings::{self, Addresses, Places};
+use crate::process_settings::{self, Addresses, ServerAddresses};
 use crate::{debug, kube_proxy_routes};
 
 /// What the servers need to answer requests.
@@ -53,7 +53,7 @@ impl Answers {
             health: arguments.health_address,
             metrics: arguments.metrics_address,
         };
-        let places = Places::new(initial, *self.serving_state.borrow());
+        let server_addresses = ServerAddresses::new(initial, *self.serving_state.borrow());
         let (proxy, health) = (self.proxy.clone(), self.health.clone());
         let public = health_checks::router(
             Arc::<ViewedNode>::clone(&node),
@@ -74,10 +74,10 @@ impl Answers {
             ))
             .merge(on_loopback_only(debug::router(self.state, self.queries)));
         let refused = |reason| announce_refusal(self.events.clone(), reason);
-        let (place, stop) = (places.health.subscribe(), supervisor.stop());
+        let (place, stop) = (server_addresses.health.subscribe(), supervisor.stop());
         let server = serve_at(place, public, refused(event::HEALTH_SERVER_REFUSED), stop);
         supervisor.spawn("health server", server);
-        let (place, stop) = (places.metrics.subscribe(), supervisor.stop());
+        let (place, stop) = (server_addresses.metrics.subscribe(), supervisor.stop());
         let server = serve_at(place, private, refused(event::METRICS_SERVER_REFUSED), stop);
         supervisor.spawn("metrics server", server);
         let (stays, place) = watch::channel(ListenConfig {
@@ -109,7 +109,7 @@ impl Answers {
         let settings = process_settings::follow(
             self.applied_config,
             self.serving_state,
-            places,
+            server_addresses,
             self.log,
             supervisor.stop(),
         );
