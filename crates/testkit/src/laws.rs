@@ -33,7 +33,7 @@ pub use steps::{
     Stepwise, a_change_that_is_cut_short_harms_nobody,
     honest_services_notice_nothing_while_tenants_come_and_go,
 };
-pub use unrelated::{Concerned, unrelated_services_notice_nothing};
+pub use unrelated::{AffectsPacket, unrelated_services_notice_nothing};
 
 /// A backend as the subject of laws.
 pub trait Subject {

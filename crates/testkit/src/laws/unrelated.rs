@@ -12,29 +12,29 @@ pub fn unrelated_services_notice_nothing(
     ends: [&Dataplane; 2],
     packet: &Packet,
     held: &Verdict,
-) -> Concerned {
+) -> AffectsPacket {
     let [before, after] = ends;
     let is_same_node = before.node() == after.node() && before.config() == after.config();
     let frontends = ends
         .map(|dataplane| dataplane.frontend_at(packet.destination, packet.protocol, packet.port));
     let ([Some(had), Some(has)], true) = (frontends, is_same_node) else {
-        return Concerned::Possibly;
+        return AffectsPacket::Possibly;
     };
     let rules = ends.map(|dataplane| dataplane.services().get(&has.service_port.service));
     let verdicts = ends.map(|dataplane| dataplane.verdict(packet));
     if had != has || rules[0] != rules[1] || verdicts[0] != verdicts[1] {
-        return Concerned::Possibly;
+        return AffectsPacket::Possibly;
     }
     assert_eq!(
         *held, verdicts[1],
         "left is what happens on the way to {packet}, whose Service does not change"
     );
-    Concerned::No
+    AffectsPacket::No
 }
 
-/// Whether a change concerns the Service of a packet.
+/// Whether a change affects the Service of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Concerned {
+pub enum AffectsPacket {
     /// It may.
     Possibly,
     /// It does not.
@@ -62,15 +62,15 @@ mod tests {
             let ends = [&before, &after];
             for packet in packets {
                 let verdict = after.verdict(&packet);
-                let concerned = unrelated_services_notice_nothing(ends, &packet, &verdict);
-                counts[usize::from(concerned == Concerned::No)] += 1;
+                let affects = unrelated_services_notice_nothing(ends, &packet, &verdict);
+                counts[usize::from(affects == AffectsPacket::No)] += 1;
                 let lie = match verdict {
                     Verdict::Drop => Verdict::Reject,
                     _ => Verdict::Drop,
                 };
                 let law = || unrelated_services_notice_nothing(ends, &packet, &lie);
                 let is_found = catch_unwind(AssertUnwindSafe(law)).is_err();
-                assert_eq!(is_found, concerned == Concerned::No, "{packet}");
+                assert_eq!(is_found, affects == AffectsPacket::No, "{packet}");
             }
         }
         assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
