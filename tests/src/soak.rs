@@ -57,7 +57,7 @@ pub struct Settings {
 
 impl Settings {
     /// Fails if a Service would change again while an earlier change of it may still be under way:
-    /// nobody could tell a lost change from one that was overtaken.
+    /// a lost change could not be distinguished from one that was overtaken.
     fn ensure_separate_changes(&self) -> Result<()> {
         let (services, _) = self.size;
         let least = u64::from(self.changes) * PATIENCE.as_secs();

@@ -217,7 +217,7 @@ impl Allocation {
             && self.tables.admits_beside(namespace, table.0, tables)
     }
 
-    /// Whether whoever was refused a number may ask again. Answers once.
+    /// Whether owners that were refused a number may ask again. Answers once.
     pub(crate) fn take_more_room(&mut self) -> bool {
         std::mem::take(&mut self.has_more_room)
     }

@@ -198,7 +198,7 @@ impl Catalog {
     }
 
     /// The same, by object. A user can have ten thousand objects with a hundred messages each, which
-    /// whoever keeps them shares with the catalog. The cost is proportional to the number of such
+    /// a caller that keeps them shares with the catalog. The cost is proportional to the number of such
     /// objects.
     pub fn faults(&self) -> impl Iterator<Item = &Arc<Faults>> {
         self.services

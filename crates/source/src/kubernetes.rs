@@ -44,7 +44,7 @@ use freshness::Freshness;
 /// the kind ServiceCIDR, there are no ServiceCIDRs; if it does not have NodeProxies, there is no
 /// configuration.
 ///
-/// The status of the NodeProxy goes to `own_status`, whoever wrote it; null if there is none.
+/// The status of the NodeProxy goes to `own_status`, whichever client wrote it; null if there is none.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub(crate) struct Report {
     pub(crate) nodes_without_configuration: Vec<String>,
     /// Objects that this version cannot read.
     pub(crate) unreadable: Vec<Unreadable>,
-    /// When an operator last renewed its Lease, if that is long ago: then nobody has updated the
+    /// When an operator last renewed its Lease, if that is long ago: then no operator has updated the
     /// status of profiles since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) operator_absent_since: Option<Timestamp>,

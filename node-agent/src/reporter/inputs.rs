@@ -46,7 +46,7 @@ pub(crate) struct ReportInputs {
     /// Since when the node's Lease has been renewed without interruption; `None` while it cannot be
     /// renewed at all.
     pub(crate) renewed_since: watch::Receiver<Option<Deadline>>,
-    /// The status that is in the API, whoever wrote it.
+    /// The status that is in the API, whichever client wrote it.
     pub(crate) in_api: watch::Receiver<Value>,
 }
 

@@ -144,7 +144,7 @@ impl Course {
                 entry.name = RESTLESS;
                 entry.folder = entry.folder.join(RESTLESS);
             }
-            // Packets that nobody redirects go to a host that drops them, as beyond most nodes.
+            // Packets that no rule redirects go to a host that drops them, as beyond most nodes.
             let servers = Servers::start(&stand.servers)?;
             stand
                 .node

@@ -82,7 +82,7 @@ impl UdpClient {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 Err(error).context("the client is refused")
             }
-            // Nobody answers, or no route leads anywhere.
+            // Nothing answers, or no route leads anywhere.
             Err(_) => Ok(None),
         }
     }

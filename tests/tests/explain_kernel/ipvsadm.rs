@@ -294,7 +294,7 @@ fn expect_owner(server: &Listed, text: &str) -> Result<()> {
     };
     let port = destinations.first().map(|own| own.address.port());
     let owner = OWNERS.iter().find(|(_, own, _)| Some(*own) == port);
-    let (service, _, port) = owner.with_context(|| format!("nobody has {server:?}"))?;
+    let (service, _, port) = owner.with_context(|| format!("no Service has {server:?}"))?;
     let owner = match destinations.iter().all(|own| own.weight == "0") {
         true => format!("Signpost's for {family} that no address leads to any more"),
         false => format!("Service {service}, {port} for {family}"),

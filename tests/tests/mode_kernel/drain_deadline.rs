@@ -20,7 +20,7 @@ use crate::manifests::{self, NODE_PORT, endpoints};
 use crate::sctp::{associate, serve_sctp, with_sctp};
 use crate::stage::{PROMPTLY, SERVING, Stage, server};
 
-/// How long a client waits that nobody answers: an answer takes milliseconds.
+/// How long a client waits that gets no answer: an answer takes milliseconds.
 const IN_VAIN: Duration = Duration::from_millis(100);
 /// The number of additional Services.
 const FEW: u8 = 5;
@@ -49,7 +49,7 @@ struct Kept {
     connection: BufReader<TcpStream>,
 }
 
-/// What a client notices when its next packet after the end reaches nobody.
+/// What a client notices when its next packet after the end reaches no server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AtTheEnd {
     IsTold,

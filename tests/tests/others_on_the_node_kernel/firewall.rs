@@ -25,7 +25,7 @@ pub(crate) fn services_pass_with_the_printed_rule() -> Result<()> {
     let (mut kernel, script) = play(STORY, ipvs)?;
     let node = kernel.node()?.clone();
 
-    // The node could ask nobody without this.
+    // The node could open no connection without this.
     iptables(
         &node,
         "-I INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",

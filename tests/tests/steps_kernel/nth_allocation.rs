@@ -76,7 +76,7 @@ pub(crate) fn obstacle() -> Option<String> {
     failed.map(|error| format!("{error:#}"))
 }
 
-/// Whichever allocation fails, the backend reports what became of the change, nobody is harmed, and the
+/// Whichever allocation fails, the backend reports what became of the change, no Service is harmed, and the
 /// next attempt completes it.
 pub(crate) fn run(mode: Mode) -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +191,7 @@ impl<B: Steps> Trial<'_, B> {
         let backend = &mut self.backend;
         let held = node.enter(|| backend.observe())??;
         ensure!(self.held.first() == Some(&held), "it begins with {held}");
-        // At a start nobody is served yet.
+        // At a start no Service is served yet.
         let asks = tally.failures.is_multiple_of(ASKED) && self.undertaking == Undertaking::Change;
         let mut witness = match asks {
             true => Some(Witness::begin(self.stage, FAMILY)?),

@@ -82,7 +82,7 @@ impl KnownDestinations {
             false => Ok(found),
         };
         let Ok(found) = found else {
-            // Nobody knows which of the two is right. The next list is learned.
+            // It is not known which of the two is right. The next list is learned.
             for known in &mut self.families {
                 *known = OfFamily {
                     changed: true,

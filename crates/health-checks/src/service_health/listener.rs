@@ -22,7 +22,7 @@ use super::desired::Listening;
 const WAITING: u32 = 128;
 
 /// The most connections of all listeners together, and the share of this process's descriptors that they
-/// may have. Each Service can have a listener, and whoever reaches the node can connect to it: without a
+/// may have. Each Service can have a listener, and any client that reaches the node can connect to it: without a
 /// total, idle connections would leave no descriptor for the API server and the probes of this process.
 const MOST_CONNECTIONS: u64 = 1024;
 const SHARE_OF_DESCRIPTORS: u64 = 4;

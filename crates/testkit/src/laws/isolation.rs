@@ -101,7 +101,7 @@ impl HonestVerdicts {
     }
 }
 
-/// Whether the packet is to an honest Service, or to nobody's, at an address that no tenant has an
+/// Whether the packet is to an honest Service, or to none, at an address that no tenant has an
 /// equally good claim to. `honest` is the `cluster` without tenants.
 pub fn is_protected(
     packet: &Packet,

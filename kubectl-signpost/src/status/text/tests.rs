@@ -236,7 +236,7 @@ fn colours_change_nothing_but_colours() {
     assert_eq!(stripped, render(&report, Paint::Plain));
 }
 
-/// Failure story T406: no operator runs any more, and the status of profiles, which nobody has updated
+/// Failure story T406: no operator runs any more, and the status of profiles, which no operator has updated
 /// since, says that all is well.
 #[test]
 fn t406_a_status_that_no_operator_updates_is_not_healthy() {

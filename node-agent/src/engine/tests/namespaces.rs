@@ -83,7 +83,7 @@ fn t372_dns_is_served_whatever_its_namespace_takes() {
     assert_eq!(story.served(), ["kube-dns"]);
 }
 
-/// Nobody's order of creation makes an agent hold more: what no longer fits goes first.
+/// No order of creation makes an agent hold more: what no longer fits goes first.
 #[test]
 fn t372_services_that_come_in_the_order_of_the_last_name_are_never_served_all() {
     let mut story = Story::by_defaults();

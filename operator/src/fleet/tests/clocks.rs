@@ -24,7 +24,7 @@ impl Cluster {
         cluster
     }
 
-    /// Somebody corrects the clock of the API server, and the operator's next renewal shows it.
+    /// An administrator corrects the clock of the API server, and the operator's next renewal shows it.
     fn correct_clock(&mut self) {
         self.api_server_ahead = SignedDuration::ZERO;
         self.fleet.follow_clock(ClockOffset::default());

@@ -214,7 +214,7 @@ fn t216_in_a_small_fleet_a_canary_that_is_lost_still_fails_the_rollout() {
     }
 }
 
-/// Failure story T265. The rollback went on over nodes that nobody could reach, and all of them carried
+/// Failure story T265. The rollback went on over unreachable nodes, and all of them carried
 /// it out together when they returned.
 #[test]
 fn t265_a_rollback_gives_nothing_in_an_outage_and_goes_on_after_it() {

@@ -351,7 +351,7 @@ fn t336_what_may_start_kube_proxy_again_is_said_and_holds_no_node() {
     cluster.find_rules("True");
     let said = |cluster: &Cluster| cluster.message("default", "Progressing");
     let is_said = |cluster: &Cluster| said(cluster).contains("may be started again");
-    assert!(!is_said(&cluster), "nobody takes anything over");
+    assert!(!is_said(&cluster), "no node takes anything over");
 
     cluster.mute.insert("n1".into());
     cluster.put_profile("default", json!({"handover": "Takeover"}));

@@ -283,7 +283,7 @@ fn a_paused_profile_changes_no_node_but_serves_those_that_join() {
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
 }
 
-/// Failure story T267. Whoever paused the rollout to look at its canary was not told of the failure.
+/// Failure story T267. A user who paused the rollout to look at its canary did not learn of the failure.
 #[test]
 fn t267_a_node_that_fails_in_a_pause_is_told_and_counts_after_it() {
     let mut cluster = Cluster::with_nodes(20);

@@ -127,7 +127,7 @@ proptest! {
         prop_assert_eq!(&sync.outcome, &Outcome::Unchanged);
     }
 
-    /// T384: whatever else fails meanwhile, a sync that succeeds leaves nobody out whom the kernel does
+    /// T384: whatever else fails meanwhile, a sync that succeeds leaves no Service out that the kernel does
     /// not refuse, and publishes what the kernel has.
     #[test]
     fn t384_of_any_history_with_other_failures_a_success_leaves_nobody_out(
