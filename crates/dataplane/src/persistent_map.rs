@@ -8,33 +8,23 @@
 //! Users who write Services can therefore choose addresses that all belong to one leaf: the entries of a
 //! large leaf are in parts, of which an insertion copies one.
 
-use std::cmp::Ordering;
+mod leaf;
+
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::shared_list::{Entries, SharedList};
+use self::leaf::{Leaf, merged, sort_with_last};
+use crate::shared_list::Entries;
 
 /// Children of the root, and leaves of a child.
 const FANOUT: usize = 64;
-/// A full leaf grows by one entry plus its length divided by this.
-const SLACK: usize = 8;
-
-/// The entries of the longest leaf that is not divided into parts: as many as a leaf of a map of half a
-/// million entries has.
-const LONGEST_SHORT: usize = 256;
+/// As many entries as are inserted one by one: for more, it pays to group them by leaf first.
+const FEW: usize = 1024;
 
 /// A child is `None` if nothing was ever inserted there.
 type Node<T> = Arc<[Option<T>; FANOUT]>;
 type Branch<K, V> = Node<Arc<Leaf<K, V>>>;
-
-/// Entries sorted by key.
-#[derive(Clone)]
-enum Leaf<K, V> {
-    Short(Vec<(K, V)>),
-    /// Boxed, so that other leaves take no more memory than their list.
-    Long(Box<SharedList<(K, V)>>),
-}
 
 /// A map in which unchanged entries are shared between copies. The iteration order depends only on
 /// the keys. A map without entries allocates no memory.
@@ -125,6 +115,48 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     {
         if self.get(&key) != Some(&value) {
             self.insert(key, value);
+        }
+    }
+
+    /// Sets keys to values; of a key that occurs twice the last entry counts. Many entries take half the
+    /// time of individual insertions, because each leaf is copied and allocated once, in its new size.
+    pub fn ensure_all(&mut self, entries: Vec<(K, V)>)
+    where
+        V: PartialEq,
+    {
+        if entries.len() < FEW {
+            for (key, value) in entries {
+                self.ensure(key, value);
+            }
+            return;
+        }
+        self.merge(entries);
+    }
+
+    fn merge(&mut self, entries: Vec<(K, V)>)
+    where
+        V: PartialEq,
+    {
+        for (number, new) in by_leaf(entries).into_iter().enumerate() {
+            if new.is_empty() {
+                continue;
+            }
+            let place = LeafPosition::of(number);
+            let leaf = match self.leaf(place).map(|leaf| &**leaf) {
+                None => Some(Leaf::of(new)),
+                Some(Leaf::Short(old)) => merged(old, new).map(Leaf::of),
+                Some(Leaf::Long(_)) => {
+                    for (key, value) in new {
+                        self.ensure(key, value);
+                    }
+                    continue;
+                }
+            };
+            if let Some(leaf) = leaf {
+                let before = self.leaf(place).map_or(0, |leaf| leaf.iter().count());
+                self.len += leaf.iter().count() - before;
+                *self.leaf_mut(place) = leaf;
+            }
         }
     }
 
@@ -271,18 +303,8 @@ impl<K: Hash + Ord, V> FromIterator<(K, V)> for PersistentMap<K, V> {
         if entries.is_empty() {
             return PersistentMap::new();
         }
-        let places: Vec<usize> = entries.iter().map(|(key, _)| place(key).number()).collect();
-        let mut lengths = vec![0; FANOUT * FANOUT];
-        for place in &places {
-            lengths[*place] += 1;
-        }
-        let mut leaves: Vec<Vec<(K, V)>> = lengths.into_iter().map(Vec::with_capacity).collect();
-        for (entry, place) in entries.into_iter().zip(places) {
-            leaves[place].push(entry);
-        }
         let mut len = 0;
-        let mut leaves = leaves.into_iter().map(|mut leaf| {
-            sort_with_last(&mut leaf);
+        let mut leaves = by_leaf(entries).into_iter().map(|leaf| {
             len += leaf.len();
             (!leaf.is_empty()).then(|| Arc::new(Leaf::of(leaf)))
         });
@@ -298,107 +320,34 @@ impl<K: Hash + Ord, V> FromIterator<(K, V)> for PersistentMap<K, V> {
     }
 }
 
-/// Sorts by key, and keeps the last of entries with equal keys.
-fn sort_with_last<K: Ord, V>(leaf: &mut Vec<(K, V)>) {
-    leaf.sort_by(|a, b| a.0.cmp(&b.0));
-    leaf.dedup_by(|later, kept| {
-        let is_same = later.0 == kept.0;
-        if is_same {
-            std::mem::swap(later, kept);
-        }
-        is_same
-    });
-}
-
-// === impl Leaf ===
-
-impl<K, V> Leaf<K, V> {
-    /// These entries, which are sorted.
-    fn of(sorted: Vec<(K, V)>) -> Leaf<K, V> {
-        match sorted.len() <= LONGEST_SHORT {
-            true => Leaf::Short(sorted),
-            false => Leaf::Long(Box::new(SharedList::of(sorted))),
-        }
+/// The entries of each leaf, sorted by key. Of entries with equal keys the last is kept.
+fn by_leaf<K: Hash + Ord, V>(entries: Vec<(K, V)>) -> Vec<Vec<(K, V)>> {
+    let places: Vec<usize> = entries.iter().map(|(key, _)| place(key).number()).collect();
+    let mut lengths = vec![0; FANOUT * FANOUT];
+    for place in &places {
+        lengths[*place] += 1;
     }
-
-    fn iter(&self) -> Entries<'_, (K, V)> {
-        match self {
-            Leaf::Short(entries) => Entries::of(entries),
-            Leaf::Long(parts) => parts.iter(),
-        }
+    let mut leaves: Vec<Vec<(K, V)>> = lengths.into_iter().map(Vec::with_capacity).collect();
+    for (entry, place) in entries.into_iter().zip(places) {
+        leaves[place].push(entry);
     }
-}
-
-impl<K: Ord + Clone, V: Clone> Leaf<K, V> {
-    fn get(&self, key: &K) -> Option<&V> {
-        let (_, value) = match self {
-            Leaf::Short(entries) => entries.get(search(entries, key).ok()?)?,
-            Leaf::Long(parts) => parts.get(by_key(key))?,
-        };
-        Some(value)
+    for leaf in &mut leaves {
+        sort_with_last(leaf);
     }
-
-    fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let (_, value) = match self {
-            Leaf::Short(entries) => {
-                let at = search(entries, key).ok()?;
-                entries.get_mut(at)?
-            }
-            Leaf::Long(parts) => parts.get_mut(by_key(key))?,
-        };
-        Some(value)
-    }
-
-    fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let entries = match self {
-            Leaf::Short(entries) => entries,
-            Leaf::Long(parts) => {
-                let before = parts.put((key.clone(), value), by_key(&key));
-                return before.map(|(_, value)| value);
-            }
-        };
-        match search(entries, &key) {
-            Ok(at) => return Some(std::mem::replace(&mut entries[at].1, value)),
-            Err(at) => {
-                if entries.len() == entries.capacity() {
-                    // Does not double: there are thousands of leaves, and most never grow again.
-                    entries.reserve_exact(1 + entries.len() / SLACK);
-                }
-                entries.insert(at, (key, value));
-            }
-        }
-        if entries.len() > LONGEST_SHORT {
-            *self = Leaf::of(std::mem::take(entries));
-        }
-        None
-    }
-
-    fn remove(&mut self, key: &K) -> Option<V> {
-        let (_, value) = match self {
-            Leaf::Short(entries) => entries.remove(search(entries, key).ok()?),
-            Leaf::Long(parts) => parts.remove(by_key(key))?,
-        };
-        Some(value)
-    }
-}
-
-impl<K, V> Default for Leaf<K, V> {
-    fn default() -> Leaf<K, V> {
-        Leaf::Short(Vec::new())
-    }
-}
-
-fn search<K: Ord, V>(entries: &[(K, V)], key: &K) -> Result<usize, usize> {
-    entries.binary_search_by(by_key(key))
-}
-
-fn by_key<K: Ord, V>(key: &K) -> impl Fn(&(K, V)) -> Ordering {
-    move |(other, _)| other.cmp(key)
+    leaves
 }
 
 // === impl LeafPosition ===
 
 impl LeafPosition {
+    /// The leaf with this many before it.
+    fn of(number: usize) -> LeafPosition {
+        LeafPosition {
+            branch: number / FANOUT,
+            leaf: number % FANOUT,
+        }
+    }
+
     /// The number of leaves before it.
     fn number(self) -> usize {
         self.branch * FANOUT + self.leaf

@@ -9,12 +9,14 @@ use netlink::nf_tables::{Bytes, ElementData};
 use crate::layout::SetName;
 use crate::table::{Elements, SetWithElements, Table};
 
-/// A table whose elements are being changed. If it has none, as at a start, they are collected and
-/// inserted together at the end: inserting so many one by one takes twice as long.
+/// A table whose elements are being changed. New ones are collected and inserted together at the
+/// end: inserting the many of a start one by one takes twice as long.
 pub(super) struct TableBuilder {
     /// The table, without the elements collected so far.
     pub(super) table: Table,
-    to_come: Option<BTreeMap<SetName, Vec<(Bytes, ElementData)>>>,
+    to_come: BTreeMap<SetName, Vec<(Bytes, ElementData)>>,
+    /// Whether there were elements before.
+    has_elements: bool,
 }
 
 // === impl TableBuilder ===
@@ -22,14 +24,15 @@ pub(super) struct TableBuilder {
 impl TableBuilder {
     pub(super) fn of(table: Table) -> TableBuilder {
         TableBuilder {
-            to_come: (table.elements() == 0).then(BTreeMap::new),
+            to_come: BTreeMap::new(),
+            has_elements: table.elements() > 0,
             table,
         }
     }
 
     /// Whether unchanged elements stay without being set again.
     pub(super) fn keeps_what_stays(&self) -> bool {
-        self.to_come.is_none()
+        self.has_elements
     }
 
     pub(super) fn add_set(&mut self, family: Family, name: SetName) {
@@ -43,15 +46,12 @@ impl TableBuilder {
     }
 
     pub(super) fn set(&mut self, set: SetName, key: Bytes, data: ElementData) {
-        match &mut self.to_come {
-            Some(to_come) => to_come.entry(set).or_default().push((key, data)),
-            None => self.table.set_element(set, key, data),
-        }
+        self.to_come.entry(set).or_default().push((key, data));
     }
 
     /// Removes an element that existed before. Elements are never set and then removed.
     pub(super) fn remove(&mut self, set: SetName, key: &Bytes) {
-        if self.to_come.is_none() {
+        if self.has_elements {
             self.table.remove_element(set, key);
         }
     }
@@ -67,9 +67,9 @@ impl TableBuilder {
 
     /// Returns the table with all elements.
     pub(super) fn finish(mut self) -> Table {
-        for (set, to_come) in self.to_come.into_iter().flatten() {
+        for (set, to_come) in self.to_come {
             if let Some(elements) = self.table.elements_mut(set) {
-                *elements = to_come.into_iter().collect();
+                elements.ensure_all(to_come);
             }
         }
         self.table

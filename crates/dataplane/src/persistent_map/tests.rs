@@ -5,7 +5,8 @@ use std::hash::{Hash, Hasher};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-use super::{Difference, LONGEST_SHORT, Leaf, PersistentMap, is_shared, unshared};
+use super::leaf::{LONGEST_SHORT, Leaf};
+use super::{Difference, PersistentMap, is_shared, unshared};
 
 /// A key whose hash equals that of every fourth one, so that leaves fill up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,6 +129,23 @@ proptest! {
     }
 
     #[test]
+    fn many_entries_are_set_as_if_one_by_one(
+        first in steps(),
+        entries in vec(((0..24u8).prop_map(CollidingKey), 0..4u8), 0..60),
+        then in steps(),
+    ) {
+        let (mut map, mut model) = (PersistentMap::default(), BTreeMap::new());
+        take(&first, &mut map, &mut model);
+        let (before, model_before) = (map.clone(), model.clone());
+        map.merge(entries.clone());
+        model.extend(entries);
+        assert_same(&map, &model);
+        assert_same(&before, &model_before);
+        take(&then, &mut map, &mut model);
+        assert_same(&map, &model);
+    }
+
+    #[test]
     fn the_order_of_iteration_depends_on_the_keys_alone(
         (entries, shuffled) in btree_map((0..24u8).prop_map(CollidingKey), 0..4u8, 0..24)
             .prop_map(Vec::from_iter)
@@ -152,6 +170,18 @@ fn a_change_copies_one_leaf_and_shares_all_others() {
         .into_iter()
         .flat_map(|(old, new)| unshared(old, new));
     assert_eq!(leaves.count(), 1);
+}
+
+#[test]
+fn many_entries_that_are_there_already_copy_nothing() {
+    let before: PersistentMap<u32, u32> = (0..10_000).map(|n| (n, n)).collect();
+    let mut after = before.clone();
+    after.ensure_all((0..5_000).map(|n| (n, n)).collect());
+    assert!(is_shared(before.root.as_ref(), after.root.as_ref()));
+
+    after.ensure_all((5_000..20_000).map(|n| (n, n)).collect());
+    let all: PersistentMap<u32, u32> = (0..20_000).map(|n| (n, n)).collect();
+    assert_eq!(after, all);
 }
 
 #[test]
