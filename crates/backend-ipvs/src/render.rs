@@ -45,6 +45,8 @@ struct Draft<'a> {
     found: Option<Found>,
     /// The numbers that these owners have.
     reserved: BTreeSet<u32>,
+    /// The affinity groups that a virtual server has joined or left. There may be thousands of others.
+    regrouped: BTreeSet<AffinityGroup>,
 }
 
 /// Renders one family of `desired`, for a kernel that lacks `missing`. If `from` holds the rules of a
@@ -131,6 +133,7 @@ impl<'a> Draft<'a> {
             near,
             found,
             reserved,
+            regrouped: BTreeSet::new(),
         }
     }
 
@@ -338,28 +341,38 @@ impl<'a> Draft<'a> {
             Direction::Comes => *count += 1,
             Direction::Leaves => *count = count.saturating_sub(1),
         }
+        if *count == 0 {
+            groups.remove(&group);
+        }
+        self.regrouped.insert(group);
     }
 
-    /// Updates the numbers of affinity groups in use, and the chains that they lead to.
-    fn place_affinity_groups(&mut self) {
-        Arc::make_mut(&mut self.rules.affinity_groups).retain(|_, count| *count > 0);
-        let before = &self.near.affinity_groups;
-        let after = Arc::clone(&self.rules.affinity_groups);
-        let gone = before.keys().filter(|group| !after.contains_key(group));
-        let gone = gone.map(|group| (*group, Direction::Leaves));
-        let all = gone.chain(after.keys().map(|group| (*group, Direction::Comes)));
-        for (group, place) in all.collect::<Vec<_>>() {
+    /// Adds the numbers of affinity groups that have come into use, and removes those of groups that
+    /// no longer are. Returns both.
+    fn place_affinity_groups(&mut self) -> Vec<(AffinityGroup, Direction)> {
+        let mut changed = Vec::new();
+        for group in std::mem::take(&mut self.regrouped) {
+            let key = Bytes::new().with(&group.number().to_ne_bytes());
+            let numbers = self.rules.table.sets.get(SetName::ReturnChains.as_str());
+            let is_placed = numbers.is_some_and(|set| set.elements.get(&key).is_some());
+            let place = match self.rules.affinity_groups.contains_key(&group) {
+                is_used if is_used == is_placed => continue,
+                true => Direction::Comes,
+                false => Direction::Leaves,
+            };
             if place == Direction::Comes {
                 self.add_set(group.clients());
             }
-            let key = || Bytes::new().with(&group.number().to_ne_bytes());
             let lead = |chain: String| {
                 let verdict = Verdict::Goto(name(&chain));
                 (place == Direction::Comes).then_some(ElementData::Verdict(verdict))
             };
-            self.put(SetName::ReturnChains, key(), lead(group.return_chain()));
-            self.put(SetName::LearningChains, key(), lead(group.learn_chain()));
+            let (return_chain, learn_chain) = (group.return_chain(), group.learn_chain());
+            self.put(SetName::ReturnChains, key.clone(), lead(return_chain));
+            self.put(SetName::LearningChains, key, lead(learn_chain));
+            changed.push((group, place));
         }
+        changed
     }
 
     /// Replaces the elements of one frontend.
@@ -429,9 +442,7 @@ impl<'a> Draft<'a> {
 
     /// Returns the rules with their chains.
     fn finish(mut self, desired: &Dataplane, is_same_config: bool) -> Rules {
-        self.place_affinity_groups();
-        let (before, after) = (&self.near.affinity_groups, &self.rules.affinity_groups);
-        let same_groups = before.keys().eq(after.keys());
+        let regrouped = self.place_affinity_groups();
         let near = &self.near.table;
         let table = &mut self.rules.table;
         table.exists = true;
@@ -439,21 +450,30 @@ impl<'a> Draft<'a> {
         self.rules.idle = IdleTimeouts::asked(&desired.config().ipvs_timeouts);
         self.rules.drain_limit = desired.config().ipvs_timeouts.drain;
         let same_sets = table.sets.len() == near.sets.len();
-        if is_same_config && same_sets && same_groups {
+        if is_same_config && same_sets && regrouped.is_empty() {
             table.chains = Arc::clone(&near.chains);
             return self.rules;
         }
-        let fixed = chains::fixed(self.family, desired.node(), desired.config());
-        let groups = self.rules.affinity_groups.keys();
-        let of_affinity = groups.flat_map(|group| group.chains(self.family));
-        let all = fixed
-            .into_iter()
-            .chain(of_affinity)
-            .chain([allow(self.family, &lengths_of(table))]);
-        let chains: Chains = all
-            .map(|chain| (Arc::clone(&chain.chain.name), Arc::new(chain)))
-            .collect();
-        table.chains = match *near.chains == chains {
+        let mut chains = match is_same_config {
+            true => Chains::clone(&near.chains),
+            false => Chains::new(),
+        };
+        let mut rendered = vec![allow(self.family, &lengths_of(table))];
+        if !is_same_config {
+            rendered.extend(chains::fixed(self.family, desired.node(), desired.config()));
+        }
+        for (group, place) in regrouped {
+            match place {
+                Direction::Comes => rendered.extend(group.chains(self.family)),
+                Direction::Leaves => {
+                    chains.remove(&*group.return_chain());
+                    chains.remove(&*group.learn_chain());
+                }
+            }
+        }
+        let rendered = rendered.into_iter();
+        chains.extend(rendered.map(|chain| (Arc::clone(&chain.chain.name), Arc::new(chain))));
+        table.chains = match !is_same_config && *near.chains == chains {
             true => Arc::clone(&near.chains),
             false => Arc::new(chains),
         };

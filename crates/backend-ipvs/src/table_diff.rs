@@ -145,10 +145,12 @@ fn can_update_in_place(observed: &Contents, desired: &Contents) -> bool {
         let other = observed.sets.get(name);
         other.is_none_or(|other| other.set == set.set)
     });
-    let chains = desired.chains.iter().all(|(name, chain)| {
-        let other = observed.chains.get(name);
-        other.is_none_or(|other| other.chain == chain.chain)
-    });
+    let mut chains = desired.chains.iter();
+    let chains = Arc::ptr_eq(&observed.chains, &desired.chains)
+        || chains.all(|(name, chain)| {
+            let other = observed.chains.get(name);
+            other.is_none_or(|other| other.chain == chain.chain)
+        });
     sets && chains
 }
 
@@ -171,7 +173,10 @@ fn add_rules(observed: &Contents, desired: &Contents, transaction: &mut Transact
     }
     let changed = desired.chains.iter();
     let changed: Vec<_> = changed
-        .filter(|(name, chain)| observed.chains.get(*name) != Some(chain))
+        .filter(|(name, chain)| {
+            let old = observed.chains.get(*name);
+            old.is_none_or(|old| !Arc::ptr_eq(old, chain) && old != *chain)
+        })
         .collect();
     // A rule may refer to any chain, so all chains come before all rules.
     operations.extend(changed.iter().map(
@@ -190,10 +195,15 @@ fn add_rules(observed: &Contents, desired: &Contents, transaction: &mut Transact
 
 /// Deletes objects that are not desired: left by an older version, or added by another program.
 fn delete_objects(observed: &Contents, desired: &Contents, transaction: &mut Transaction) {
-    let names = observed.chains.keys();
-    let chains: Vec<_> = names
-        .filter(|name| !desired.chains.contains_key(*name))
-        .collect();
+    let chains: Vec<_> = match Arc::ptr_eq(&observed.chains, &desired.chains) {
+        true => Vec::new(),
+        false => {
+            let names = observed.chains.keys();
+            names
+                .filter(|name| !desired.chains.contains_key(*name))
+                .collect()
+        }
+    };
     let flushed = chains
         .iter()
         .map(|name| Operation::FlushChain(Arc::clone(name)));

@@ -178,11 +178,14 @@ fn add_chains(
 /// another program.
 fn delete_objects(observed: &Table, desired: &Table, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
-    let chains: Vec<_> = observed
-        .chains
-        .keys()
-        .filter(|name| !desired.chains.contains_key(*name))
-        .collect();
+    let chains: Vec<_> = match Arc::ptr_eq(&observed.chains, &desired.chains) {
+        true => Vec::new(),
+        false => observed
+            .chains
+            .keys()
+            .filter(|name| !desired.chains.contains_key(*name))
+            .collect(),
+    };
     for chain in &chains {
         operations.push(Operation::FlushChain(Arc::clone(chain)));
     }

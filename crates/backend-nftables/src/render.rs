@@ -138,7 +138,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     let mut table = table_builder.finish();
     table.turns.forget_shared();
     table.exists = true;
-    table.chains = render_chains(
+    let (chains, numbered) = render_chains(
         family,
         desired,
         &table,
@@ -147,16 +147,17 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         surplus,
         is_same_config,
     );
+    table.chains = chains;
     if !Arc::ptr_eq(&table.chains, &from.rules.chains) {
-        render_numbers(&mut table);
+        render_numbers(numbered, &mut table);
     }
     retire(&from.rules, &mut table);
     table
 }
 
-/// Adds the elements that map each number to its chain.
-fn render_numbers(table: &mut Table) {
-    let numbered = table.numbered_chains().into_iter().map(ChainId::Numbered);
+/// Adds the elements that map the numbers of these chains, and of fixed ones, to the chains.
+fn render_numbers(numbered: BTreeSet<NumberedChain>, table: &mut Table) {
+    let numbered = numbered.into_iter().map(ChainId::Numbered);
     for chain_id in ChainId::FIXED.into_iter().chain(numbered) {
         let verdict = ElementData::Verdict(chain_id.verdict());
         table.set_element(chain_id.map(), chain_id.key(), verdict);
@@ -165,7 +166,8 @@ fn render_numbers(table: &mut Table) {
 
 /// Renders the chains of `table`, whose frontends need the chains `needed`. If `before` was
 /// rendered for the same configuration, only missing chains are rendered. Chains that are equal in
-/// `before` are shared with it, and so is the whole collection if all are.
+/// `before` are shared with it, and so is the whole collection if all are. Also returns the numbered chains
+/// that were rendered: thousands of others cost a change nothing.
 fn render_chains(
     family: Family,
     desired: &Dataplane,
@@ -174,15 +176,13 @@ fn render_chains(
     before: &Table,
     surplus: &BTreeSet<Arc<str>>,
     is_same_config: bool,
-) -> Arc<Chains> {
+) -> (Arc<Chains>, BTreeSet<NumberedChain>) {
     let config = desired.config();
     let needed = needed.into_iter().flat_map(NumberedChain::closure);
     let mut needed: BTreeSet<NumberedChain> = needed.collect();
-    // Existing numbered chains stay unless they have been unused for a while.
-    let kept = before.chains.iter();
-    let kept = kept.filter(|(name, _)| !surplus.contains(*name));
     let mut chains = Chains::new();
     let mut rendered = Vec::new();
+    // Existing numbered chains stay unless they have been unused for a while.
     if is_same_config {
         let is_kept = |name: &Arc<str>| before.chains.contains_key(name) && !surplus.contains(name);
         needed.retain(|chain| !is_kept(&chain.name()));
@@ -190,23 +190,28 @@ fn render_chains(
         // sets.
         let same_sets = table.sets.len() == before.sets.len();
         if needed.is_empty() && surplus.is_empty() && same_sets {
-            return Arc::clone(&before.chains);
+            return (Arc::clone(&before.chains), needed);
         }
-        chains.extend(kept.map(|(name, chain)| (Arc::clone(name), Arc::clone(chain))));
+        chains.clone_from(&before.chains);
+        for name in surplus {
+            chains.remove(name);
+        }
     } else {
-        let kept = kept.filter_map(|(name, _)| NumberedChain::parse(name));
+        let kept = before.chains.keys();
+        let kept = kept.filter(|name| !surplus.contains(*name));
+        let kept = kept.filter_map(|name| NumberedChain::parse(name));
         needed.extend(kept.flat_map(NumberedChain::closure));
         rendered.extend(chains::fixed(family, desired.node(), config));
     }
     rendered.push(chains::allow_sources(family, source_lengths(&table.sets)));
-    rendered.extend(needed.into_iter().map(|chain| chain.render(family, config)));
+    rendered.extend(needed.iter().map(|chain| chain.render(family, config)));
     chains.extend(rendered.into_iter().map(|chain| {
         let same = before.chains.get(&chain.chain.name);
         let same = same.filter(|old| ***old == chain).cloned();
         let chain = same.unwrap_or_else(|| Arc::new(chain));
         (Arc::clone(&chain.chain.name), chain)
     }));
-    Arc::new(chains)
+    (Arc::new(chains), needed)
 }
 
 /// The prefix lengths that have a set of ranges, in order.

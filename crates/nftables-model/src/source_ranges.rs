@@ -4,6 +4,8 @@
 //! many of its bits. One interval set could hold them all, but the kernel copies such a set for
 //! every change.
 
+use std::sync::Arc;
+
 use dataplane::Family;
 use netlink::nf_tables::{Expression, Register, Verdict};
 
@@ -51,7 +53,14 @@ pub enum RangePart {
 /// Which source ranges are written ahead of the rules from `observed` to `desired`, chains of a table that
 /// exists. Rules that look ranges up, or serve, would otherwise be back before ranges that another
 /// program has removed as well. Chains `entrances` only lead to [`RESTRICT`].
-pub fn ranges_ahead(observed: &Chains, desired: &Chains, entrances: &[&str]) -> RangesAhead {
+pub fn ranges_ahead(
+    observed: &Arc<Chains>,
+    desired: &Arc<Chains>,
+    entrances: &[&str],
+) -> RangesAhead {
+    if Arc::ptr_eq(observed, desired) {
+        return RangesAhead::Nowhere;
+    }
     let written = desired.iter().filter(|(name, chain)| {
         let old = observed.get(*name);
         old.map_or(chain.chain.hook.is_some(), |old| old != *chain)
