@@ -66,10 +66,15 @@ impl Installation {
         })
     }
 
-    /// Whether `pod` is in one of the namespaces, or none is known.
-    pub(crate) fn contains(&self, pod: &Pod) -> bool {
-        let namespace = pod.namespace().unwrap_or_default();
-        self.namespaces.is_empty() || self.namespaces.contains(&namespace)
+    /// Whether `object` is in one of the namespaces, or none is known.
+    pub(crate) fn contains(&self, object: &impl ResourceExt) -> bool {
+        let namespace = object.namespace().unwrap_or_default();
+        self.has(&namespace)
+    }
+
+    /// The same for the name of a namespace.
+    pub(crate) fn has(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.contains(namespace)
     }
 }
 
@@ -82,6 +87,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
+    use crate::status::read_operator_absence;
 
     /// An agent's Pod on node n1, by its labels.
     fn pod(namespace: &str, name: &str) -> Pod {
@@ -128,12 +134,21 @@ mod tests {
         assert!(Installation::default().contains(&pod("tenant", "any")));
     }
 
-    /// A cluster with DaemonSets of agents and Leases of operators in these namespaces. `binding` is the answer
-    /// to the question for the ClusterRoleBinding of agents.
+    fn now() -> String {
+        format!("{:.6}", jiff::Timestamp::now())
+    }
+
+    /// A cluster with DaemonSets of agents and Leases of operators in these namespaces. In the first one no
+    /// operator has renewed its Lease for long. `binding` is the answer to the question for the
+    /// ClusterRoleBinding of agents.
     fn cluster(namespaces: [&'static str; 2], binding: (u16, Value)) -> Cluster {
         let service = service_fn(move |request: Request<Body>| {
-            let objects = namespaces
-                .map(|namespace| json!({"metadata": {"name": "signpost", "namespace": namespace}}));
+            let object = |(namespace, renewed)| {
+                let metadata = json!({"name": "signpost", "namespace": namespace});
+                json!({"metadata": metadata, "spec": {"renewTime": renewed}})
+            };
+            let renewed = ["2026-01-01T00:00:00.000000Z".to_owned(), now()];
+            let objects: Vec<Value> = namespaces.into_iter().zip(renewed).map(object).collect();
             let list =
                 json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": objects});
             let (code, body) = match request.uri().path().ends_with("/signpost-agent") {
@@ -174,6 +189,9 @@ mod tests {
             );
             let is_tenant = installation.contains(&pod("tenant", "any"));
             assert_eq!(is_tenant, expected, "{code}");
+            // A tenant who renews a Lease of that name does not hide that no operator runs.
+            let absence = read_operator_absence(&cluster).await.expect("it is read");
+            assert_eq!(absence.is_none(), expected, "{code}");
         }
     }
 }

@@ -9,13 +9,19 @@ use kube::api::ListParams;
 use crate::agent::SELECTOR;
 use crate::check::absent;
 use crate::cluster::{Cluster, ClusterError};
+use crate::installation::Installation;
 
-/// Reads the DaemonSets whose Pods are agents; none without the right to list them.
+/// Reads the DaemonSets whose Pods are agents, in Signpost's namespaces; none without the right to list them.
 pub(crate) async fn read_placements(cluster: &Cluster) -> Result<Vec<Placement>, ClusterError> {
+    let installation = Installation::read(cluster).await?;
     let selector = ListParams::default().labels(SELECTOR);
     let sets = cluster.read_raw::<DaemonSet>(None, selector).await;
     let sets = absent(sets)?.unwrap_or_default();
-    let placements = sets.iter().map(|set| {
+    let own = sets.iter().filter(|set| {
+        let namespace = set["metadata"]["namespace"].as_str();
+        installation.has(namespace.unwrap_or_default())
+    });
+    let placements = own.map(|set| {
         let name = set["metadata"]["name"].as_str().unwrap_or_default();
         Placement::parse(name.to_owned(), &set["spec"])
     });

@@ -13,6 +13,7 @@ use runtime::chain;
 use crate::arguments::{Access, Format, StatusOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::ending::Ending;
+use crate::installation::Installation;
 use crate::output::{Paint, serialize};
 use crate::{nodes, print, program_name};
 
@@ -100,12 +101,19 @@ pub(crate) async fn read_operator_absence(
     Ok(operator_absent_since(&leases, Timestamp::now()))
 }
 
+/// Reads the Leases of operators in Signpost's namespaces: a Lease elsewhere may have any name.
 async fn read_leases(cluster: &Cluster) -> Result<Vec<Lease>, ClusterError> {
-    match cluster.read_operator_leases().await {
+    let mut leases = match cluster.read_operator_leases().await {
         // A user who may read Signpost's objects may lack permission to list Leases.
-        Err(error) if error.is_forbidden() => Ok(Vec::new()),
-        read => read,
+        Err(error) if error.is_forbidden() => return Ok(Vec::new()),
+        read => read?,
+    };
+    if leases.is_empty() {
+        return Ok(leases);
     }
+    let installation = Installation::read(cluster).await?;
+    leases.retain(|lease| installation.contains(lease));
+    Ok(leases)
 }
 
 async fn read_profiles(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {
