@@ -16,7 +16,7 @@ use std::sync::Arc;
 use backend::Recovery;
 use crds::profile::forwarding::Conntrack;
 use dataplane::Family;
-use reconciler::{Activity, Outcome, Reason, Report};
+use reconciler::{Activity, Failing, Outcome, Reason, Report};
 use runtime::{Metrics, Supervisor};
 use tokio::sync::watch;
 
@@ -131,11 +131,12 @@ fn known_after(report: &Report) -> Vec<(Family, ProgrammedState)> {
         // A failed sync may have found damage that only a later one repairs.
         let failed = matches!(sync.outcome, Outcome::Failed(_));
         let disturbed = sync.repaired_drift.is_some() || failed && sync.reason == Reason::Drift;
-        let certainty = certainty(&sync.outcome);
+        let status = report.families.iter().find(|s| s.family == family);
+        let failing = status.and_then(|status| status.failing.as_ref());
+        let certainty = certainty(&sync.outcome, failing);
         if disturbed || certainty == Certainty::Lost {
             known_after.push((family, ProgrammedState::Unknown));
         }
-        let status = report.families.iter().find(|s| s.family == family);
         let programmed = status.and_then(|status| status.programmed.clone());
         if certainty == Certainty::Kept
             && let Some(programmed) = programmed
@@ -154,13 +155,17 @@ enum Certainty {
     Lost,
 }
 
-fn certainty(outcome: &Outcome) -> Certainty {
-    match outcome {
-        Outcome::Unchanged | Outcome::Committed | Outcome::Partial => Certainty::Kept,
-        Outcome::Failed(failure) => match failure.recovery {
-            Recovery::Retry | Recovery::Isolate => Certainty::Kept,
-            Recovery::Observe | Recovery::Halt => Certainty::Lost,
-        },
+/// A part brings no certainty back that an earlier sync has lost: it may be one of another mode, of which
+/// the programmed state tells nothing.
+fn certainty(outcome: &Outcome, failing: Option<&Failing>) -> Certainty {
+    let recovery = match outcome {
+        Outcome::Unchanged | Outcome::Committed => None,
+        Outcome::Partial => failing.map(|failing| failing.recovery),
+        Outcome::Failed(failure) => Some(failure.recovery),
+    };
+    match recovery {
+        None | Some(Recovery::Retry | Recovery::Isolate) => Certainty::Kept,
+        Some(Recovery::Observe | Recovery::Halt) => Certainty::Lost,
     }
 }
 

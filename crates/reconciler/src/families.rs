@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Backend, CommitError, ExternalChange, Leftover, Recovery};
+use backend::{Backend, CommitError, ExternalChange, Leftover};
 use dataplane::Dataplane;
 
 use crate::{Clock, FamilyReconciler, FamilyStatus, FamilySync, FollowUp, Reason};
@@ -55,18 +55,18 @@ impl<B: Backend> Reconciler<B> {
     }
 
     /// What follows this sync: the rest of a large change in any family, and the earliest retry that
-    /// any other one needs, so that a family with many failures does not delay another one.
+    /// another one, or another mode of the same one, needs, so that a family with many failures does not
+    /// delay another one.
     pub fn follow_up(&self) -> FollowUp {
-        let (unfinished, others): (Vec<_>, Vec<_>) =
-            self.families.iter().partition(|it| it.is_unfinished());
-        let failing = others.into_iter().filter_map(FamilyReconciler::failing);
-        let failing = failing.filter(|failing| failing.recovery != Recovery::Halt);
+        let is_unfinished = self.families.iter().any(FamilyReconciler::is_unfinished);
+        let failing = self.families.iter();
+        let failing = failing.filter_map(FamilyReconciler::awaits_retry);
         let retries = failing.map(|failing| failing.retries).min();
-        match (unfinished.is_empty(), retries) {
-            (true, None) => FollowUp::Settled,
-            (true, Some(retries)) => FollowUp::Retry { retries },
-            (false, None) => FollowUp::Unfinished,
-            (false, Some(retries)) => FollowUp::UnfinishedAndRetry { retries },
+        match (is_unfinished, retries) {
+            (false, None) => FollowUp::Settled,
+            (false, Some(retries)) => FollowUp::Retry { retries },
+            (true, None) => FollowUp::Unfinished,
+            (true, Some(retries)) => FollowUp::UnfinishedAndRetry { retries },
         }
     }
 

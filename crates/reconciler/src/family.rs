@@ -40,6 +40,8 @@ pub struct FamilyReconciler<B: Backend> {
     active: Option<Mode>,
     /// The mode that the last sync programmed: the desired one or its replacement.
     chosen: Option<Mode>,
+    /// Why that mode failed in the last sync. It waits for its next attempt, others go on meanwhile.
+    chosen_failure: Option<Failure>,
     unusable: UnusableModes,
     /// The modes that were given up while they served, or may have. Their rules go once the
     /// replacement is complete.
@@ -52,7 +54,8 @@ pub struct FamilyReconciler<B: Backend> {
     programmed: Option<Dataplane>,
     failing: Option<Failing>,
     /// When the first part of a large change was begun. `Some` while the last sync programmed only
-    /// a part, or is to be followed by attempts at what was refused before.
+    /// a part, if only in a mode that is being replaced, or is to be followed by attempts at what was
+    /// refused before.
     unfinished: Option<Instant>,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
@@ -106,6 +109,7 @@ impl<B: Backend> FamilyReconciler<B> {
             mode_domains: iter::once(first).chain(others).map(mode_domain).collect(),
             active: None,
             chosen: None,
+            chosen_failure: None,
             unusable: UnusableModes::default(),
             abandoned: BTreeSet::new(),
             outgoing: BTreeSet::new(),
@@ -218,6 +222,14 @@ impl<B: Backend> FamilyReconciler<B> {
         self.unfinished.is_some()
     }
 
+    /// The failed syncs, if another attempt is to follow after a while: no parts follow at once, or only
+    /// those of a mode that serves while its replacement fails.
+    pub(crate) fn awaits_retry(&self) -> Option<&Failing> {
+        let goes_on = self.is_unfinished() && self.chosen_failure.is_none();
+        let failing = self.failing.as_ref().filter(|_| !goes_on);
+        failing.filter(|failing| failing.recovery != Recovery::Halt)
+    }
+
     /// After how long the kernel is checked again, although nothing was announced: where a mode
     /// notices changes only by a check, as often as costs [`CHECK_SHARE`] of a processor.
     pub fn check_period(&self) -> Option<Duration> {
@@ -279,8 +291,8 @@ impl<B: Backend> FamilyReconciler<B> {
         if reason.checks_kernel() {
             self.try_again(clock.now());
         }
-        let result = self.program(desired, reason, &mut progress);
-        self.conclude(result, &progress)
+        let ended = self.program(desired, reason, &mut progress);
+        self.conclude(ended, &progress)
     }
 
     /// Removes all of Signpost's rules from the kernel, in every mode that can be used or still has
@@ -335,6 +347,7 @@ impl<B: Backend> FamilyReconciler<B> {
         self.outgoing = outgoing;
         self.abandoned.clear();
         self.unfinished = None;
+        self.chosen_failure = None;
         match &removed {
             Ok(_) => {
                 self.programmed = None;

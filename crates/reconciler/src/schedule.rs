@@ -52,7 +52,7 @@ pub enum FollowUp {
         /// lasts.
         retries: u32,
     },
-    /// The rest of a large change in one family at once, and another attempt in another one.
+    /// The rest of a large change in one family or mode at once, and another attempt in another one.
     UnfinishedAndRetry {
         /// The same as for `Retry`.
         retries: u32,

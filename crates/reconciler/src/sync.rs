@@ -82,8 +82,8 @@ pub enum Outcome {
     Unchanged,
     /// The kernel acknowledged everything except the quarantined Services.
     Committed,
-    /// The kernel acknowledged a part of a large change. Another sync follows at once and includes
-    /// any changes made meanwhile.
+    /// The kernel acknowledged a part of a large change. Another sync follows and includes any changes
+    /// made meanwhile: at once, or if all is left to a mode that has failed, at its next attempt.
     Partial,
     /// The desired state is not programmed.
     Failed(Failure),

@@ -22,9 +22,19 @@ fn failed(recovery: Recovery) -> Outcome {
 /// Returns what is known after `sync`, with `programmed` as the programmed state. `?` means
 /// unknown.
 fn reported(sync: FamilySync, programmed: Option<Dataplane>) -> Vec<&'static str> {
+    reported_while(None, sync, programmed)
+}
+
+/// The same, after earlier syncs that failed.
+fn reported_while(
+    failing: Option<Failing>,
+    sync: FamilySync,
+    programmed: Option<Dataplane>,
+) -> Vec<&'static str> {
     let report = Report {
         activity: Activity::Waiting,
         families: vec![FamilyStatus {
+            failing,
             programmed,
             ..FamilyStatus::new(Family::Ipv4)
         }],
@@ -61,6 +71,28 @@ fn t19_after_a_commit_that_may_have_taken_effect_in_part_nothing_is_known() {
     for recovery in [Recovery::Observe, Recovery::Halt] {
         let sync = sync(Reason::Changed, failed(recovery));
         assert_eq!(reported(sync, Some(Dataplane::default())), ["?"]);
+    }
+}
+
+/// Failure story T450. Parts in a mode that is being replaced are not in what is programmed.
+#[test]
+fn t450_parts_bring_no_certainty_back_that_a_failure_has_lost() {
+    for (recovery, known) in [
+        (Recovery::Retry, "programmed"),
+        (Recovery::Isolate, "programmed"),
+        (Recovery::Observe, "?"),
+        (Recovery::Halt, "?"),
+    ] {
+        let failing = Failing {
+            since: SystemTime::UNIX_EPOCH,
+            syncs: 1,
+            retries: 0,
+            error: "failed to commit IPv4 rules".to_owned(),
+            recovery,
+        };
+        let part = sync(Reason::Continued, Outcome::Partial);
+        let reported = reported_while(Some(failing), part, Some(Dataplane::default()));
+        assert_eq!(reported, [known]);
     }
 }
 

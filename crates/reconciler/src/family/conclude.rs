@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use backend::Backend;
 
+use super::switch::Ended;
 use super::{FamilyReconciler, Rest};
 use crate::progress::Progress;
 use crate::status::{Failing, Pace};
@@ -28,11 +29,7 @@ impl<B: Backend> FamilyReconciler<B> {
     }
 
     /// Records how the sync ended.
-    pub(super) fn conclude(
-        &mut self,
-        result: Result<Rest, Failure>,
-        progress: &Progress<'_>,
-    ) -> Arc<FamilySync> {
+    pub(super) fn conclude(&mut self, ended_as: Ended, progress: &Progress<'_>) -> Arc<FamilySync> {
         let now = progress.clock.wall_time();
         let took = progress.took();
         let ended = progress.clock.now();
@@ -41,7 +38,7 @@ impl<B: Backend> FamilyReconciler<B> {
         if progress.transactions > 0 {
             self.last_receipt = Some(now);
         }
-        let outcome = match result {
+        let outcome = match ended_as.result {
             Ok(rest @ (Rest::Another(_) | Rest::Suspects)) => {
                 self.unfinished = Some(began);
                 if rest == Rest::Suspects {
@@ -63,9 +60,14 @@ impl<B: Backend> FamilyReconciler<B> {
                 }
             }
             Err(failure) => {
-                let retry = u32::from(progress.reason == Reason::Retry);
-                self.fail(failure.clone(), progress.started, retry);
-                Outcome::Failed(failure)
+                self.unfinished = (ended_as.left != Rest::Nothing).then_some(began);
+                if ended_as.has_waited {
+                    Outcome::Partial
+                } else {
+                    let retry = u32::from(progress.reason == Reason::Retry);
+                    self.fail(failure.clone(), progress.started, retry);
+                    Outcome::Failed(failure)
+                }
             }
         };
         self.count += 1;

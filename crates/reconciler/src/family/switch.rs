@@ -13,19 +13,32 @@ use crate::error_chain::error_chain;
 use crate::progress::Progress;
 use crate::{Failure, Reason};
 
-/// The modes that could not be read.
+/// The modes that could not be read, or wait for their next attempt.
 type Unread = BTreeMap<Mode, Failure>;
+
+/// How a sync ended in the modes of a family.
+pub(super) struct Ended {
+    /// In the chosen one, or what failed in the others once that one is complete.
+    pub(super) result: Result<Rest, Failure>,
+    /// Whether the chosen one was not tried, and the result is that of an earlier sync.
+    pub(super) has_waited: bool,
+    /// What follows at once in the others. Nothing if it has been programmed in all.
+    pub(super) left: Rest,
+}
 
 impl<B: Backend> FamilyReconciler<B> {
     /// Programs `desired`, or a part of it, in the chosen mode. The rules of the others follow until
-    /// it is complete, and are removed then.
+    /// it is complete, and are removed then. If the chosen one has failed, their parts go on at once,
+    /// and it waits for its next attempt.
     pub(super) fn program(
         &mut self,
         desired: &Dataplane,
         reason: Reason,
         progress: &mut Progress<'_>,
-    ) -> Result<Rest, Failure> {
-        let mut unread = self.find_active(progress);
+    ) -> Ended {
+        let waiting = self.take_waiting(desired, reason);
+        let waits = waiting.as_ref().map(|(mode, _)| *mode);
+        let mut unread = self.find_active(waiting, progress);
         let (chosen, result) = loop {
             let chosen = self.choose(desired.config().mode);
             let mode_domain = &mut self.mode_domains[chosen];
@@ -50,6 +63,7 @@ impl<B: Backend> FamilyReconciler<B> {
         self.mode_domains[chosen].following = Following::Follows;
         let mode = self.mode_domains[chosen].mode;
         self.chosen = Some(mode);
+        self.chosen_failure = result.as_ref().err().cloned();
         if result.is_ok() {
             // It may have been tried for lack of a replacement.
             self.unusable.forget(mode);
@@ -62,21 +76,39 @@ impl<B: Backend> FamilyReconciler<B> {
             }
             Ok(Rest::Another(_) | Rest::Suspects) | Err(_) => Goal::Follow(desired),
         };
-        let others = self.sync_others(chosen, goal, reason, unread, progress);
+        let (left, others) = self.sync_others(chosen, goal, reason, unread, progress);
         self.settle(chosen);
-        match (result, others) {
+        let result = match (result, others) {
             // The new mode serves; the removal of the others is tried again.
             (Ok(Rest::Nothing | Rest::Retries), Err(failure)) => Err(failure),
             // If rules that are about to be replaced cannot follow, the replacement goes on.
             (result, _) => result,
+        };
+        Ended {
+            result,
+            has_waited: waits == Some(mode),
+            left,
         }
     }
 
+    /// Takes the failure of the chosen mode, if this sync is only to go on with what others have left.
+    fn take_waiting(&mut self, desired: &Dataplane, reason: Reason) -> Option<(Mode, Failure)> {
+        let failure = self.chosen_failure.take()?;
+        let mode = self.members[self.choose(desired.config().mode)].mode;
+        let waits = reason == Reason::Continued && self.chosen == Some(mode);
+        waits.then_some((mode, failure))
+    }
+
     /// Reads the rules of all modes while it is not known which one serves. Returns those that could
-    /// not be read. If several hold rules, a switch was interrupted: which one is complete is not
-    /// known. Nor is it while one is given up, of which the kernel may have rules.
-    fn find_active(&mut self, progress: &mut Progress<'_>) -> Unread {
-        let mut unread = Unread::new();
+    /// not be read, and the one that is `waiting`. If several hold rules, a switch was interrupted:
+    /// which one is complete is not known. Nor is it while one is given up, of which the kernel may have
+    /// rules.
+    fn find_active(
+        &mut self,
+        waiting: Option<(Mode, Failure)>,
+        progress: &mut Progress<'_>,
+    ) -> Unread {
+        let mut unread = Unread::from_iter(waiting);
         if self.active.is_some() {
             return unread;
         }
@@ -85,7 +117,9 @@ impl<B: Backend> FamilyReconciler<B> {
             if self.unusable.contains(mode_domain.mode) {
                 continue;
             }
-            if let Err(failure) = mode_domain.domain.read(progress) {
+            if !unread.contains_key(&mode_domain.mode)
+                && let Err(failure) = mode_domain.domain.read(progress)
+            {
                 unread.insert(mode_domain.mode, failure);
             }
             match mode_domain.domain.holding() {
@@ -102,7 +136,8 @@ impl<B: Backend> FamilyReconciler<B> {
         unread
     }
 
-    /// Makes the rules of all modes but the chosen one pursue `goal`. Returns the failures.
+    /// Makes the rules of all modes but the chosen one pursue `goal`. Returns what is left in any of
+    /// them, and the failures.
     fn sync_others(
         &mut self,
         chosen: usize,
@@ -110,8 +145,8 @@ impl<B: Backend> FamilyReconciler<B> {
         reason: Reason,
         mut unread: Unread,
         progress: &mut Progress<'_>,
-    ) -> Result<(), Failure> {
-        let mut synced = Ok(());
+    ) -> (Rest, Result<(), Failure>) {
+        let (mut left, mut synced) = (Rest::Nothing, Ok(()));
         for position in 0..self.mode_domains.len() {
             let mode_domain = &mut self.mode_domains[position];
             let has_work = match (mode_domain.domain.holding(), goal, &mode_domain.following) {
@@ -125,7 +160,7 @@ impl<B: Backend> FamilyReconciler<B> {
             let held = mode_domain.domain.holding();
             let result = match unread.remove(&mode_domain.mode) {
                 Some(failure) => Err(failure),
-                None => mode_domain.domain.sync(goal, reason, progress).map(drop),
+                None => mode_domain.domain.sync(goal, reason, progress),
             };
             let following = match (&result, goal) {
                 (Err(failure), Goal::Follow(_)) if failure.recovery != Recovery::Halt => {
@@ -135,7 +170,8 @@ impl<B: Backend> FamilyReconciler<B> {
             };
             self.record(position, following);
             match result {
-                Ok(()) => {}
+                Ok(Rest::Nothing) => {}
+                Ok(rest) => left = rest,
                 Err(failure) if failure.recovery == Recovery::Halt => {
                     self.give_up(position, held, failure.error, progress.clock.now());
                 }
@@ -147,7 +183,7 @@ impl<B: Backend> FamilyReconciler<B> {
                 }
             }
         }
-        synced
+        (left, synced)
     }
 
     /// Records whether the mode at `position` follows the desired state, and logs a new failure.

@@ -9,6 +9,7 @@ use super::*;
 use crate::FamilySync;
 
 mod given_up;
+mod replacement_that_fails;
 
 /// Two frontends with their endpoints.
 const SIZE: PartSize = PartSize::new(4);
