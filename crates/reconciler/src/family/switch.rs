@@ -94,7 +94,7 @@ impl<B: Backend> FamilyReconciler<B> {
     /// Takes the failure of the chosen mode, if this sync is only to go on with what others have left.
     fn take_waiting(&mut self, desired: &Dataplane, reason: Reason) -> Option<(Mode, Failure)> {
         let failure = self.chosen_failure.take()?;
-        let mode = self.members[self.choose(desired.config().mode)].mode;
+        let mode = self.mode_domains[self.choose(desired.config().mode)].mode;
         let waits = reason == Reason::Continued && self.chosen == Some(mode);
         waits.then_some((mode, failure))
     }
