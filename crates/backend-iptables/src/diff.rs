@@ -12,7 +12,7 @@ use dataplane::ServiceKey;
 use xtables::{Rule, TableChange, TableName};
 
 use crate::rules::{Chain, Rank, Rules};
-use crate::table_rules::TableRules;
+use crate::table_rules::{MOST_NESTED, TableRules};
 use between::FilterStages;
 
 /// The most rules that one step writes. For each step that writes a rule the kernel walks the whole
@@ -41,21 +41,26 @@ pub struct Change {
 /// between, packets that either state refuses are refused. Unserved ports of new cluster IPs are
 /// refused last, when their served ports exist.
 pub(crate) fn diff(observed: &Rules, desired: &Rules) -> Change {
+    diff_in_steps(observed, desired, RULES_AT_ONCE)
+}
+
+/// The same with steps that write `most` rules.
+fn diff_in_steps(observed: &Rules, desired: &Rules, most: usize) -> Change {
     let mut change = Change::default();
     let between = FilterStages::of(observed, desired);
     let mut nat = &observed.nat;
     // A node that has just started, or lost its rules, serves the API server and DNS before all
     // other Services (kubernetes#133773).
     if let Some(first) = desired.first.as_deref().filter(|_| nat.entries.is_empty()) {
-        change.append(TableName::Nat, nat, &first.nat);
+        change.append(TableName::Nat, nat, &first.nat, most);
         nat = &first.nat;
     }
-    change.append(TableName::Filter, &observed.filter, &between.closed);
+    change.append(TableName::Filter, &observed.filter, &between.closed, most);
     let retained = retained::retain(nat, &desired.nat, &desired.trees);
-    change.append(TableName::Nat, nat, &retained);
-    change.append(TableName::Nat, &retained, &desired.nat);
-    change.append(TableName::Filter, &between.closed, &between.claimed);
-    change.append(TableName::Filter, &between.claimed, &desired.filter);
+    change.append(TableName::Nat, nat, &retained, most);
+    change.append(TableName::Nat, &retained, &desired.nat, most);
+    change.append(TableName::Filter, &between.closed, &between.claimed, most);
+    change.append(TableName::Filter, &between.claimed, &desired.filter, most);
     change
 }
 
@@ -85,7 +90,16 @@ impl Change {
         }))
     }
 
-    fn append(&mut self, table: TableName, observed: &TableRules, desired: &TableRules) {
+    /// Adds the steps from `observed` to `desired`, each of which writes `most` rules, or more where chains
+    /// would be nested too deep after fewer: an old chain of a tree may have led there by other chains than
+    /// the new one does.
+    fn append(
+        &mut self,
+        table: TableName,
+        observed: &TableRules,
+        desired: &TableRules,
+        most: usize,
+    ) {
         let mut written: Vec<(Rank, &Arc<str>, &Arc<Chain>)> = Vec::new();
         let mut removed: Vec<(Arc<str>, usize)> = Vec::new();
         for difference in observed.chains().differences(desired.chains()) {
@@ -101,10 +115,19 @@ impl Change {
         written.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
         removed.sort();
         let mut step = TableChange::new(table);
+        let (mut held, mut room) = (observed.clone(), most);
         for (_, name, chain) in written {
-            if step.rules() + chain.rules.len() > RULES_AT_ONCE && !step.is_empty() {
-                self.push(&mut step);
+            if step.rules() + chain.rules.len() > room && !step.is_empty() {
+                // Each look costs as much as the table is large.
+                room = match held.nesting() > MOST_NESTED {
+                    true => step.rules() + most,
+                    false => most,
+                };
+                if room == most {
+                    self.push(&mut step);
+                }
             }
+            held.insert(Arc::clone(name), Arc::clone(chain));
             self.services.extend(chain.services.iter().cloned());
             step.chains
                 .push((Arc::clone(name), Arc::clone(&chain.rules)));
@@ -206,6 +229,8 @@ impl fmt::Display for Change {
     }
 }
 
+#[cfg(test)]
+mod nesting_tests;
 #[cfg(test)]
 mod tests {
     use xtables::Target;

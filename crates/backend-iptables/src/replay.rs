@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xtables::TableChange;
 
 use crate::rules::{Chain, Rank, Rules};
-use crate::table_rules::TableRules;
+use crate::table_rules::{MOST_NESTED, TableRules};
 
 /// Why a kernel would refuse a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,9 @@ pub enum Refused {
     /// A chain to remove does not exist (ENOENT).
     #[error("the chain {0} to remove does not exist")]
     NotThere(Arc<str>),
+    /// Chains are nested deeper than nf_tables accepts (EMLINK).
+    #[error("{0} chains are nested below a built-in chain")]
+    TooDeep(usize),
 }
 
 // === impl Rules ===
@@ -71,6 +74,9 @@ impl TableRules {
                 }
             }
         }
-        Ok(())
+        match self.nesting() {
+            depth if depth > MOST_NESTED => Err(Refused::TooDeep(depth)),
+            _ => Ok(()),
+        }
     }
 }

@@ -15,13 +15,10 @@ use dataplane::{Choice, Node, Origin, Packet, Port, Target as Endpoint, Verdict}
 use xtables::{BuiltIn, Match, PacketEnd, Recent, Rule, States, TableName, Target};
 
 use crate::rules::Rules;
+use crate::table_rules::MOST_NESTED;
 use path::Path;
 
 pub use path::paths;
-
-/// How deep chains may be nested below a built-in chain, which is the sixteenth of
-/// `NFT_JUMP_STACK_SIZE`; `-g` counts as `-j` does.
-const JUMPS: usize = 15;
 
 /// The clients that packets have recorded, by list. Entries do not expire.
 #[derive(Debug, Clone, Default)]
@@ -294,7 +291,7 @@ impl<'a> Walk<'a> {
     fn chain(&mut self, at: (TableName, BuiltIn), name: &Arc<str>, depth: usize) -> Step {
         let rules = self.rules;
         match rules.of(at.0).chains().get(name) {
-            Some(chain) if depth < JUMPS => {
+            Some(chain) if depth < MOST_NESTED => {
                 self.path.note(|| path::entering(name, depth));
                 self.walk(at, &chain.rules, Some((name, depth)))
             }

@@ -1,7 +1,7 @@
 //! Signpost's rules in one table of the kernel.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +11,10 @@ use xtables::{BuiltIn, OwnRules, Rule, Target};
 use crate::names;
 use crate::rules::{Chain, Rank};
 use crate::tree::TreeChanges;
+
+/// How deep nf_tables accepts chains nested below a built-in chain, which is the sixteenth of
+/// `NFT_JUMP_STACK_SIZE`; `-g` counts as `-j` does. It refuses a change that leads deeper (EMLINK).
+pub(crate) const MOST_NESTED: usize = 15;
 
 /// Signpost's rules in one table.
 #[derive(Clone, Default, PartialEq)]
@@ -60,6 +64,33 @@ impl TableRules {
     /// The number of rules, including the jumps from built-in chains.
     pub(crate) fn count(&self) -> usize {
         self.in_chains + self.entries.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// How deep chains are nested below a built-in chain. The cost is proportional to all rules that are
+    /// reached.
+    pub(crate) fn nesting(&self) -> usize {
+        let mut known = HashMap::new();
+        let entries = self.entries.values();
+        let depths = entries.map(|rules| self.nesting_behind(rules, &mut known));
+        depths.max().unwrap_or(0)
+    }
+
+    /// How many chains are nested behind `rules`, where all of some chains is `known`.
+    fn nesting_behind(&self, rules: &[Rule], known: &mut HashMap<Arc<str>, usize>) -> usize {
+        let targets = rules.iter().filter_map(Rule::leads_to);
+        let depths = targets.map(|name| {
+            if let Some(depth) = known.get(name) {
+                return *depth;
+            }
+            // For one that leads back to itself there is no end.
+            known.insert(Arc::clone(name), usize::MAX);
+            let chain = self.chains.get(name);
+            let behind = chain.map_or(0, |chain| self.nesting_behind(&chain.rules, known));
+            let depth = behind.saturating_add(1);
+            known.insert(Arc::clone(name), depth);
+            depth
+        });
+        depths.max().unwrap_or(0)
     }
 
     /// Replaces the chain of this name with `chain`. An equal chain stays shared.
