@@ -9,7 +9,7 @@ mod queue;
 mod rejections;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -59,6 +59,9 @@ pub(crate) struct Engine {
     /// The changed Services that the passes so far had no time for.
     queue: Queue,
     namespace_limit: NamespaceLimit,
+    /// The Services of each namespace that are served although they have no room any more. They go
+    /// before the next one of the namespace is compiled.
+    evicted: BTreeMap<Arc<str>, VecDeque<ServiceKey>>,
 }
 
 /// The configuration of this node, and where it comes from.
@@ -151,6 +154,7 @@ impl Engine {
             waiting: None,
             queue: Queue::default(),
             namespace_limit: NamespaceLimit::new(MOST_ELEMENTS_OF_A_NAMESPACE),
+            evicted: BTreeMap::new(),
         }
     }
 

@@ -5,6 +5,9 @@
 //! delivered meanwhile, so that the change of a small Service does not wait for all others: any user
 //! who may write Services and EndpointSlices can make thousands of them change at once.
 //!
+//! A Service may take the place of thousands of others of its namespace. If a pass has no time to remove
+//! all of them, that Service keeps what it has, and the next passes remove the rest first.
+//!
 //! The first pass, and one after a change that concerns all Services, compiles all of them: a
 //! Service that is not desired yet would be removed from the kernel of an agent that restarts, and
 //! no state in which half of the Services follow another configuration is handed over.
@@ -28,10 +31,19 @@ pub(super) const LONGEST_PASS: Duration = Duration::from_millis(30);
 /// What a pass has done so far.
 #[derive(Debug, Default)]
 struct Pass {
+    /// Whether anything is different by now.
     changed: bool,
     /// When the first change that it covers was received.
     since: Option<Instant>,
     triggers: Vec<SystemTime>,
+}
+
+/// How the turn of a Service has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Over,
+    /// It is to be compiled once those are removed whose place it takes.
+    Interrupted,
 }
 
 // === impl Engine ===
@@ -56,14 +68,20 @@ impl Engine {
             // A set, so that a changed Service is compiled once.
             services.extend(self.catalog.services().cloned());
             for key in &services {
-                pass.changed |= self.compile_service(key, start);
+                self.compile_service(key, start, &mut pass, &|| true);
             }
         } else {
+            let has_time = || clock().saturating_duration_since(start) < LONGEST_PASS;
             let size = self.queue.begin();
             while let Some((key, pending)) = self.queue.pop(size) {
-                pass.covers(pending);
-                pass.changed |= self.compile_service(&key, start);
-                if clock().saturating_duration_since(start) >= LONGEST_PASS {
+                match self.compile_service(&key, start, &mut pass, &has_time) {
+                    Turn::Over => pass.covers(pending),
+                    Turn::Interrupted => {
+                        self.queue.put_back(key, pending, size);
+                        break;
+                    }
+                }
+                if !has_time() {
                     break;
                 }
             }
@@ -118,19 +136,37 @@ impl Engine {
         self.catalog.work(key) + before.map_or(0, |rules| rules.frontends.len())
     }
 
-    /// Compiles one Service again at `now`, or removes it. Returns whether that changed anything.
-    fn compile_service(&mut self, key: &ServiceKey, now: Instant) -> bool {
+    /// Compiles one Service again at `now`, or removes it. First come those of its namespace that are
+    /// evicted, as long as the pass `has_time`.
+    fn compile_service(
+        &mut self,
+        key: &ServiceKey,
+        now: Instant,
+        pass: &mut Pass,
+        has_time: &dyn Fn() -> bool,
+    ) -> Turn {
         let Some(with) = self.compiled.clone() else {
-            return false;
+            return Turn::Over;
         };
-        let (after, others_changed) = match self.catalog.definition(key).cloned() {
-            Some(service) => {
-                let (rules, others_changed) = self.compile_within_limit(&service, &with, now);
-                (Some(Arc::new(rules)), others_changed)
+        let service = self.catalog.definition(key).cloned();
+        let precedence = service.as_ref().map(|service| service.precedence);
+        // It takes no other's place.
+        let is_first = precedence == Some(Precedence::First);
+        if !is_first && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
+            return Turn::Interrupted;
+        }
+        let after = match service {
+            Some(service) => Some(Arc::new(self.compile_within_limit(&service, &with, now))),
+            None => {
+                self.record_elements(key, Some(0), now);
+                None
             }
-            None => (None, self.record_elements(key, Some(0), now)),
         };
-        self.put(key, after) || others_changed
+        if !is_first && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
+            return Turn::Interrupted;
+        }
+        pass.changed |= self.put(key, after);
+        Turn::Over
     }
 
     /// Replaces or removes the rules of a Service. Returns whether that changed anything.
@@ -146,18 +182,17 @@ impl Engine {
         changed
     }
 
-    /// Compiles a Service; nothing of it is served if its namespace takes too much. Also returns whether
-    /// others are no longer served.
+    /// Compiles a Service; nothing of it is served if its namespace takes too much.
     fn compile_within_limit(
         &mut self,
         service: &Service,
         with: &CompiledWith,
         now: Instant,
-    ) -> (ServiceRules, bool) {
+    ) -> ServiceRules {
         let key = &service.key;
         if service.precedence == Precedence::Ordinary && self.namespace_limit.cannot_fit(key) {
-            let others_changed = self.record_elements(key, None, now);
-            return (refused(service, with), others_changed);
+            self.record_elements(key, None, now);
+            return refused(service, with);
         }
         let endpoints = self.catalog.endpoints(key).unwrap_or_default();
         let rules = compile(service, &endpoints, &with.node, &with.config);
@@ -166,27 +201,23 @@ impl Engine {
             Precedence::First => 0,
             Precedence::Ordinary => rules.elements(&with.config),
         };
-        let others_changed = self.record_elements(key, Some(elements), now);
-        let rules = match elements == 0 || self.namespace_limit.serves(key) {
+        self.record_elements(key, Some(elements), now);
+        match elements == 0 || self.namespace_limit.serves(key) {
             true => rules,
             false => refused(service, with),
-        };
-        (rules, others_changed)
+        }
     }
 
-    /// Records what a Service asks for. Others that are no longer served are so at once; those that may
-    /// be served wait for a pass. Returns whether that changed anything.
-    fn record_elements(&mut self, key: &ServiceKey, elements: Option<usize>, now: Instant) -> bool {
+    /// Records what a Service asks for. Others that are no longer served are evicted; those that may be
+    /// served wait for a pass.
+    fn record_elements(&mut self, key: &ServiceKey, elements: Option<usize>, now: Instant) {
         let Moved {
             evicted,
             candidates,
         } = self.namespace_limit.record(key, elements);
-        let mut changed = false;
-        for other in evicted {
-            let service = self.catalog.definition(&other).cloned();
-            let rules = service.zip(self.compiled.as_ref());
-            let rules = rules.map(|(service, with)| Arc::new(refused(&service, with)));
-            changed |= self.put(&other, rules);
+        if !evicted.is_empty() {
+            let namespace = Arc::clone(&key.namespace);
+            self.evicted.entry(namespace).or_default().extend(evicted);
         }
         let pending = Pending {
             since: now,
@@ -196,7 +227,38 @@ impl Engine {
             let work = self.work(&other);
             self.queue.push(other, pending, work);
         }
-        changed
+    }
+
+    /// Removes what others of the namespace of `key` have without room, one at least, and all of it if the
+    /// pass `has_time`.
+    fn remove_evicted(
+        &mut self,
+        key: &ServiceKey,
+        pass: &mut Pass,
+        has_time: &dyn Fn() -> bool,
+    ) -> Turn {
+        while let Some(evicted) = self.evicted.get_mut(&key.namespace) {
+            let other = evicted.pop_front();
+            if evicted.is_empty() {
+                self.evicted.remove(&key.namespace);
+            }
+            let Some(other) = other else { break };
+            let service = self.catalog.definition(&other).cloned();
+            // It has become one that is not counted.
+            if service
+                .as_ref()
+                .is_some_and(|it| it.precedence == Precedence::First)
+            {
+                continue;
+            }
+            let rules = service.zip(self.compiled.as_ref());
+            let rules = rules.map(|(service, with)| Arc::new(refused(&service, with)));
+            pass.changed |= self.put(&other, rules);
+            if self.evicted.contains_key(&key.namespace) && !has_time() {
+                return Turn::Interrupted;
+            }
+        }
+        Turn::Over
     }
 }
 

@@ -108,6 +108,12 @@ impl Queue {
         }
     }
 
+    /// Puts a Service back that was of this size, before the others of its namespace.
+    pub(super) fn put_back(&mut self, key: ServiceKey, pending: Pending, size: Size) {
+        self.lane(size).put_back(key.clone());
+        self.waiting.insert(key, Waiting { pending, size });
+    }
+
     /// Removes and returns all Services, in order of name.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (ServiceKey, Pending)> {
         let all = std::mem::take(self).waiting.into_iter();
@@ -154,6 +160,12 @@ impl SizeClass {
     fn push(&mut self, key: ServiceKey) {
         let namespace = Arc::clone(&key.namespace);
         self.namespaces.entry(namespace).or_default().push_back(key);
+    }
+
+    fn put_back(&mut self, key: ServiceKey) {
+        let namespace = Arc::clone(&key.namespace);
+        let services = self.namespaces.entry(namespace).or_default();
+        services.push_front(key);
     }
 
     /// Removes the first Service of the namespace after the last one.

@@ -42,10 +42,15 @@ impl Story {
 
     /// One pass, in which each Service takes 10 ms.
     fn pass(&mut self) -> Option<Desired> {
+        self.pass_of(Duration::from_millis(10))
+    }
+
+    /// One pass, in which each Service that is compiled or evicted takes this long.
+    fn pass_of(&mut self, each: Duration) -> Option<Desired> {
         let now = Cell::new(self.now);
         let clock = || {
             let time = now.get();
-            now.set(time + Duration::from_millis(10));
+            now.set(time + each);
             time
         };
         let desired = self.engine.compile(clock);
@@ -150,4 +155,108 @@ fn t371_no_change_waits_for_the_messages_about_disputed_addresses() {
     assert!(!rejections.is_listed());
     assert_eq!(rejections.len(), 2, "for who reads them");
     assert!(rejections.is_listed());
+}
+
+/// The number of a tenant's small Services, each of which takes one element, and all that it may take.
+const SMALL: usize = 5_000;
+/// How many of them the place of a large one is.
+const EVICTED: usize = PORTS as usize * 101;
+
+/// Small Services of a tenant, behind its large ones by name, and the cart of the shop.
+fn beside_small_ones() -> Story {
+    let mut story = Story::by_defaults();
+    story.engine.namespace_limit = NamespaceLimit::new(SMALL);
+    story.service("cart", "10.96.0.10");
+    story.endpoint("cart", "10.0.1.5");
+    for number in 0..SMALL {
+        let address = format!("10.98.{}.{}", number / 256, number % 256);
+        story.deliver(Event::Apply(decode::<object::Service>(json!({
+            "metadata": {"namespace": "load", "name": format!("small-{number:04}")},
+            "spec": {
+                "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
+                "ports": [{"name": "http", "port": 80}],
+            },
+        }))));
+    }
+    assert_eq!(served(&story.pass().expect("all is new").dataplane), SMALL);
+    story
+}
+
+/// The number of the tenant's Services that are served.
+fn served(dataplane: &Dataplane) -> usize {
+    let services = dataplane.services().sorted().into_iter();
+    let of_tenant = services.filter(|(key, _)| &*key.namespace == "load");
+    let served = of_tenant.filter(|(_, rules)| !rules.frontends.is_empty());
+    served.count()
+}
+
+fn serves_large(dataplane: &Dataplane) -> bool {
+    let key = ServiceKey::new("load", "large-0");
+    let rules = dataplane.services().get(&key);
+    rules.is_some_and(|rules| !rules.frontends.is_empty())
+}
+
+/// Failure story T453: all that it evicted was removed in the pass of the large one.
+#[test]
+fn t453_no_change_waits_for_thousands_of_services_that_one_evicts() {
+    let mut story = beside_small_ones();
+    let each = Duration::from_millis(1);
+    story.large(0, false);
+    let received_at = story.now;
+    let first = story.pass_of(each).expect("some are evicted").dataplane;
+    assert_eq!(served(&first), SMALL - 30, "what 30 ms have room for");
+
+    story.endpoint("cart", "10.0.1.6");
+    let second = story.pass_of(each).expect("the cart has another endpoint");
+    assert_eq!(targets(&second.dataplane, "cart"), ["10.0.1.6:8080"]);
+    assert!(second.stamps.received_at > received_at, "its own");
+
+    let mut passes = 2;
+    while story.engine.left() > 0 {
+        story.pass_of(each);
+        let dataplane = &story.engine.dataplane;
+        let has_room = served(dataplane) <= SMALL - EVICTED + 1;
+        assert!(has_room || !serves_large(dataplane), "all at once");
+        passes += 1;
+    }
+    assert!(serves_large(&story.engine.dataplane));
+    assert_eq!(served(&story.engine.dataplane), SMALL - EVICTED + 1);
+    assert!(passes > EVICTED / 30, "{passes}");
+}
+
+/// Failure story T453. What changes meanwhile is served as if all had been evicted at once.
+#[test]
+fn t453_whatever_happens_while_services_are_evicted_the_end_is_the_same() {
+    let each = Duration::from_millis(1);
+    let gone = |story: &mut Story, name: &str| {
+        let key = ObjectKey::namespaced("load", name);
+        story.deliver(Event::<object::Service>::Delete(key));
+    };
+    let mut story = beside_small_ones();
+    story.large(0, false);
+    story.pass_of(each);
+    // Another one that is evicted goes, and the large one changes.
+    gone(&mut story, "small-4000");
+    story.large(0, true);
+    story.pass_of(each);
+    assert!(!serves_large(&story.engine.dataplane));
+    // The large one goes, and all others are served again.
+    gone(&mut story, "large-0");
+    while story.engine.waiting.is_some() || story.engine.left() > 0 {
+        story.pass_of(each);
+    }
+    assert_eq!(served(&story.engine.dataplane), SMALL - 1);
+
+    // Another configuration compiles all at once.
+    story.large(0, false);
+    story.pass_of(each);
+    assert!(!serves_large(&story.engine.dataplane));
+    story.apply(Delivery::Configuration(Some(assignment(
+        "loadBalancer: {scheduler: maglev}",
+    ))));
+    story.pass_of(each);
+    assert_eq!(story.engine.left(), 0);
+    assert!(serves_large(&story.engine.dataplane));
+    assert_eq!(served(&story.engine.dataplane), SMALL - EVICTED + 1);
+    assert!(story.engine.evicted.is_empty());
 }
