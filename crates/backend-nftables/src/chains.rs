@@ -7,7 +7,7 @@
 
 mod affinity;
 mod chain_id;
-mod numbered;
+pub(crate) mod numbered;
 mod rule_parts;
 mod source_ranges;
 

@@ -151,3 +151,49 @@ proptest! {
         }
     }
 }
+
+/// Failure story T455: a tenant causes thousands of chains by affinity timeouts, and each change that needs
+/// another one renders all of them.
+#[test]
+fn t455_another_affinity_timeout_renders_no_chains_of_others() {
+    let (node, config) = (mk_node(1).build(), mk_config().mode(Mode::Ipvs).build());
+    let with_timeouts = |timeouts: std::ops::RangeInclusive<u8>| {
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        for seconds in timeouts {
+            let timeout = std::time::Duration::from_secs(seconds.into());
+            let service = mk_service(&format!("shop/{seconds}"))
+                .cluster_ip(&format!("10.96.0.{seconds}"))
+                .port("", 80)
+                .client_ip_affinity(timeout);
+            let endpoints = mk_endpoints().tcp("").ready("10.0.2.1:80", "node-2");
+            let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+            dataplane.set(rules.into());
+        }
+        dataplane
+    };
+    let render = |timeouts, from: &Rendered<Rules>| {
+        let dataplane = with_timeouts(timeouts);
+        Rendered {
+            rules: Ipvs::detached(Family::Ipv4).render(&dataplane, from),
+            dataplane,
+        }
+    };
+    let before = render(1..=10, &Rendered::default());
+    let after = render(2..=11, &before);
+    let chains = |rules: &Rendered<Rules>, seconds: u8| {
+        let names = rules.rules.table.chains.iter();
+        let of = [format!("return-{seconds}-"), format!("learn-{seconds}-")];
+        let of = names.filter(move |(name, _)| of.iter().any(|start| name.starts_with(start)));
+        of.map(|(_, chain)| Arc::clone(chain)).collect::<Vec<_>>()
+    };
+    for seconds in 2..=10 {
+        let ends = [chains(&before, seconds), chains(&after, seconds)];
+        assert_eq!(ends[0].len(), 2);
+        let mut both = ends[0].iter().zip(&ends[1]);
+        assert!(both.all(|(old, new)| Arc::ptr_eq(old, new)), "{seconds}");
+    }
+    assert_eq!([chains(&after, 1).len(), chains(&after, 11).len()], [0, 2]);
+    // It is what an agent that starts renders.
+    let anew = render(2..=11, &Rendered::default());
+    assert_eq!(*after.rules.table.chains, *anew.rules.table.chains);
+}

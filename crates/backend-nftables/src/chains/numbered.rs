@@ -78,6 +78,12 @@ pub(crate) enum ChainRole {
     Learn,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many names this thread has parsed.
+    pub(crate) static PARSED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 // === impl NumberedChain ===
 
 impl NumberedChain {
@@ -96,6 +102,8 @@ impl NumberedChain {
     }
 
     pub(crate) fn parse(name: &str) -> Option<NumberedChain> {
+        #[cfg(test)]
+        PARSED.with(|parsed| parsed.set(parsed.get() + 1));
         let (keyed, rest) = match name.strip_prefix(Keyed::NodePort.prefix()) {
             Some(rest) => (Keyed::NodePort, rest),
             None => (Keyed::Address, name),

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::chains::ChainId;
+use crate::chains::numbered::PARSED;
 use crate::layout::{self, Keyed, SetName};
 use crate::{Nftables, Table};
 
@@ -282,6 +283,26 @@ fn counted(counts: [u8; 2]) -> Dataplane {
         dataplane.set(rules.into());
     }
     dataplane
+}
+
+/// Failure story T455: a tenant causes thousands of chains, and each change that needs another one
+/// looks at all of them.
+#[test]
+fn t455_a_change_that_needs_another_chain_parses_the_names_of_no_others() {
+    let backend = Nftables::detached(Family::Ipv4);
+    let mut from = Rendered::default();
+    for count in 1..=20 {
+        let dataplane = counted([count, count]);
+        let rules = backend.render(&dataplane, &from);
+        from = Rendered { dataplane, rules };
+    }
+    let chains = from.rules.chains.len();
+    let parsed = PARSED.get();
+    let dataplane = counted([21, 20]);
+    let rules = backend.render(&dataplane, &from);
+    assert!(rules.chains.len() > chains, "it needs another one");
+    drop(backend.diff(&from.rules, &rules));
+    assert_eq!(PARSED.get() - parsed, 0);
 }
 
 /// The Service of most chains: for each number of endpoints, a port of which cluster IP and node port
