@@ -155,8 +155,8 @@ enum Certainty {
     Lost,
 }
 
-/// A part brings no certainty back that an earlier sync has lost: it may be one of another mode, of which
-/// the programmed state tells nothing.
+/// A part brings no certainty back that the last failed sync has lost: it may be one of another mode, of
+/// which the programmed state tells nothing.
 fn certainty(outcome: &Outcome, failing: Option<&Failing>) -> Certainty {
     let recovery = match outcome {
         Outcome::Unchanged | Outcome::Committed => None,

@@ -155,7 +155,7 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
             if let Some(leaf) = leaf {
                 let before = self.leaf(place).map_or(0, |leaf| leaf.iter().count());
                 self.len += leaf.iter().count() - before;
-                *self.leaf_mut(place) = leaf;
+                *self.place_mut(place) = Some(Arc::new(leaf));
             }
         }
     }
@@ -191,10 +191,17 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         self.root.as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
-    fn leaf_mut(&mut self, LeafPosition { branch, leaf }: LeafPosition) -> &mut Leaf<K, V> {
+    fn leaf_mut(&mut self, place: LeafPosition) -> &mut Leaf<K, V> {
+        Arc::make_mut(self.place_mut(place).get_or_insert_default())
+    }
+
+    fn place_mut(
+        &mut self,
+        LeafPosition { branch, leaf }: LeafPosition,
+    ) -> &mut Option<Arc<Leaf<K, V>>> {
         let root = self.root.get_or_insert_with(empty);
         let branch = Arc::make_mut(root)[branch].get_or_insert_with(empty);
-        Arc::make_mut(Arc::make_mut(branch)[leaf].get_or_insert_default())
+        &mut Arc::make_mut(branch)[leaf]
     }
 }
 

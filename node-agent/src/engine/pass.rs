@@ -149,10 +149,10 @@ impl Engine {
             return Turn::Over;
         };
         let service = self.catalog.definition(key).cloned();
+        // One that is gone, or is not counted, takes no other's place.
         let precedence = service.as_ref().map(|service| service.precedence);
-        // It takes no other's place.
-        let is_first = precedence == Some(Precedence::First);
-        if !is_first && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
+        let needs_room = precedence == Some(Precedence::Ordinary);
+        if needs_room && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
             return Turn::Interrupted;
         }
         let after = match service {
@@ -162,7 +162,7 @@ impl Engine {
                 None
             }
         };
-        if !is_first && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
+        if needs_room && self.remove_evicted(key, pass, has_time) == Turn::Interrupted {
             return Turn::Interrupted;
         }
         pass.changed |= self.put(key, after);
@@ -243,6 +243,10 @@ impl Engine {
                 self.evicted.remove(&key.namespace);
             }
             let Some(other) = other else { break };
+            // There is room for it again, and it has what it had.
+            if self.namespace_limit.serves(&other) {
+                continue;
+            }
             let service = self.catalog.definition(&other).cloned();
             // It has become one that is not counted.
             if service

@@ -35,8 +35,8 @@ struct EndpointList {
 
 impl ContestedEndpoints {
     /// Whether `from` may answer for any of the equal `claims` on `key`. If these are many, and there is
-    /// no room for a list of their endpoints, it may: a stale flow that stays ends by itself, and a good one
-    /// must not be deleted.
+    /// no room for a list of their endpoints, it may: a stale flow stays until its sender pauses, but a good
+    /// one must not be deleted.
     pub(super) fn include(&mut self, key: FrontendKey, claims: &Frontends, from: &Target) -> bool {
         match claims.equals().nth(FEW) {
             Some(_) => self.list(key, claims),

@@ -91,12 +91,18 @@ impl<B: Backend> FamilyReconciler<B> {
         }
     }
 
-    /// Takes the failure of the chosen mode, if this sync is only to go on with what others have left.
+    /// Takes the failure of the chosen mode, if this sync is only to go on with what others have left, or to
+    /// check their rules.
     fn take_waiting(&mut self, desired: &Dataplane, reason: Reason) -> Option<(Mode, Failure)> {
         let failure = self.chosen_failure.take()?;
-        let mode = self.mode_domains[self.choose(desired.config().mode)].mode;
-        let waits = reason == Reason::Continued && self.chosen == Some(mode);
-        waits.then_some((mode, failure))
+        let chosen = &self.mode_domains[self.choose(desired.config().mode)];
+        let concerns_others = match reason {
+            Reason::Continued => true,
+            Reason::Drift => !chosen.domain.is_notified(),
+            _ => false,
+        };
+        let waits = concerns_others && self.chosen == Some(chosen.mode);
+        waits.then_some((chosen.mode, failure))
     }
 
     /// Reads the rules of all modes while it is not known which one serves. Returns those that could

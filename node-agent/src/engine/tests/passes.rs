@@ -240,10 +240,13 @@ fn t453_whatever_happens_while_services_are_evicted_the_end_is_the_same() {
     story.large(0, true);
     story.pass_of(each);
     assert!(!serves_large(&story.engine.dataplane));
-    // The large one goes, and all others are served again.
+    // The large one goes, and all others are served again. Those that still were are so throughout.
     gone(&mut story, "large-0");
+    let still = served(&story.engine.dataplane);
+    assert!(still > SMALL - EVICTED + 1);
     while story.engine.waiting.is_some() || story.engine.left() > 0 {
         story.pass_of(each);
+        assert!(served(&story.engine.dataplane) >= still);
     }
     assert_eq!(served(&story.engine.dataplane), SMALL - 1);
 

@@ -97,3 +97,30 @@ fn t450_a_search_in_the_mode_that_serves_goes_on_between_attempts_of_its_replace
     assert_eq!(kernels[0].rules(IPV4), held);
     assert_eq!(family.failing().map(|it| it.syncs), Some(1));
 }
+
+/// T450: in a mode that notices changes only by checks, each check was an attempt of the replacement.
+#[test]
+fn t450_a_check_of_the_mode_that_serves_is_no_attempt_of_its_replacement() {
+    static TRIES: AtomicUsize = AtomicUsize::new(0);
+    let (kernels, clock) = (MODES.map(|_| FakeKernel::new()), FakeClock::new());
+    let mut family = start(&kernels, |mode, call| match call {
+        Call::Commit { .. } if mode == IPTABLES => {
+            TRIES.fetch_add(1, Ordering::Relaxed);
+            CallOutcome::Refuse(Recovery::Retry)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let before = in_mode(NFTABLES, &[8080]);
+    family.sync(&before, Reason::Startup, &clock);
+    finish(&mut family, &before, &clock);
+    let after = in_mode(IPTABLES, &[8080]);
+    family.sync(&after, Reason::Changed, &clock);
+    let tries = TRIES.load(Ordering::Relaxed);
+    assert!(tries > 0);
+
+    family.sync(&after, Reason::Drift, &clock);
+    assert_eq!(TRIES.load(Ordering::Relaxed), tries);
+    assert_eq!(family.failing().map(|it| it.syncs), Some(1));
+    family.sync(&after, Reason::Retry, &clock);
+    assert!(TRIES.load(Ordering::Relaxed) > tries);
+}
