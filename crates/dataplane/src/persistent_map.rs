@@ -118,8 +118,8 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Sets keys to values; of a key that occurs twice the last entry counts. Many entries take half the
-    /// time of individual insertions, because each leaf is copied and allocated once, in its new size.
+    /// Sets keys to values; of a key that occurs twice the last entry counts. Of many entries, those of a
+    /// leaf are set together: it is copied and allocated once, in its new size.
     pub fn ensure_all(&mut self, entries: Vec<(K, V)>)
     where
         V: PartialEq,
