@@ -6,10 +6,14 @@
 //! to the differences of each part, without a kernel. Another change waits at least for the longest
 //! of these steps.
 //!
-//! Before that, one endpoint of a Service changes that has as many endpoints as a Service may have, and
+//! After that, a tenant adds more than a million frontends, in three forms, and removes them: how long it takes
+//! to choose one part, which each change of another Service waits for, too.
+//!
+//! Before all that, one endpoint of a Service changes that has as many endpoints as a Service may have, and
 //! of one that has as many ports as etcd stores: the longest that the engine works without a break.
 
 use std::hint::black_box;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +38,9 @@ const ENDPOINTS: u32 = 1_000;
 
 /// The most ports that a Service may have with [`ENDPOINTS`] endpoints at each.
 const MOST_PORTS: u32 = 260;
+
+/// How many parts are chosen of a change of a million frontends.
+const PARTS: u32 = 10;
 
 /// The total and the longest duration of a repeated step.
 #[derive(Default)]
@@ -110,6 +117,50 @@ fn main() -> Result<()> {
     );
     let iptables = Iptables::detached(Family::Ipv4, Variant::NfTables);
     measure("iptables", &iptables, &before, &known.dataplane);
+    println!(
+        "| Services of a tenant | addresses of each | ports | frontends | a part that adds | a part that removes |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for form in [[130, 1_000, 10], [1_500, 1_000, 1], [15_000, 10, 10]] {
+        choose(&before, form)?;
+    }
+    Ok(())
+}
+
+/// Chooses the first parts of the change to `before` with this many Services of a tenant, and those of the
+/// way back. Each Service has as many external IPs and ports.
+fn choose(before: &Dataplane, [services, addresses, ports]: [u32; 3]) -> Result<()> {
+    let mut known = Known {
+        catalog: Catalog::new("node-1"),
+        dataplane: before.clone(),
+        node: Node::default(),
+        config: Config::default(),
+    };
+    for number in 0..services {
+        let name = format!("tenant-{number}");
+        let address = |n: u32| Ipv4Addr::from((100 << 24) + number * addresses + n);
+        let external: Vec<Ipv4Addr> = (0..addresses).map(address).collect();
+        known.apply(
+            service_at(&name, ORDINARY + 1_000 + number, ports, &external)?,
+            slice(&name, (4 << 20) + number, ports, 1)?,
+        );
+        known.compile(&name)?;
+    }
+    let ways = [(before, &known.dataplane), (&known.dataplane, before)];
+    let times = ways.map(|(from, to)| {
+        let (mut at, mut times) = (from.clone(), Times::default());
+        for _ in 0..PARTS {
+            let size = PartSize::new(2_500).by_endpoint();
+            let next = || NextPart::next(Family::Ipv4, &at, to, size, PartContents::Large);
+            if let NextPart::Part(next) | NextPart::Small(next) = times.measure(next) {
+                at = next;
+            }
+        }
+        format!("{:.1?}, longest {:.1?}", times.all / PARTS, times.longest)
+    });
+    let frontends = known.dataplane.frontends().len() - before.frontends().len();
+    let [added, removed] = times;
+    println!("| {services} | {addresses} | {ports} | {frontends} | {added} | {removed} |");
     Ok(())
 }
 
@@ -189,11 +240,17 @@ fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Da
 }
 
 fn service(name: &str, number: u32, ports: u32) -> Result<Service> {
+    service_at(name, number, ports, &[])
+}
+
+/// Returns a Service with these external IPs.
+fn service_at(name: &str, number: u32, ports: u32, external_ips: &[Ipv4Addr]) -> Result<Service> {
     let port = |n: u32| json!({"name": format!("p{n}"), "port": 1000 + n, "targetPort": 2000 + n});
     Ok(serde_json::from_value(json!({
         "metadata": {"namespace": "bench", "name": name},
         "spec": {
             "clusterIP": format!("10.96.{}.{}", number >> 8, number & 255),
+            "externalIPs": external_ips,
             "ports": (0..ports).map(port).collect::<Vec<Value>>(),
         },
     }))?)
@@ -203,7 +260,7 @@ fn service(name: &str, number: u32, ports: u32) -> Result<Service> {
 fn slice(service: &str, first: u32, ports: u32, endpoints: u32) -> Result<EndpointSlice> {
     let port = |n: u32| json!({"name": format!("p{n}"), "port": 2000 + n});
     let endpoint = |n: u32| {
-        let address = std::net::Ipv4Addr::from((10 << 24) + first + n);
+        let address = Ipv4Addr::from((10 << 24) + first + n);
         json!({"addresses": [address], "conditions": {"ready": true}})
     };
     Ok(serde_json::from_value(json!({

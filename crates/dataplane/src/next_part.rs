@@ -1,19 +1,22 @@
 //! Divides a large change into parts, so that other changes need not wait for all of it.
 
 mod address_transfer;
+mod disputed_addresses;
+mod service_changes;
 mod size;
 mod step;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Dataplane, Difference, Family, Frontend, FrontendKey, Port, Precedence, Protocol, ServiceKey,
+    Dataplane, Difference, Family, Frontend, FrontendKey, Port, Protocol, ServiceKey,
     ServicePortName,
 };
 
 use address_transfer::Settled;
+use service_changes::{Rank, ServiceChange, ServiceChanges};
 pub use size::PartSize;
 use size::{FrontendDifference, Granularity};
 use step::Step;
@@ -49,32 +52,15 @@ struct Piece<'a> {
     size: usize,
 }
 
-/// The frontends of one Service that change.
-#[derive(Default)]
-struct ServiceChange<'a> {
-    size: usize,
-    pieces: Vec<Piece<'a>>,
-}
-
-/// The rank of a Service's change. Ranks come in this order, regardless of the size of changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// The API server and DNS, if no Service is served yet.
-    First,
-    /// Packets are sent to an endpoint that no longer exists.
-    Urgent,
-    Ordinary,
-}
-
 // === impl NextPart ===
 
 impl NextPart {
     /// Computes the first part of the change of one family from `programmed` to `desired`.
     ///
     /// Small changes that remove an endpoint from a frontend come first, then Services in the order
-    /// of the size of their change. [`Precedence`] does not matter here, since its Services may have
+    /// of the size of their change. [`Precedence`](crate::Precedence) does not matter here, since its Services may have
     /// any size: a Service with 100,000 addresses delays the only endpoint of another one by at
-    /// most one part. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
+    /// most one part. But if `programmed` has no Service at all, Services with [`First`](crate::Precedence::First) that
     /// fit into a part come before all others.
     ///
     /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend
@@ -95,7 +81,9 @@ impl NextPart {
     /// part: the owners of an address as a load-balancer IP, for example, decide together which
     /// namespaces may have it as an external IP.
     ///
-    /// The cost is proportional to the difference between the two dataplanes.
+    /// The cost is proportional to the part, plus a few nanoseconds for each frontend of the Services
+    /// that change. If node or configuration change, or if the rest fits into a part, it is proportional
+    /// to the difference between the two dataplanes.
     pub fn next(
         family: Family,
         programmed: &Dataplane,
@@ -103,32 +91,39 @@ impl NextPart {
         size: PartSize,
         contents: PartContents,
     ) -> NextPart {
-        let granularity = size.granularity();
-        let changes = by_service(differences(family, programmed, desired), granularity);
-        let left: usize = changes.values().map(|change| change.size).sum();
-        if left <= size.count() {
+        let ends = Ends {
+            family,
+            programmed,
+            desired,
+            granularity: size.granularity(),
+        };
+        let Some(changes) = ServiceChanges::next(&ends, size) else {
             return NextPart::Last;
-        }
-        let is_start = programmed.services().is_empty();
-        let changes = by_rank(changes, size, is_start);
-        let mut divided = divide(changes, size, contents);
+        };
+        let mut divided = divide(changes.next, size, contents);
+        divided.has_unlisted = changes.has_unlisted;
+        let mut disputed = changes.disputed;
+        let mut settled = Settled::default();
+        disputed.list_hidden_by_node_ports(&mut divided);
         divided.add_hidden_by_node_ports(desired);
         divided.add_in_place_of_node_ports(programmed, desired);
+        disputed.list(&mut divided, &settled);
         divided.take_away_first(desired, size);
         divided.give_back_last(programmed, size);
-        let mut settled = Settled::default();
         loop {
-            if divided.later.is_empty() {
+            if divided.later.is_empty() && !divided.has_unlisted {
                 return NextPart::Last;
             }
+            disputed.list(&mut divided, &settled);
             let step = Step::new(programmed, desired, &divided, &settled);
             let next = step.next(&divided.chosen, &settled);
             let changed = differences(family, programmed, &next);
             let astray = step.astray(&changed);
             if astray.is_empty() {
+                let is_progress = step.comes_nearer(ends.granularity, &changed);
                 // Whether a Service may have an address depends on other Services. If the chosen
                 // changes make no progress without the others, all are made together.
-                return match (step.comes_nearer(granularity, &changed), divided.is_small) {
+                return match (is_progress, divided.is_small) {
                     (true, true) => NextPart::Small(next),
                     (true, false) => NextPart::Part(next),
                     (false, _) => NextPart::Last,
@@ -137,6 +132,7 @@ impl NextPart {
             if !settled.add(astray) {
                 return NextPart::Last;
             }
+            disputed.list(&mut divided, &settled);
             divided.add_settled(&settled);
         }
     }
@@ -160,27 +156,17 @@ struct Divided<'a> {
     begun: Option<(FrontendKey, Arc<Frontend>)>,
     /// Whether all chosen changes are of Services that change little.
     is_small: bool,
+    /// Whether `later` lacks changes of Services that come even later.
+    has_unlisted: bool,
 }
 
-/// Sorts the changes into their order. The precedence of a large change is ignored, or a label
-/// would make all other Services wait for it.
-fn by_rank<'a>(
-    changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
-    limit: PartSize,
-    is_start: bool,
-) -> Vec<(Rank, ServiceChange<'a>)> {
-    let ranked = changes.into_iter().map(|(service, change)| {
-        let rank = match is_start {
-            true if change.size <= limit.count() && change.is_first() => Rank::First,
-            false if change.size <= limit.count() / SMALL && change.is_urgent() => Rank::Urgent,
-            _ => Rank::Ordinary,
-        };
-        ((rank, change.size, service), change)
-    });
-    let mut ranked: Vec<_> = ranked.collect();
-    ranked.sort_unstable_by_key(|(rank, _)| *rank);
-    let changes = ranked.into_iter();
-    changes.map(|((rank, ..), change)| (rank, change)).collect()
+/// The way that is divided.
+#[derive(Clone, Copy)]
+struct Ends<'a> {
+    family: Family,
+    programmed: &'a Dataplane,
+    desired: &'a Dataplane,
+    granularity: Granularity,
 }
 
 /// Chooses as many changes as fit, in order and, where a part may contain large ones, as many ports
@@ -231,6 +217,7 @@ fn divide(
         later,
         begun,
         is_small,
+        has_unlisted: false,
     }
 }
 
@@ -255,30 +242,6 @@ fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
         taken <= room
     });
     fits.count()
-}
-
-/// Groups the frontends that change by their Services.
-fn by_service<'a>(
-    differences: Vec<FrontendDifference<'a>>,
-    granularity: Granularity,
-) -> HashMap<&'a ServiceKey, ServiceChange<'a>> {
-    let mut changes: HashMap<&ServiceKey, ServiceChange<'a>> = HashMap::new();
-    for difference in differences {
-        let Some(claims) = difference.after.or(difference.before) else {
-            continue;
-        };
-        let (_, frontend) = claims.winner();
-        let port = &frontend.service_port;
-        let size = granularity.size_of(&difference);
-        let change = changes.entry(&port.service).or_default();
-        change.size += size;
-        change.pieces.push(Piece {
-            port,
-            difference,
-            size,
-        });
-    }
-    changes
 }
 
 /// The address of a frontend; `None` for a node port.
@@ -334,22 +297,6 @@ impl Piece<'_> {
     }
 }
 
-// === impl ServiceChange ===
-
-impl ServiceChange<'_> {
-    fn is_first(&self) -> bool {
-        let mut frontends = self.pieces.iter().filter_map(|piece| piece.winners()[1]);
-        frontends.any(|frontend| frontend.precedence == Precedence::First)
-    }
-
-    fn is_urgent(&self) -> bool {
-        self.pieces.iter().any(|piece| match piece.winners() {
-            [Some(before), Some(after)] => before.loses_endpoint(after),
-            _ => false,
-        })
-    }
-}
-
 // === impl Divided ===
 
 impl Divided<'_> {
@@ -357,16 +304,7 @@ impl Divided<'_> {
     /// comes, or moves to another Service. The node port alone would take their packets. The API gives such addresses to few
     /// Services.
     fn add_hidden_by_node_ports(&mut self, desired: &Dataplane) {
-        let opened = self
-            .chosen
-            .iter()
-            .filter_map(|piece| match piece.difference.key {
-                FrontendKey::NodePort { protocol, port, .. } if piece.changes_owner() => {
-                    Some((*protocol, *port))
-                }
-                _ => None,
-            });
-        let opened: HashSet<(Protocol, Port)> = opened.collect();
+        let opened = self.opened_node_ports();
         let is_hidden = |piece: &mut Piece<'_>| match piece.difference.key {
             FrontendKey::Address {
                 address,
@@ -378,6 +316,18 @@ impl Divided<'_> {
         if !opened.is_empty() {
             self.chosen.extend(self.later.extract_if(.., is_hidden));
         }
+    }
+
+    /// The node ports of the part that come, or move to another Service.
+    fn opened_node_ports(&self) -> HashSet<(Protocol, Port)> {
+        let chosen = self.chosen.iter();
+        let opened = chosen.filter_map(|piece| match piece.difference.key {
+            FrontendKey::NodePort { protocol, port, .. } if piece.changes_owner() => {
+                Some((*protocol, *port))
+            }
+            _ => None,
+        });
+        opened.collect()
     }
 
     /// Adds the frontends that come where a node port answers now and, under the configuration of
@@ -406,3 +356,6 @@ impl Divided<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,15 @@ impl Granularity {
     ) -> usize {
         let [before, after] =
             [before, after].map(|claims| claims.map(|claims| &**claims.winner().1));
+        self.size_of_frontend(before, after)
+    }
+
+    /// The size of the change of a frontend that one Service alone claims.
+    pub(super) fn size_of_frontend(
+        self,
+        before: Option<&Frontend>,
+        after: Option<&Frontend>,
+    ) -> usize {
         1 + match (before, after, self) {
             (Some(before), Some(after), Granularity::Endpoint) => changed(before, after),
             (_, Some(after), _) => written(after),

@@ -174,7 +174,11 @@ impl<'a> Step<'a> {
             .cloned()
             .collect();
         mixed.sort_unstable_by_key(|(key, _)| *key);
-        let cluster_ips = self.cluster_ips(before, after);
+        let cluster_ips = match (before, now().next()) {
+            // The Service only waits for an address.
+            (Some(before), None) if keys.is_empty() => before.cluster_ips.clone(),
+            _ => self.cluster_ips(before, after),
+        };
         if mixed == after.map_or(&[][..], |rules| &rules.frontends)
             && cluster_ips == after.map_or(&[][..], |rules| &rules.cluster_ips)
         {
@@ -224,7 +228,7 @@ impl<'a> Step<'a> {
 }
 
 /// Every cluster IP of these Services.
-fn cluster_ips_of(
+pub(super) fn cluster_ips_of(
     services: &BTreeSet<&ServiceKey>,
     dataplanes: [&Dataplane; 2],
 ) -> BTreeSet<IpAddr> {

@@ -70,6 +70,20 @@ impl Dataplane {
         })
     }
 
+    /// The same with those that claim it as a cluster IP.
+    pub(crate) fn all_claims_on(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (&ServiceKey, &[(FrontendKey, Arc<Frontend>)])> {
+        let owners = self.cluster_ips.get(&address).into_iter();
+        let owners = owners.flat_map(|owners| owners.iter());
+        let owners = owners.filter_map(move |(service, ())| {
+            let rules = self.services.get(service)?;
+            Some((service, at(rules, address)))
+        });
+        self.claims_on(address).chain(owners)
+    }
+
     /// The frontends of `rules` whose addresses the Service may have.
     pub(super) fn admitted(
         &self,
