@@ -16,7 +16,7 @@ use std::sync::Arc;
 use backend::Recovery;
 use crds::profile::forwarding::Conntrack;
 use dataplane::Family;
-use reconciler::{Activity, Failing, Outcome, Reason, Report};
+use reconciler::{Activity, FamilyStatus, Outcome, Reason, Report};
 use runtime::{Metrics, Supervisor};
 use tokio::sync::watch;
 
@@ -132,8 +132,7 @@ fn known_after(report: &Report) -> Vec<(Family, ProgrammedState)> {
         let failed = matches!(sync.outcome, Outcome::Failed(_));
         let disturbed = sync.repaired_drift.is_some() || failed && sync.reason == Reason::Drift;
         let status = report.families.iter().find(|s| s.family == family);
-        let failing = status.and_then(|status| status.failing.as_ref());
-        let certainty = certainty(&sync.outcome, failing);
+        let certainty = certainty(&sync.outcome, status);
         if disturbed || certainty == Certainty::Lost {
             known_after.push((family, ProgrammedState::Unknown));
         }
@@ -151,13 +150,18 @@ fn known_after(report: &Report) -> Vec<(Family, ProgrammedState)> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certainty {
     Kept,
-    /// A commit may have taken effect in part.
+    /// A commit may have taken effect in part, or a switch of modes is under way.
     Lost,
 }
 
 /// A part brings no certainty back that the last failed sync has lost: it may be one of another mode, of
-/// which the programmed state tells nothing.
-fn certainty(outcome: &Outcome, failing: Option<&Failing>) -> Certainty {
+/// which the programmed state tells nothing. Nor does that state tell anything during a switch, in which
+/// the rules of the mode that serves follow changes.
+fn certainty(outcome: &Outcome, status: Option<&FamilyStatus>) -> Certainty {
+    if status.is_some_and(|status| status.is_switching) {
+        return Certainty::Lost;
+    }
+    let failing = status.and_then(|status| status.failing.as_ref());
     let recovery = match outcome {
         Outcome::Unchanged | Outcome::Committed => None,
         Outcome::Partial => failing.map(|failing| failing.recovery),

@@ -52,6 +52,8 @@ pub struct FamilyReconciler<B: Backend> {
     outgoing: BTreeSet<Mode>,
     /// What the kernel was last known to implement completely. Keeps its value during a switch.
     programmed: Option<Dataplane>,
+    /// Whether a switch was under way after the last sync.
+    is_switching: bool,
     failing: Option<Failing>,
     /// When the first part of a large change was begun. `Some` while the last sync programmed only
     /// a part, if only in a mode that is being replaced, or is to be followed by attempts at what was
@@ -114,6 +116,7 @@ impl<B: Backend> FamilyReconciler<B> {
             abandoned: BTreeSet::new(),
             outgoing: BTreeSet::new(),
             programmed: None,
+            is_switching: false,
             failing: None,
             unfinished: None,
             programmed_since: None,
@@ -346,6 +349,7 @@ impl<B: Backend> FamilyReconciler<B> {
         self.active = None;
         self.outgoing = outgoing;
         self.abandoned.clear();
+        self.is_switching = false;
         self.unfinished = None;
         self.chosen_failure = None;
         match &removed {
@@ -376,6 +380,7 @@ impl<B: Backend> FamilyReconciler<B> {
             searched: chosen.searched(),
             unsupported_fields: Arc::clone(chosen.unsupported_fields()),
             programmed: self.programmed.clone(),
+            is_switching: self.is_switching,
             syncs: self.syncs.clone(),
             leftover: self.leftover,
         }

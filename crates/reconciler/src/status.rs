@@ -45,6 +45,9 @@ pub struct FamilyStatus {
     /// What the kernel was last known to implement; a failed sync does not change it. `None`:
     /// nothing is known to be programmed by this process.
     pub programmed: Option<Dataplane>,
+    /// Whether a switch of modes is under way, or rules of another mode may be left. `programmed` then is
+    /// what was programmed before, and the kernel may implement something newer.
+    pub is_switching: bool,
     /// The last syncs.
     pub syncs: RecentSyncs,
     /// What the last withdrawal has left in the kernel, if no sync followed.
@@ -112,6 +115,7 @@ impl FamilyStatus {
             searched: 0,
             unsupported_fields: Arc::default(),
             programmed: None,
+            is_switching: false,
             syncs: RecentSyncs::default(),
             leftover: Leftover::Nothing,
         }

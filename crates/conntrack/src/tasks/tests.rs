@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use backend::Size;
 use dataplane::Dataplane;
-use reconciler::{Activity, Failure, FamilyStatus, FamilySync, RepairedDrift};
+use reconciler::{Activity, Failing, Failure, FamilyStatus, FamilySync, RepairedDrift};
 
 /// A sync of IPv4 with this outcome, without damage.
 fn sync(reason: Reason, outcome: Outcome) -> FamilySync {
@@ -31,13 +31,19 @@ fn reported_while(
     sync: FamilySync,
     programmed: Option<Dataplane>,
 ) -> Vec<&'static str> {
+    let status = FamilyStatus {
+        failing,
+        programmed,
+        ..FamilyStatus::new(Family::Ipv4)
+    };
+    reported_with(status, sync)
+}
+
+/// The same, with this status.
+fn reported_with(status: FamilyStatus, sync: FamilySync) -> Vec<&'static str> {
     let report = Report {
         activity: Activity::Waiting,
-        families: vec![FamilyStatus {
-            failing,
-            programmed,
-            ..FamilyStatus::new(Family::Ipv4)
-        }],
+        families: vec![status],
         repair_backoff: None,
         finished: vec![Arc::new(sync)],
         latencies: Vec::new(),
@@ -93,6 +99,27 @@ fn t450_parts_bring_no_certainty_back_that_a_failure_has_lost() {
         let part = sync(Reason::Continued, Outcome::Partial);
         let reported = reported_while(Some(failing), part, Some(Dataplane::default()));
         assert_eq!(reported, [known]);
+    }
+}
+
+/// Failure story T457. A sync for drift failed, and then flows were judged by the endpoints of before the
+/// switch: those to endpoints that the mode that serves had got meanwhile were deleted.
+#[test]
+fn t457_during_a_switch_no_flow_is_judged_by_what_was_programmed_before_it() {
+    for outcome in [
+        failed(Recovery::Retry),
+        failed(Recovery::Isolate),
+        Outcome::Partial,
+    ] {
+        for reason in [Reason::Drift, Reason::Changed, Reason::Continued] {
+            let status = FamilyStatus {
+                is_switching: true,
+                programmed: Some(Dataplane::default()),
+                ..FamilyStatus::new(Family::Ipv4)
+            };
+            let known = reported_with(status, sync(reason, outcome.clone()));
+            assert_eq!(known, ["?"], "{reason}, {outcome}");
+        }
     }
 }
 

@@ -220,6 +220,7 @@ impl<B: Backend> FamilyReconciler<B> {
             }
         }
         let chosen = &self.mode_domains[chosen];
+        self.is_switching = !is_alone;
         if is_alone {
             self.programmed = chosen.domain.programmed().cloned();
             let holds_rules = chosen.domain.holding() == Holding::Rules;

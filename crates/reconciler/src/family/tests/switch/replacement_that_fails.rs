@@ -124,3 +124,40 @@ fn t450_a_check_of_the_mode_that_serves_is_no_attempt_of_its_replacement() {
     family.sync(&after, Reason::Retry, &clock);
     assert!(TRIES.load(Ordering::Relaxed) > tries);
 }
+
+/// T457: what counts as programmed looked as if the kernel still held it.
+#[test]
+fn t457_what_was_programmed_before_a_switch_is_not_said_to_be_what_serves() {
+    static FAILS: AtomicBool = AtomicBool::new(true);
+    let mut world = World::new(|mode, call| match call {
+        Call::Commit { .. } if mode == IPTABLES && FAILS.load(Ordering::Relaxed) => {
+            CallOutcome::Refuse(Recovery::Retry)
+        }
+        _ => CallOutcome::Pass,
+    });
+    let before = in_mode(NFTABLES, &[8080; 2]);
+    world.finish(&before);
+    assert!(!world.family.status().is_switching);
+
+    let after = in_mode(IPTABLES, &[8081; 2]);
+    world.finish(&after);
+    world.assert_serves(NFTABLES, &after);
+    let external_change = ExternalChange {
+        families: [IPV4].into(),
+        actor: None,
+    };
+    world.family.disturb(&external_change, world.clock.now());
+    let sync = world.sync(&after, Reason::Drift);
+    assert!(matches!(sync.outcome, Outcome::Failed(_)), "{sync}");
+    let status = world.family.status();
+    let programmed = status.programmed.as_ref().map(Dataplane::to_string);
+    assert_eq!(programmed, Some(before.to_string()));
+    assert!(status.is_switching);
+
+    FAILS.store(false, Ordering::Relaxed);
+    world.finish(&after);
+    let status = world.family.status();
+    let programmed = status.programmed.as_ref().map(Dataplane::to_string);
+    assert_eq!(programmed, Some(after.to_string()));
+    assert!(!status.is_switching);
+}
