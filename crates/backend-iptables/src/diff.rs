@@ -32,6 +32,8 @@ const RULES_REMOVED_AT_ONCE: usize = 20_000;
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     pub(crate) steps: Vec<TableChange>,
+    /// The table of each step before it, as far as it decides how deep chains are nested.
+    before: Vec<TableRules>,
     /// The Services whose rules it writes.
     pub(crate) services: BTreeSet<ServiceKey>,
 }
@@ -74,20 +76,39 @@ impl Change {
 
     /// Splits the change in two, to be committed in order. A single step is split as
     /// [`commit`](backend::Backend::commit) splits one that is too large for the kernel. Returns
-    /// `None` if it writes a single chain. Pure.
+    /// `None` if it writes a single chain, or may end nowhere. Pure.
     pub fn halves(&self) -> Option<[Change; 2]> {
-        let halves = match &self.steps[..] {
-            [] => return None,
-            [one] => one.halves()?.map(|half| vec![half]),
-            several => {
-                let (first, second) = several.split_at(several.len() / 2);
-                [first.to_vec(), second.to_vec()]
+        let halves = match (&self.steps[..], &self.before[..]) {
+            ([one], [before]) => {
+                let [first, second] = one.halves(|chains| self.may_end(0, chains))?;
+                let between = written(before, &first.chains);
+                [
+                    (vec![first], vec![before.clone()]),
+                    (vec![second], vec![between]),
+                ]
+            }
+            ([], _) => return None,
+            (steps, before) => {
+                let half = steps.len() / 2;
+                let (first, second) = (&steps[..half], &steps[half..]);
+                [
+                    (first.to_vec(), before[..half].to_vec()),
+                    (second.to_vec(), before[half..].to_vec()),
+                ]
             }
         };
-        Some(halves.map(|steps| Change {
+        Some(halves.map(|(steps, before)| Change {
             steps,
+            before,
             services: self.services.clone(),
         }))
+    }
+
+    /// Whether the step of this number may end after so many of its chains: the kernel refuses a part
+    /// that leaves chains nested too deep. The cost is proportional to the rules of the table.
+    pub(crate) fn may_end(&self, step: usize, chains: usize) -> bool {
+        let part = &self.steps[step].chains[..chains];
+        written(&self.before[step], part).nesting() <= MOST_NESTED
     }
 
     /// Adds the steps from `observed` to `desired`, each of which writes `most` rules, or more where chains
@@ -116,6 +137,7 @@ impl Change {
         removed.sort();
         let mut step = TableChange::new(table);
         let (mut held, mut room) = (observed.clone(), most);
+        let mut before = held.clone();
         for (_, name, chain) in written {
             if step.rules() + chain.rules.len() > room && !step.is_empty() {
                 // Each look costs as much as the table is large.
@@ -124,7 +146,8 @@ impl Change {
                     false => most,
                 };
                 if room == most {
-                    self.push(&mut step);
+                    self.push(&mut step, &before);
+                    before = held.clone();
                 }
             }
             held.insert(Arc::clone(name), Arc::clone(chain));
@@ -147,28 +170,39 @@ impl Change {
         let mut together = chunks(&removed);
         if let (Some(all), None) = (together.next(), together.next()) {
             step.removed = names(all).collect();
-            self.push(&mut step);
+            self.push(&mut step, &before);
             return;
         }
-        self.push(&mut step);
+        self.push(&mut step, &before);
+        held.entries.clone_from(&desired.entries);
         // Removed chains may refer to one another: all are flushed before the first is deleted.
         for some in chunks(&removed) {
             step.chains = names(some).map(|name| (name, [].into())).collect();
-            self.push(&mut step);
+            self.push(&mut step, &held);
         }
         for some in removed.chunks(CHAINS_AT_ONCE) {
             step.removed = names(some).collect();
-            self.push(&mut step);
+            self.push(&mut step, &held);
         }
     }
 
-    fn push(&mut self, step: &mut TableChange) {
+    fn push(&mut self, step: &mut TableChange, before: &TableRules) {
         let empty = TableChange::new(step.table);
         let step = std::mem::replace(step, empty);
         if !step.is_empty() {
             self.steps.push(step);
+            self.before.push(before.clone());
         }
     }
+}
+
+/// The table with these chains written.
+fn written(before: &TableRules, chains: &[(Arc<str>, Arc<[Rule]>)]) -> TableRules {
+    let mut table = before.clone();
+    for (name, rules) in chains {
+        table.write(name, rules);
+    }
+    table
 }
 
 /// Splits chains, given with their numbers of rules, into groups that one step flushes.

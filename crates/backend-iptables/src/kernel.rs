@@ -214,7 +214,8 @@ impl Backend for Iptables {
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        let committed = self.tables()?.commit(&change.steps);
+        let may_end = |step, chains| change.may_end(step, chains);
+        let committed = self.tables()?.commit_divided(&change.steps, may_end);
         match committed {
             Ok(transactions) => Ok(Receipt { transactions }),
             Err(error) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xtables::TableChange;
 
-use crate::rules::{Chain, Rank, Rules};
+use crate::rules::Rules;
 use crate::table_rules::{MOST_NESTED, TableRules};
 
 /// Why a kernel would refuse a step.
@@ -33,12 +33,7 @@ impl Rules {
     pub fn replay(&mut self, step: &TableChange) -> Result<(), Refused> {
         let mut table = self.of(step.table).clone();
         for (name, rules) in &step.chains {
-            let chain = Chain {
-                rules: Arc::clone(rules),
-                services: Vec::new(),
-                rank: Rank::Inner,
-            };
-            table.insert(Arc::clone(name), Arc::new(chain));
+            table.write(name, rules);
         }
         for (hook, rules) in &step.entries {
             match rules.is_empty() {

@@ -121,6 +121,16 @@ impl TableRules {
         }
     }
 
+    /// Gives the chain of this name these rules, as the kernel does.
+    pub(crate) fn write(&mut self, name: &Arc<str>, rules: &Arc<[Rule]>) {
+        let chain = Chain {
+            rules: Arc::clone(rules),
+            services: Vec::new(),
+            rank: Rank::Inner,
+        };
+        self.insert(Arc::clone(name), Arc::new(chain));
+    }
+
     pub(crate) fn insert(&mut self, name: Arc<str>, chain: Arc<Chain>) {
         self.in_chains += chain.rules.len();
         if let Some(old) = self.chains.insert(name, chain) {
@@ -133,6 +143,12 @@ impl TableRules {
         let chain = self.chains.remove(name)?;
         self.in_chains -= chain.rules.len();
         Some(chain)
+    }
+}
+
+impl fmt::Debug for TableRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -31,6 +31,9 @@ pub struct TableChange {
     pub removed: Vec<Arc<str>>,
 }
 
+/// How often the chains of a step are halved in search of a place to split it: 32 looks at most.
+const FINEST_PLACES: u32 = 5;
+
 // === impl TableChange ===
 
 impl TableChange {
@@ -49,10 +52,12 @@ impl TableChange {
         self.chains.is_empty() && self.entries.is_empty() && self.removed.is_empty()
     }
 
-    /// Splits the step in two. The table is as consistent after the first as after any step: the
-    /// chains are in the order in which they can be written, and entries and removals are all in
-    /// the second. `None` if there are fewer than two chains to write.
-    pub fn halves(&self) -> Option<[TableChange; 2]> {
+    /// Splits the step in two where it `may_end` after that many of its chains, which is tried at
+    /// about the half and then at a few other places. The table is as consistent after the first as
+    /// after any step: the chains are in the order in which they can be written, and entries and
+    /// removals are all in the second. `None` if there are fewer than two chains to write, or if it may
+    /// end at none of the places.
+    pub fn halves(&self, may_end: impl Fn(usize) -> bool) -> Option<[TableChange; 2]> {
         let half = self.rules() / 2;
         let mut written = 0;
         let fits = |(_, rules): &&(Arc<str>, Arc<[Rule]>)| {
@@ -60,7 +65,8 @@ impl TableChange {
             written <= half
         };
         let most = self.chains.len().checked_sub(1).filter(|most| *most > 0)?;
-        let at = self.chains.iter().take_while(fits).count().clamp(1, most);
+        let middle = self.chains.iter().take_while(fits).count();
+        let at = places(middle, most).find(|at| may_end(*at))?;
         let (first, second) = self.chains.split_at(at);
         let first = TableChange {
             chains: first.to_vec(),
@@ -79,4 +85,17 @@ impl TableChange {
         let entries = self.entries.iter().map(|(_, rules)| rules.len());
         chains.sum::<usize>() + entries.sum::<usize>()
     }
+}
+
+/// Places from 1 to `most`, of which there is at least one: `middle`, and then the half of all, the quarters,
+/// and so on. Not every one, since a look at each may take long.
+fn places(middle: usize, most: usize) -> impl Iterator<Item = usize> {
+    let finest = FINEST_PLACES.min(most.ilog2() + 1);
+    let finer = (1..=finest).flat_map(move |level| {
+        let parts = (1..1_usize << level).step_by(2);
+        parts.map(move |part| (most * part) >> level)
+    });
+    std::iter::once(middle)
+        .chain(finer)
+        .map(move |place| place.clamp(1, most))
 }

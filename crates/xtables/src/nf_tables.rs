@@ -240,11 +240,15 @@ impl NfTables {
     }
 
     /// Writes `changes` in order, each in one transaction, and none for a change without effect.
-    /// Splits a change that is too large for the kernel or the socket in halves. Pauses between
-    /// long changes to let other programs write. Existing entries stay in place, even behind those
+    /// Splits a change that is too large for the kernel or the socket in halves, where it `may_end`.
+    /// Pauses between long changes to let other programs write. Existing entries stay in place, even behind those
     /// of other programs: a program that keeps its rules first and watches them would move them
     /// back. Returns the number of transactions.
-    pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
+    pub(crate) fn commit(
+        &mut self,
+        changes: &[TableChange],
+        may_end: impl Fn(usize, usize) -> bool,
+    ) -> Result<usize, CommitError> {
         // Checked before the first step, so that nothing is started that cannot be completed.
         for change in changes {
             let asked = self.observe_prerequisites(change);
@@ -252,7 +256,8 @@ impl NfTables {
         }
         let (mut transactions, mut done) = (0, 0);
         for (number, change) in changes.iter().enumerate() {
-            let committed = in_parts(change, |part| self.commit_one(part));
+            let may_end = |chains| may_end(number, chains);
+            let committed = in_parts(change, may_end, |part| self.commit_one(part));
             transactions += committed.map_err(
                 |Incomplete {
                      done: parts,

@@ -133,8 +133,18 @@ impl Tables {
     /// Commits `changes` in order, each atomically. The legacy variant may combine consecutive
     /// changes of the same table. Returns the number of transactions.
     pub fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
+        self.commit_divided(changes, |_, _| true)
+    }
+
+    /// The same. A change that is too large for nf_tables is divided only where the change of that number
+    /// `may_end` after so many of its chains. If there is no such place, the commit fails.
+    pub fn commit_divided(
+        &mut self,
+        changes: &[TableChange],
+        may_end: impl Fn(usize, usize) -> bool,
+    ) -> Result<usize, CommitError> {
         match self {
-            Tables::NfTables(tables) => tables.commit(changes),
+            Tables::NfTables(tables) => tables.commit(changes, may_end),
             Tables::Legacy(tables) => tables.commit(changes),
         }
     }

@@ -53,21 +53,36 @@ fn places() -> impl Strategy<Value = Vec<bool>> {
     prop::collection::vec(prop::bool::weighted(0.85), comb().len())
 }
 
-/// Carries out the change in steps of `most` rules, as the kernel does.
-fn replay(before: &Dataplane, after: &Dataplane, most: usize) {
+/// The change in steps of `most` rules, and the rules before and after it.
+fn change(before: &Dataplane, after: &Dataplane, most: usize) -> (Change, [Rules; 2]) {
     let backend = Iptables::detached(Family::Ipv4, Variant::NfTables);
-    let mut held = backend.render(before, &Rendered::default());
+    let held = backend.render(before, &Rendered::default());
     let from = Rendered {
         dataplane: before.clone(),
         rules: held.clone(),
     };
     let desired = backend.render(after, &from);
-    for step in diff_in_steps(&held, &desired, most).steps() {
+    (diff_in_steps(&held, &desired, most), [held, desired])
+}
+
+/// Carries out `change`, as the kernel does.
+fn replay(change: &Change, held: &mut Rules) {
+    for step in change.steps() {
         if let Err(error) = held.replay(step) {
-            panic!("{error} with steps of {most} rules");
+            panic!("{error} after\n{change}");
         }
     }
-    assert_eq!(held, desired);
+}
+
+/// Carries out `change` where the kernel has no memory for steps that can be split.
+fn replay_halves(change: &Change, held: &mut Rules) -> usize {
+    match change.halves() {
+        Some(halves) => halves.iter().map(|half| replay_halves(half, held)).sum(),
+        None => {
+            replay(change, held);
+            1
+        }
+    }
 }
 
 proptest! {
@@ -78,6 +93,20 @@ proptest! {
     fn t454_at_no_border_of_steps_chains_are_nested_deeper_than_the_kernel_takes(
         before in places(), after in places(), most in 1_usize..60,
     ) {
-        replay(&at(&before), &at(&after), most);
+        let (change, [mut held, desired]) = change(&at(&before), &at(&after), most);
+        replay(&change, &mut held);
+        prop_assert_eq!(held, desired);
+    }
+
+    /// Failure story T458.
+    #[test]
+    fn t458_where_memory_is_short_no_half_of_a_step_nests_chains_deeper_than_the_kernel_takes(
+        before in places(), after in places(), most in 1_usize..300,
+    ) {
+        let (change, [mut held, desired]) = change(&at(&before), &at(&after), most);
+        let parts = replay_halves(&change, &mut held);
+        prop_assert_eq!(held, desired);
+        // Most places are good ones.
+        prop_assert!(parts > change.steps().iter().map(|step| step.chains.len()).sum::<usize>() / 2);
     }
 }

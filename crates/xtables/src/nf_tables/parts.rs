@@ -12,26 +12,31 @@ pub(super) struct Incomplete {
 }
 
 /// Commits `change` by calling `commit`. Splits a part that is too large for the kernel or the
-/// socket in halves, as often as necessary. `commit` returns whether there was anything to write.
-/// Returns the number of transactions.
+/// socket in halves, as often as necessary, where `change` `may_end` after that many of its chains.
+/// `commit` returns whether there was anything to write. Returns the number of transactions.
 pub(super) fn in_parts(
     change: &TableChange,
+    may_end: impl Fn(usize) -> bool,
     mut commit: impl FnMut(&TableChange) -> Result<bool, Failure>,
 ) -> Result<usize, Incomplete> {
     let (mut transactions, mut done) = (0, 0);
-    let mut parts = vec![Cow::Borrowed(change)];
-    while let Some(part) = parts.pop() {
+    // Each with the number of chains before it.
+    let mut parts = vec![(0, Cow::Borrowed(change))];
+    while let Some((before, part)) = parts.pop() {
         match commit(&part) {
             Ok(written) => {
                 transactions += usize::from(written);
                 done += 1;
             }
             Err(failure) => {
-                let halves = (failure.cause == Cause::Size).then(|| part.halves());
+                let halves = || part.halves(|chains| may_end(before + chains));
+                let halves = (failure.cause == Cause::Size).then(halves);
                 let Some([first, second]) = halves.flatten() else {
                     return Err(Incomplete { done, failure });
                 };
-                parts.extend([second, first].map(Cow::Owned));
+                let border = before + first.chains.len();
+                parts.push((border, Cow::Owned(second)));
+                parts.push((before, Cow::Owned(first)));
             }
         }
     }
@@ -73,8 +78,17 @@ mod tests {
 
     /// The parts that a kernel commits which refuses more than `most` rules at once.
     fn reported(change: &TableChange, most: usize) -> Result<Vec<TableChange>, Incomplete> {
+        reported_ending(change, most, |_| true)
+    }
+
+    /// The same where the change may end only after some numbers of chains.
+    fn reported_ending(
+        change: &TableChange,
+        most: usize,
+        may_end: fn(usize) -> bool,
+    ) -> Result<Vec<TableChange>, Incomplete> {
         let mut reported = Vec::new();
-        let transactions = in_parts(change, |part| {
+        let transactions = in_parts(change, may_end, |part| {
             if part.rules() > most {
                 return Err(failure(Cause::Size));
             }
@@ -108,12 +122,35 @@ mod tests {
         assert_eq!(reported(&whole, 32).ok(), Some(vec![whole]));
     }
 
+    /// T458: halves ended wherever the half of the rules was.
+    #[test]
+    fn t458_halves_end_where_the_change_may_end() {
+        let whole = change(&[1; 40]);
+        let may_end = |chains| chains % 7 == 3;
+        let parts = reported_ending(&whole, 8, may_end);
+        let parts = parts.ok().expect("the parts are taken");
+        let mut written = 0;
+        let (last, others) = parts.split_last().expect("there are parts");
+        for part in others {
+            written += part.chains.len();
+            assert!(may_end(written), "{written}");
+        }
+        assert_eq!(written + last.chains.len(), 40);
+        let incomplete = reported_ending(&whole, 8, |_| false);
+        let incomplete = incomplete.expect_err("it may not be split");
+        assert_eq!(
+            (incomplete.done, incomplete.failure.cause),
+            (0, Cause::Size)
+        );
+    }
+
     #[test]
     fn a_chain_that_is_too_long_by_itself_fails_and_so_does_everything_else() {
         let incomplete = reported(&change(&[1, 2, 50]), 20).expect_err("50 are too many");
         assert_eq!(incomplete.done, 1);
         let mut asked = 0;
-        let other = in_parts(&change(&[1, 1]), |_| {
+        let anywhere = |_| true;
+        let other = in_parts(&change(&[1, 1]), anywhere, |_| {
             asked += 1;
             Err(failure(Cause::Other))
         });
