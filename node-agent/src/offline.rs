@@ -12,7 +12,7 @@ use inspect::{
     Evidence, Explanation, Kernel, PacketSpec, Question, RENDERED_VARIANT, RulesOf, Trace, explain,
     follow, render, services_of_mark,
 };
-use modes::{RulesByMode, detached};
+use modes::{DetachedModes, RulesByMode, detached};
 
 use crate::engine::{Engine, MissingAssignment, View};
 use source::{Delivery, manifests};
@@ -54,7 +54,8 @@ pub(crate) fn explain_question(
 ) -> anyhow::Result<(Explanation, Option<String>)> {
     let offline = load(directory, node)?;
     let mut reported = offline.engine.query(question);
-    for service in services_of_mark(question, &offline.rendered) {
+    let modes = DetachedModes::default();
+    for service in services_of_mark(question, &offline.rendered, &modes) {
         let of_service = Question::Service {
             service,
             port: None,
@@ -70,6 +71,7 @@ pub(crate) fn explain_question(
         kernel: &Kernel::NotAsked,
         families: &[],
         variant: RENDERED_VARIANT,
+        modes: &modes,
     };
     let explanation = explain(question, &evidence);
     let explanation =
@@ -88,7 +90,8 @@ pub(crate) fn trace_packet(
     let nothing = RulesByMode::default();
     let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
-    let trace = follow(packet_spec, dataplane, RulesOf::Rendering, held)?;
+    let modes = DetachedModes::default();
+    let trace = follow(packet_spec, dataplane, RulesOf::Rendering, &modes, held)?;
     Ok((trace, offline.unknown_node))
 }
 

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use backend::{AnyBackend, count};
 use dataplane::{Dataplane, Family, Mode, Rejection, ServiceKey};
-use modes::{RulesByMode, detached};
+use modes::{DetachedModes, RulesByMode};
 use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
@@ -52,6 +52,8 @@ pub struct Evidence<'a> {
     pub families: &'a [FamilyStatus],
     /// The iptables variant in use, if a family uses iptables.
     pub variant: Variant,
+    /// The modes that there are.
+    pub modes: &'a DetachedModes,
 }
 
 /// The source has no such object.
@@ -136,7 +138,7 @@ pub fn explain(question: &Question, evidence: &Evidence<'_>) -> Result<Explanati
 impl Evidence<'_> {
     /// Returns the backend that programs `family`, without a kernel.
     fn backend(&self, family: Family) -> AnyBackend {
-        detached(self.mode(family), family, self.variant)
+        self.modes.backend(self.mode(family), family, self.variant)
     }
 
     /// Returns the active mode of `family`.

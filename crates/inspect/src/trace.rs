@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use backend::{Event, PacketPath};
 use dataplane::{Choice, Dataplane, Family, Verdict};
-use modes::{RulesByMode, simulator};
+use modes::{DetachedModes, RulesByMode};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -97,13 +97,14 @@ pub enum TraceError {
     },
 }
 
-/// Traces the packet through the rules that were read from the kernel.
+/// Traces the packet through the rules that were read from the kernel, of one of these `modes`.
 pub fn trace(
     packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     kernel: &Kernel,
+    modes: &DetachedModes,
 ) -> Result<Trace, TraceError> {
-    follow(packet_spec, dataplane, RulesOf::Kernel, |family| {
+    let held = |family| {
         let held = match kernel {
             Kernel::NotAsked => Err("the kernel was not read".to_owned()),
             Kernel::Observed(seen) => match seen.get(&family) {
@@ -113,21 +114,23 @@ pub fn trace(
             },
         };
         held.map_err(|reason| TraceError::Unreadable { family, reason })
-    })
+    };
+    follow(packet_spec, dataplane, RulesOf::Kernel, modes, held)
 }
 
-/// Traces the packet through the rules that `held` returns.
+/// Traces the packet through the rules of one of these `modes` that `held` returns.
 pub fn follow<'a>(
     packet_spec: &PacketSpec,
     dataplane: &Dataplane,
     rules_of: RulesOf,
+    modes: &DetachedModes,
     held: impl FnOnce(Family) -> Result<&'a RulesByMode, TraceError>,
 ) -> Result<Trace, TraceError> {
     let (packet, assumed_origin) = packet_spec.resolve(dataplane)?;
     let held = held(Family::of(packet.destination))?;
     let desired = dataplane.verdict(&packet);
     let mode = active_mode(held, dataplane.config().mode);
-    let backend = simulator(mode, Family::of(packet.destination));
+    let backend = modes.simulator(mode, Family::of(packet.destination));
     let (rules, node) = (held.of(mode), dataplane.node());
     let actual = backend.simulate(&rules, node, &packet);
     let paths = backend.paths(&rules, node, &packet);

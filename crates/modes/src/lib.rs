@@ -15,6 +15,7 @@
 //! decides. Established connections continue, because chains of type nat exist all the time. An agent
 //! that starts after an interrupted switch reads both and completes the switch.
 
+mod detached_modes;
 mod families;
 pub mod findings;
 mod full_affinity_maps;
@@ -34,9 +35,10 @@ use dataplane::{Family, Mode};
 use reconciler::FamilyReconciler;
 use xtables::{TableName, Variant};
 
+pub use detached_modes::DetachedModes;
 pub use families::{Families, open, open_without_listener};
 pub use full_affinity_maps::FullAffinityMaps;
-pub use list::{all_detached, detached, open_reader, simulator};
+pub use list::{Detach, detached, open_reader, simulator};
 pub use nftables_model::FULL_AFFINITY_MAP_TIMEOUT;
 pub use on_demand::{IptablesFigures, VariantRules};
 pub use packet_counters::PacketCounters;

@@ -20,11 +20,14 @@ use super::opening::Opening;
 /// The backends of both families, or why they could not be opened.
 type Read = Result<[AnyBackend; 2], Box<dyn Error>>;
 
+/// Makes one family of a mode without a kernel. Only modes with variants of iptables use the variant.
+pub type Detach = fn(Family, Variant) -> AnyBackend;
+
 /// What a mode brings.
 pub(super) struct Entry {
     pub(super) mode: Mode,
-    /// One family without a kernel. Only modes with variants of iptables use the variant.
-    detached: fn(Family, Variant) -> AnyBackend,
+    /// One family without a kernel.
+    pub(super) detached: Detach,
     /// Both families of this thread's network namespace, read-only, over separate sockets.
     open_reader: fn(Variant) -> Read,
     /// Both families, to be programmed.
@@ -100,12 +103,6 @@ pub(super) static LIST: [Entry; 3] = [
 /// Returns one family of `mode` without a kernel, to render, compare and simulate.
 pub fn detached(mode: Mode, family: Family, variant: Variant) -> AnyBackend {
     (entry(mode).detached)(family, variant)
-}
-
-/// Returns each mode with one family of it, as [`simulator`] does.
-pub fn all_detached(family: Family) -> impl Iterator<Item = (Mode, AnyBackend)> {
-    let modes = LIST.iter().map(|entry| entry.mode);
-    modes.map(move |mode| (mode, simulator(mode, family)))
 }
 
 /// Returns `detached` with any variant, for what does not depend on it: where packets go, and whose

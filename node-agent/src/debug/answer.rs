@@ -13,6 +13,7 @@ use inspect::{
     Agreement, Evidence, Kernel, PacketSpec, Question, RulesLocation, Unknown, explain,
     services_of_mark, trace as trace_packet,
 };
+use modes::DetachedModes;
 use runtime::chain;
 use serde::{Deserialize, Serialize};
 use xtables::Variant;
@@ -74,7 +75,8 @@ async fn explain_question(
     let programmed = sources.state.programmed;
     let held = Family::ALL.map(|family| Some((family, programmed.held(family)?)));
     let held: BTreeMap<_, _> = held.into_iter().flatten().collect();
-    for service in services_of_mark(&question, &held) {
+    let modes = DetachedModes::default();
+    for service in services_of_mark(&question, &held, &modes) {
         let of_service = Question::Service {
             service,
             port: None,
@@ -96,6 +98,7 @@ async fn explain_question(
             kernel: &Kernel::observe(&at),
             families: report.as_ref().map_or(&[], |report| &report.families),
             variant: at.variant,
+            modes: &modes,
         };
         let explanation = explain(&question, &evidence).map_err(not_found)?;
         Ok::<_, Refusal>((print(&explanation, output)?, explanation.agreement()))
@@ -116,7 +119,7 @@ pub(super) async fn trace(
     let answer = move || {
         let dataplane = desired(&view)?;
         let kernel = Kernel::observe(&rules_location(&programmed, dataplane));
-        let traced = trace_packet(&packet_spec, dataplane, &kernel);
+        let traced = trace_packet(&packet_spec, dataplane, &kernel, &DetachedModes::default());
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use backend::{AnyRules, FORWARDING_MARKS, MarkOwner};
 use dataplane::{Family, FrontendKey, Mode, ServiceKey};
-use modes::{RulesByMode, all_detached, simulator};
+use modes::{DetachedModes, RulesByMode};
 
 use super::answer::FrontendAnswer;
 use super::comparison::verified;
@@ -32,10 +32,11 @@ struct Marked {
 }
 
 /// The Services whose virtual servers have the mark of `question`, by the rules that were programmed
-/// last. None for a question about something else.
+/// last in one of these `modes`. None for a question about something else.
 pub fn services_of_mark(
     question: &Question,
     programmed: &BTreeMap<Family, RulesByMode>,
+    modes: &DetachedModes,
 ) -> BTreeSet<ServiceKey> {
     let Question::Mark { mark, family } = question else {
         return BTreeSet::new();
@@ -44,7 +45,7 @@ pub fn services_of_mark(
     let families = families.filter(|(own, _)| family.is_none_or(|family| family == **own));
     let services = families.filter_map(|(family, rules)| {
         let rules = |mode| [rules.of(mode), AnyRules::default()];
-        match owner(*mark, *family, rules)? {
+        match owner(*mark, *family, modes, rules)? {
             (_, MarkOwner::ServicePort(port)) => Some(port.service),
             _ => None,
         }
@@ -76,7 +77,7 @@ pub(super) fn explain_mark(
                 frontends.extend(marked.frontends);
             }
             MarkOwner::Connections => {
-                let backend = simulator(marked.mode, family);
+                let backend = evidence.modes.simulator(marked.mode, family);
                 let [programmed, found] = rules(marked.mode, family, evidence);
                 let pieces = backend.compare_mark(&programmed, &found, mark);
                 left.extend(pieces.into_iter().map(verified));
@@ -120,9 +121,10 @@ fn rules(mode: Mode, family: Family, evidence: &Evidence<'_>) -> [AnyRules; 2] {
 fn owner(
     mark: u32,
     family: Family,
+    modes: &DetachedModes,
     rules: impl Fn(Mode) -> [AnyRules; 2],
 ) -> Option<(Mode, MarkOwner)> {
-    all_detached(family).find_map(|(mode, backend)| {
+    modes.simulators(family).find_map(|(mode, backend)| {
         let [programmed, found] = rules(mode);
         let owner = backend.mark_owner(&programmed, &found, mark);
         (owner != MarkOwner::NotSignpost).then_some((mode, owner))
@@ -134,7 +136,8 @@ fn owner(
 impl Marked {
     /// `None` if no mode uses the mark.
     fn of(mark: u32, family: Family, evidence: &Evidence<'_>) -> Option<Marked> {
-        let (mode, owner) = owner(mark, family, |mode| rules(mode, family, evidence))?;
+        let modes = evidence.modes;
+        let (mode, owner) = owner(mark, family, modes, |mode| rules(mode, family, evidence))?;
         let frontends = match &owner {
             MarkOwner::ServicePort(port) => {
                 let service = evidence.dataplane.services().get(&port.service);
@@ -142,7 +145,7 @@ impl Marked {
                 let keys = keys
                     .map(|(key, _)| *key)
                     .filter(|key| key.family() == family);
-                let backend = simulator(mode, family);
+                let backend = modes.simulator(mode, family);
                 let [programmed, _] = rules(mode, family, evidence);
                 keys.filter(|key| backend.marks(&programmed, key).contains(&mark))
                     .collect()

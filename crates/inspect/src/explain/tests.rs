@@ -1,6 +1,7 @@
 //! The texts for users, compared with the files in `goldens/`. `UPDATE=1` writes those that differ.
 
 mod addresses;
+mod any_mode;
 mod iptables;
 mod kernel;
 mod services;
@@ -27,6 +28,7 @@ struct World {
     rejections: Vec<Rejection>,
     observed: BTreeMap<Family, RulesByMode>,
     kernel: Kernel,
+    modes: DetachedModes,
 }
 
 // === impl World ===
@@ -48,6 +50,7 @@ impl World {
             rejections: Vec::new(),
             observed: BTreeMap::new(),
             kernel: Kernel::NotAsked,
+            modes: DetachedModes::default(),
         };
         for (service, endpoints) in services {
             let (node, config) = (world.dataplane.node(), world.dataplane.config());
@@ -96,6 +99,7 @@ impl World {
             kernel: &self.kernel,
             families: &[],
             variant: Variant::NfTables,
+            modes: &self.modes,
         };
         let question: Question = question.parse().expect("a question");
         explain(&question, &evidence)

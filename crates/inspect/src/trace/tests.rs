@@ -37,7 +37,8 @@ fn kernel(dataplane: &Dataplane) -> Kernel {
 
 fn ask(packet: &str, dataplane: &Dataplane, kernel: &Kernel) -> Trace {
     let packet_spec: PacketSpec = packet.parse().expect("a packet");
-    trace(&packet_spec, dataplane, kernel).expect("there are rules")
+    let modes = DetachedModes::default();
+    trace(&packet_spec, dataplane, kernel, &modes).expect("there are rules")
 }
 
 const BOTH: &[(&str, &str)] = &[("10.0.1.5:8080", "node-1"), ("10.0.2.7:8080", "node-2")];
@@ -231,7 +232,12 @@ fn without_rules_there_is_no_way() {
     let packet_spec: PacketSpec = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
     let refused = BTreeMap::from([(Family::Ipv4, Err("permission denied".to_owned()))]);
     let dataplane = dataplane(Mode::Nftables, BOTH);
-    let error = trace(&packet_spec, &dataplane, &Kernel::Observed(refused));
+    let error = trace(
+        &packet_spec,
+        &dataplane,
+        &Kernel::Observed(refused),
+        &DetachedModes::default(),
+    );
     let error = error.expect_err("nothing was read").to_string();
     assert_eq!(error, "the IPv4 rules could not be read: permission denied");
 }
