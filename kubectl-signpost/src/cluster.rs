@@ -25,6 +25,7 @@ use crate::arguments::Access;
 use proxy::read_proxy;
 
 pub(crate) use error::ClusterError;
+pub(crate) use proxy::exec_without_empty_entries;
 pub(crate) use watch::{Depth, ObjectEvent};
 
 /// The cluster that a command works on.

@@ -51,6 +51,7 @@ const SHORT_NAME: &str = "signpost";
 const BROKEN_PIPE: u8 = 141;
 
 fn main() -> ExitCode {
+    cluster::exec_without_empty_entries();
     let arguments = parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

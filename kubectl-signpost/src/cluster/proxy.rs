@@ -3,6 +3,8 @@
 
 use std::env;
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use axum::http::Uri;
 use ipnet::IpNet;
@@ -47,6 +49,37 @@ fn of_context(file: &Kubeconfig, access: &Access) -> Option<String> {
 fn variable(names: [&str; 2]) -> Option<String> {
     let mut values = names.into_iter().filter_map(|name| env::var(name).ok());
     values.find(|value| !value.is_empty())
+}
+
+/// Runs this program again, in the place of this process, with a `NO_PROXY` without empty entries. Returns if
+/// there are none, or if that fails.
+///
+/// kubectl and curl skip such entries, and kube refuses them. It takes the list from the environment alone,
+/// which no function that is safe can change.
+pub(crate) fn exec_without_empty_entries() {
+    let lists = ["NO_PROXY", "no_proxy"].map(|name| (name, env::var(name).unwrap_or_default()));
+    let filled = lists.map(|(name, list)| Some((name, without_empty_entries(&list)?)));
+    let mut arguments = env::args_os();
+    if filled.iter().all(Option::is_none) {
+        return;
+    }
+    if let (Ok(program), Some(name)) = (env::current_exe(), arguments.next()) {
+        let mut command = Command::new(program);
+        command.arg0(name).args(arguments);
+        // If it fails, kube says what it refuses.
+        let _ = command.envs(filled.into_iter().flatten()).exec();
+    }
+}
+
+/// `list`, the value of `NO_PROXY`, without its empty entries; `None` if it has none. Pure.
+fn without_empty_entries(list: &str) -> Option<String> {
+    let entries: Vec<&str> = list.split(',').map(str::trim).collect();
+    let filled: Vec<&str> = entries
+        .iter()
+        .copied()
+        .filter(|it| !it.is_empty())
+        .collect();
+    (!list.is_empty() && filled.len() < entries.len()).then(|| filled.join(","))
 }
 
 /// Whether `list`, the value of `NO_PROXY`, exempts `server`, or it is this machine. Pure.
@@ -116,11 +149,26 @@ mod tests {
             ("https://badexample.com", "example.com", false),
             ("https://api.example.com", "10.0.0.0/8,*", true),
             ("https://api.example.com", "", false),
+            ("https://api.example.com", ",example.org, ,", false),
             ("https://127.0.0.1:6443", "", true),
             ("https://localhost:6443", "", true),
         ] {
             let server_uri: Uri = server.parse().expect("an address");
             assert_eq!(is_exempt(&server_uri, list), expected, "{server}, {list}");
+        }
+    }
+
+    /// Failure story T460.
+    #[test]
+    fn t460_only_lists_with_empty_entries_are_changed() {
+        for (list, expected) in [
+            (",foo, bar ,,", Some("foo,bar")),
+            (",", Some("")),
+            (" ", Some("")),
+            ("", None),
+            ("foo, bar", None),
+        ] {
+            assert_eq!(without_empty_entries(list).as_deref(), expected, "{list:?}");
         }
     }
 }

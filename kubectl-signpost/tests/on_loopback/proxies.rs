@@ -61,3 +61,28 @@ fn t432_commands_go_through_a_proxy_unless_the_server_is_exempt() {
     );
     assert_eq!(server.requests(), [""; 0]);
 }
+
+/// Failure story T460.
+#[test]
+fn t460_empty_entries_exempt_nothing_and_fail_nothing() {
+    let server = Server::start(|_| None);
+    let proxy = server.url();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = write_kubeconfig(directory.path(), "http://signpost.invalid:6443", "");
+    for name in ["NO_PROXY", "no_proxy"] {
+        for list in [",", " ", ",10.0.0.0/8", "10.0.0.0/8, ,example.com,"] {
+            let output = run(&path, &[("HTTPS_PROXY", proxy.as_str()), (name, list)]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let requests = server.requests();
+            let first = requests.first().map_or("", String::as_str);
+            let connect = "CONNECT signpost.invalid:6443 ";
+            assert!(first.starts_with(connect), "{list}: {first:?}: {errors}");
+        }
+        let exempt = [("HTTPS_PROXY", proxy.as_str()), (name, ",.invalid,")];
+        let output = run(&path, &exempt);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let unanswered = "no answer from http://signpost.invalid:6443/";
+        assert!(errors.contains(unanswered), "{errors}");
+        assert_eq!(server.requests(), [""; 0]);
+    }
+}
