@@ -335,14 +335,15 @@ impl<'a> Draft<'a> {
             let key = mark.clone().with(&sticky_slot(to).to_ne_bytes());
             self.put(SetName::Slots, key, comes(ElementData::Value(target(to))));
         }
-        let groups = Arc::make_mut(&mut self.rules.affinity_groups);
-        let count = groups.entry(group).or_default();
-        match place {
-            Direction::Comes => *count += 1,
-            Direction::Leaves => *count = count.saturating_sub(1),
-        }
-        if *count == 0 {
-            groups.remove(&group);
+        let groups = &mut self.rules.affinity_groups;
+        let count = groups.get(&group).copied().unwrap_or_default();
+        let count = match place {
+            Direction::Comes => count + 1,
+            Direction::Leaves => count.saturating_sub(1),
+        };
+        match count {
+            0 => drop(groups.remove(&group)),
+            count => drop(groups.insert(group, count)),
         }
         self.regrouped.insert(group);
     }
@@ -355,7 +356,7 @@ impl<'a> Draft<'a> {
             let key = Bytes::new().with(&group.number().to_ne_bytes());
             let numbers = self.rules.table.sets.get(SetName::ReturnChains.as_str());
             let is_placed = numbers.is_some_and(|set| set.elements.get(&key).is_some());
-            let place = match self.rules.affinity_groups.contains_key(&group) {
+            let place = match self.rules.affinity_groups.get(&group).is_some() {
                 is_used if is_used == is_placed => continue,
                 true => Direction::Comes,
                 false => Direction::Leaves,

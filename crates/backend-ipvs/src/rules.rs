@@ -48,7 +48,7 @@ pub struct Rules {
     pub(crate) without_table: PersistentMap<ServiceKey, WithoutTable>,
     /// The number of virtual servers in each affinity group. Derived from them; determines the
     /// table.
-    pub(crate) affinity_groups: Arc<BTreeMap<AffinityGroup, usize>>,
+    pub(crate) affinity_groups: PersistentMap<AffinityGroup, usize>,
     /// The idle timeouts of IPVS. They belong to the whole network namespace, so they stay when
     /// everything else is removed.
     pub(crate) idle: IdleTimeouts,
