@@ -10,6 +10,7 @@ use dataplane::{
 };
 use netlink::ipvs::{Destination, SchedulerName, VirtualServer, VirtualServerFlags, Weight};
 use netlink::nf_tables::{Bytes, jhash};
+use nftables_model::AffinityTimeout;
 
 use crate::layout::SetName;
 use crate::missing_schedulers::MissingSchedulers;
@@ -47,8 +48,8 @@ pub(crate) struct VirtualServerSpec {
     pub(crate) chosen: Arc<[Target]>,
     /// The endpoints that may keep existing connections.
     pub(crate) serving: Arc<[Target]>,
-    /// The affinity timeout in seconds, if any.
-    pub(crate) remembered: Option<u32>,
+    /// The affinity timeout, if any.
+    pub(crate) remembered: Option<AffinityTimeout>,
 }
 
 /// How a frontend without a usable endpoint refuses packets.
@@ -223,9 +224,7 @@ impl ServicePlan {
             serving: Arc::clone(&frontend.serving),
             remembered: match frontend.affinity {
                 Affinity::None => None,
-                Affinity::ClientIp { timeout } => {
-                    Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX))
-                }
+                Affinity::ClientIp { timeout } => Some(AffinityTimeout::covering(timeout)),
             },
         };
         let mut owner = Owner {

@@ -319,10 +319,10 @@ impl<'a> Draft<'a> {
         need: &VirtualServerSpec,
         place: Direction,
     ) {
-        let Some(seconds) = need.remembered else {
+        let Some(timeout) = need.remembered else {
             return;
         };
-        let group = AffinityGroup::of(&owner.port.service.namespace, seconds);
+        let group = AffinityGroup::of(&owner.port.service.namespace, timeout);
         let comes = |data| (place == Direction::Comes).then_some(data);
         let mark = mark_key(number);
         let value = mark.clone().with(&group.number().to_ne_bytes());

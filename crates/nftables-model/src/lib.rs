@@ -6,6 +6,7 @@
 //! elements mean and which hooks a packet traverses.
 
 mod affinity;
+mod affinity_timeout;
 mod contents;
 mod full_affinity_maps;
 mod in_parts;
@@ -25,6 +26,7 @@ mod walk;
 pub use affinity::{
     STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, lookup_number, number_comment, sticky_slot,
 };
+pub use affinity_timeout::AffinityTimeout;
 pub use contents::{
     ChainWithRules, Chains, Contents, Elements, FlowtableWithDevices, Flowtables, SetWithElements,
     Sets,

@@ -17,8 +17,9 @@ use netlink::nf_tables::{
     reciprocal_scale,
 };
 use nftables_model::{
-    Address, ChainWithRules, FULL_AFFINITY_MAP_TIMEOUT, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS,
-    after, load_address, load_port, lookup_number, name, number_comment, regular, rule,
+    Address, AffinityTimeout, ChainWithRules, FULL_AFFINITY_MAP_TIMEOUT, STICKY_MODULUS,
+    STICKY_SEED, STICKY_SLOTS, after, load_address, load_port, lookup_number, name, number_comment,
+    regular, rule,
 };
 
 use crate::layout::{CLIENT_MAPS, SetName};
@@ -30,7 +31,8 @@ const SLOT_COMMENT: &str = "meta mark . meta mark: in the place of the second, t
 /// Virtual servers with affinity that share chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AffinityGroup {
-    /// The timeout in seconds, below [`LONGEST`].
+    /// The timeout in seconds, less than [`TIMEOUTS`]. What an older version wrote need not be an
+    /// [`AffinityTimeout`].
     seconds: u32,
     /// The number of their affinity map.
     map: u8,
@@ -39,7 +41,7 @@ pub(crate) struct AffinityGroup {
 /// The bits of a group's number that have the timeout. Kubernetes allows a day: 86,400 seconds.
 const TIMEOUT_BITS: u32 = 17;
 /// The first timeout that does not fit into them.
-const LONGEST: u32 = 1 << TIMEOUT_BITS;
+const TIMEOUTS: u32 = 1 << TIMEOUT_BITS;
 /// The seed of a namespace's hash. Any number works as long as it never changes: what packets have
 /// stored outlives the agent.
 const NAMESPACE_SEED: u32 = 0;
@@ -47,14 +49,14 @@ const NAMESPACE_SEED: u32 = 0;
 // === impl AffinityGroup ===
 
 impl AffinityGroup {
-    /// The group of the Services of `namespace` with this timeout in seconds. Each namespace uses
+    /// The group of the Services of `namespace` with this timeout. Each namespace uses
     /// one map, which its name determines: a tenant can fill no more than that one and the map of
     /// all Services.
-    pub(crate) fn of(namespace: &str, seconds: u32) -> AffinityGroup {
+    pub(crate) fn of(namespace: &str, timeout: AffinityTimeout) -> AffinityGroup {
         let hash = jhash(namespace.as_bytes(), NAMESPACE_SEED);
         let map = reciprocal_scale(hash, CLIENT_MAPS.into());
         AffinityGroup {
-            seconds: seconds.min(LONGEST - 1),
+            seconds: timeout.seconds(),
             map: u8::try_from(map + 1).unwrap_or(CLIENT_MAPS),
         }
     }
@@ -63,7 +65,7 @@ impl AffinityGroup {
     pub(crate) fn parse(number: u32) -> Option<AffinityGroup> {
         let map = u8::try_from(number >> TIMEOUT_BITS).ok()?;
         (1..=CLIENT_MAPS).contains(&map).then_some(AffinityGroup {
-            seconds: number % LONGEST,
+            seconds: number % TIMEOUTS,
             map,
         })
     }

@@ -1,5 +1,7 @@
 //! Where there is little room for virtual servers and for the tables of their schedulers.
 
+mod affinity_timeouts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use backend::{Backend, Rendered};

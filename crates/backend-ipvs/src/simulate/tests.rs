@@ -4,7 +4,7 @@ use std::time::Duration;
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Family, FrontendKey, Origin, Packet, Protocol, compile};
 use netlink::nf_tables::SetWriter;
-use nftables_model::Memory;
+use nftables_model::{AffinityTimeout, Memory};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
 use super::simulate_next;
@@ -18,7 +18,8 @@ use crate::layout::SetName;
 /// their endpoints, and new clients of that Service get affinity.
 #[test]
 fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
-    let [shop, game] = ["shop", "game"].map(|namespace| AffinityGroup::of(namespace, 10_800));
+    let timeout = AffinityTimeout::covering(Duration::from_secs(10_800));
+    let [shop, game] = ["shop", "game"].map(|namespace| AffinityGroup::of(namespace, timeout));
     assert_ne!(shop.clients(), game.clients());
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use dataplane::{Affinity, Frontend, FrontendKind, Scheduler, Target, TrafficPolicy};
+use nftables_model::AffinityTimeout;
 
 use crate::chains::{ChainId, ChainRole, Counter, NumberedChain, Placement, SlotChoice};
 use crate::layout::{AffinityMap, Keyed};
@@ -85,12 +86,11 @@ impl<'a> Plan<'a> {
         let (placement, affinity) = match frontend.affinity {
             Affinity::None => (Placement::Independent, None),
             Affinity::ClientIp { timeout } => {
-                let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
                 let learn = goto_numbered(
                     Placement::Independent,
                     SlotChoice::Random,
                     ChainRole::Learn,
-                    seconds,
+                    AffinityTimeout::covering(timeout).seconds(),
                 );
                 (Placement::Sticky, learn)
             }

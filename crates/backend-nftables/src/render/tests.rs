@@ -1,3 +1,5 @@
+mod affinity_timeouts;
+
 use std::sync::Arc;
 use std::time::Duration;
 
