@@ -23,7 +23,9 @@ use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use catalog::object::{EndpointSlice, Service};
 use catalog::{Catalog, Event};
-use dataplane::{Config, Dataplane, Family, NextPart, Node, PartContents, ServiceKey, compile};
+use dataplane::{
+    Config, Dataplane, Family, NextPart, Node, PartContents, PartSize, ServiceKey, compile,
+};
 use serde_json::{Value, json};
 use xtables::Variant;
 
