@@ -77,8 +77,8 @@ impl<'a> DisputedAddresses<'a> {
         divided.list(ends, keys.filter(is_opened));
     }
 
-    /// Adds to the later changes those at each address that the part changes, or that one of its Services
-    /// has as a cluster IP.
+    /// Adds to the later changes those at each address about which the part may decide: of a frontend that
+    /// changes, of a cluster IP of its Services, and of the API server.
     pub(super) fn list(&mut self, divided: &mut Divided<'a>, settled: &Settled) {
         let Some(unlisted) = &mut self.unlisted else {
             return;
@@ -101,6 +101,17 @@ impl<'a> DisputedAddresses<'a> {
             services.insert(&frontend.service_port.service);
         }
         addresses.extend(cluster_ips_of(&services, [ends.programmed, ends.desired]));
+        // Thousands of external IPs may be those of the same Services, which decide nothing.
+        let is_decided = |address: &IpAddr| {
+            let both = [ends.programmed, ends.desired];
+            settled.deciding.contains(address) || both.iter().any(|at| at.is_owned(*address))
+        };
+        addresses.retain(is_decided);
+        if services.iter().any(|service| service.is_api_server()) {
+            for dataplane in [ends.programmed, ends.desired] {
+                addresses.extend(dataplane.api_servers());
+            }
+        }
         addresses.retain(|address| unlisted.addresses.insert(*address));
         let has_others = |address: &IpAddr| {
             let mut claims = ends.claims_at(*address);
@@ -133,6 +144,7 @@ impl<'a> Ends<'a> {
 impl<'a> Divided<'a> {
     /// Adds the changes at `keys` that are not listed yet to the later ones.
     fn list(&mut self, ends: &Ends<'a>, keys: impl Iterator<Item = &'a FrontendKey>) {
+        let keys = keys.filter(|key| key.family() == ends.family);
         let mut keys: BTreeSet<&FrontendKey> = keys.collect();
         if keys.is_empty() {
             return;

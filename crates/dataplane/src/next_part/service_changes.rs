@@ -13,7 +13,7 @@ use crate::{
 
 /// What a part is chosen from.
 pub(super) struct ServiceChanges<'a> {
-    /// The changes that come next, and the one after those that fit into a part. All of them, if
+    /// The changes that come next, and the first that does not fit into a part with them. All of them, if
     /// nothing is [unlisted](ServiceChanges::has_unlisted).
     pub(super) next: Vec<(Rank, ServiceChange<'a>)>,
     /// Whether there are more changes.
@@ -48,6 +48,7 @@ struct RulesChange<'a> {
     rules: Difference<'a, ServiceKey, Arc<ServiceRules>>,
 }
 
+type ByService<'a> = HashMap<&'a ServiceKey, ServiceChange<'a>>;
 type Entry = (FrontendKey, Arc<Frontend>);
 type ChangedEntry<'a> = (
     &'a FrontendKey,
@@ -65,72 +66,73 @@ impl<'a> ServiceChanges<'a> {
     pub(super) fn next(ends: &Ends<'a>, limit: PartSize) -> Option<ServiceChanges<'a>> {
         let (programmed, desired) = (ends.programmed, ends.desired);
         let is_start = programmed.services().is_empty();
-        let is_same_node =
-            programmed.node() == desired.node() && programmed.config() == desired.config();
+        if programmed.node() != desired.node() || programmed.config() != desired.config() {
+            return ServiceChanges::all(ends, limit, is_start);
+        }
         let mut link_local = Vec::new();
         let rules = programmed.services().differences(desired.services());
         let changes = rules.into_iter();
         let changes = changes.map(|rules| RulesChange::new(ends, rules, limit, &mut link_local));
         let mut changes: Vec<RulesChange<'a>> = changes.collect();
         let left = changes.iter().map(|change| change.size);
-        let left = left.fold(0_usize, usize::saturating_add);
         // One Service may take an address from others on thousands of ports.
-        if !is_same_node || left <= limit.count() {
+        if left.fold(0, usize::saturating_add) <= limit.count() {
             return ServiceChanges::all(ends, limit, is_start);
         }
         changes.retain(|change| change.size > 0);
         changes.sort_unstable_by_key(|change| (change.rank, change.size, change.service));
-        let mut listed = ServiceChanges {
-            next: Vec::new(),
-            has_unlisted: false,
-            disputed: DisputedAddresses::NONE,
-        };
+        let (mut by_service, mut contested) = (ByService::new(), HashSet::new());
         let mut services = HashSet::new();
-        let mut room = limit.count();
-        let mut contested = HashSet::new();
+        let mut size = 0;
         let mut changes = changes.into_iter();
-        for change in changes.by_ref() {
+        while size <= limit.count()
+            && let Some(change) = changes.next()
+        {
             services.insert(change.service);
-            let pieces = change.pieces(ends, &mut contested);
-            let size = pieces.iter().map(|piece| piece.size).sum();
-            let size = change.size.max(size);
-            listed
-                .next
-                .push((change.rank, ServiceChange { size, pieces }));
-            match room.checked_sub(size) {
-                Some(rest) => room = rest,
-                None => break,
+            for piece in change.pieces(ends, &mut contested) {
+                // A frontend of another Service, which has its own place in the order, may be of any size.
+                if piece.port.service == *change.service {
+                    size += piece.size;
+                }
+                add(&mut by_service, piece);
             }
         }
-        listed.has_unlisted = changes.next().is_some();
-        listed.disputed = DisputedAddresses::new(*ends, services, link_local);
-        Some(listed)
+        Some(ServiceChanges {
+            next: by_rank(by_service, limit, is_start),
+            // If all of them fit, the rest is what they take from others, or give back.
+            has_unlisted: changes.next().is_some() || size <= limit.count(),
+            disputed: DisputedAddresses::new(*ends, services, link_local),
+        })
     }
 
     fn all(ends: &Ends<'a>, limit: PartSize, is_start: bool) -> Option<ServiceChanges<'a>> {
         let differences = differences(ends.family, ends.programmed, ends.desired);
-        let mut changes: HashMap<&ServiceKey, ServiceChange<'a>> = HashMap::new();
-        for piece in differences
-            .into_iter()
-            .filter_map(|at| Piece::new(at, ends.granularity))
-        {
-            let change = changes.entry(&piece.port.service).or_default();
-            change.size += piece.size;
-            change.pieces.push(piece);
+        let mut by_service = ByService::new();
+        for difference in differences {
+            if let Some(piece) = Piece::new(difference, ends.granularity) {
+                add(&mut by_service, piece);
+            }
         }
-        let left: usize = changes.values().map(|change| change.size).sum();
+        let left: usize = by_service.values().map(|change| change.size).sum();
         (left > limit.count()).then(|| ServiceChanges {
-            next: by_rank(changes, limit, is_start),
+            next: by_rank(by_service, limit, is_start),
             has_unlisted: false,
             disputed: DisputedAddresses::NONE,
         })
     }
 }
 
+/// Adds the change of a frontend to those of the Service that has it.
+fn add<'a>(by_service: &mut ByService<'a>, piece: Piece<'a>) {
+    let change = by_service.entry(&piece.port.service).or_default();
+    change.size += piece.size;
+    change.pieces.push(piece);
+}
+
 /// Sorts the changes into their order. The precedence of a large change is ignored, or a label
 /// would make all other Services wait for it.
 fn by_rank<'a>(
-    changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
+    changes: ByService<'a>,
     limit: PartSize,
     is_start: bool,
 ) -> Vec<(Rank, ServiceChange<'a>)> {

@@ -174,10 +174,10 @@ impl<'a> Step<'a> {
             .cloned()
             .collect();
         mixed.sort_unstable_by_key(|(key, _)| *key);
-        let cluster_ips = match (before, now().next()) {
-            // The Service only waits for an address.
-            (Some(before), None) if keys.is_empty() => before.cluster_ips.clone(),
-            _ => self.cluster_ips(before, after),
+        // A Service without any of the changes only waits for an address.
+        let cluster_ips = match keys.is_empty() && now().next().is_none() {
+            true => before.map_or_else(Vec::new, |rules| rules.cluster_ips.clone()),
+            false => self.cluster_ips(before, after),
         };
         if mixed == after.map_or(&[][..], |rules| &rules.frontends)
             && cluster_ips == after.map_or(&[][..], |rules| &rules.cluster_ips)

@@ -117,3 +117,34 @@ fn t461_what_others_have_at_the_addresses_of_a_part_is_listed() {
         "the other ports at the address"
     );
 }
+
+/// Services that share external IPs decide nothing about each other.
+#[test]
+fn t461_services_that_share_external_ips_are_not_listed_for_each_other() {
+    let at = |number: u8| IpAddr::from([198, 51, 100, number]);
+    let addresses: Vec<IpAddr> = (0..20).map(at).collect();
+    let programmed = Dataplane::default();
+    let mut desired = Dataplane::default();
+    for number in 0..100_u16 {
+        let name = format!("web-{number:02}");
+        let mut rules = ServiceRules::clone(&rules(&name, FrontendKind::ExternalIp, &addresses, 1));
+        for (key, _) in &mut rules.frontends {
+            if let FrontendKey::Address { port, .. } = key {
+                *port = Port::new(number + 1).expect("a port");
+            }
+        }
+        desired.set(Arc::new(rules));
+    }
+    let size = PartSize::new(100);
+    let ends = Ends {
+        family: Family::Ipv4,
+        programmed: &programmed,
+        desired: &desired,
+        granularity: size.granularity(),
+    };
+    let mut changes = ServiceChanges::next(&ends, size).expect("4,000 do not fit");
+    let mut divided = divide(changes.next, size, PartContents::Large);
+    changes.disputed.list(&mut divided, &Settled::default());
+    // Two Services fit, and the next one is listed.
+    assert_eq!([divided.chosen.len(), divided.later.len()], [40, 20]);
+}

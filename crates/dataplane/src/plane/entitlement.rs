@@ -84,6 +84,21 @@ impl Dataplane {
         self.claims_on(address).chain(owners)
     }
 
+    /// Whether a Service has `address` as a cluster IP or load-balancer IP, which decides whether others may have
+    /// it.
+    pub(crate) fn is_owned(&self, address: IpAddr) -> bool {
+        let first = self
+            .claimants
+            .get(&address)
+            .map(|claims| *claims.winner().1);
+        first == Some(FrontendKind::LoadBalancerIp) || self.cluster_ips.get(&address).is_some()
+    }
+
+    /// The endpoints of the API server's Service, which no other Service may have as external IPs.
+    pub(crate) fn api_servers(&self) -> &BTreeSet<IpAddr> {
+        &self.api_servers
+    }
+
     /// The frontends of `rules` whose addresses the Service may have.
     pub(super) fn admitted(
         &self,

@@ -9,6 +9,7 @@ mod external_packets;
 mod next_part;
 mod packet_line;
 mod parts_at_an_address;
+mod parts_beside_others;
 mod properties;
 mod text;
 mod web;
