@@ -120,10 +120,12 @@ impl NextPart {
             let changed = differences(family, programmed, &next);
             let astray = step.astray(&changed);
             if astray.is_empty() {
-                let is_progress = step.comes_nearer(ends.granularity, &changed);
                 // Whether a Service may have an address depends on other Services. If the chosen
                 // changes make no progress without the others, all are made together.
-                return match (is_progress, divided.is_small) {
+                return match (
+                    step.comes_nearer(ends.granularity, &changed),
+                    divided.is_small,
+                ) {
                     (true, true) => NextPart::Small(next),
                     (true, false) => NextPart::Part(next),
                     (false, _) => NextPart::Last,

@@ -38,11 +38,13 @@ use xtables::{TableName, Variant};
 pub use detached_modes::DetachedModes;
 pub use families::{Families, open, open_without_listener};
 pub use full_affinity_maps::FullAffinityMaps;
-pub use list::{Detach, detached, open_reader, simulator};
+pub use list::{Detach, detached, open_reader};
 pub use nftables_model::FULL_AFFINITY_MAP_TIMEOUT;
 pub use on_demand::{IptablesFigures, VariantRules};
 pub use packet_counters::PacketCounters;
 pub use variants::{Listener, Lock, OpenTables, VariantScan, Variants, lock_at};
+
+use list::simulator;
 
 /// Signpost's rules in one family of the kernel, for each mode that has any.
 #[derive(Debug, Clone, PartialEq, Default)]

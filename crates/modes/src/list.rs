@@ -107,7 +107,7 @@ pub fn detached(mode: Mode, family: Family, variant: Variant) -> AnyBackend {
 
 /// Returns `detached` with any variant, for what does not depend on it: where packets go, and whose
 /// a mark is.
-pub fn simulator(mode: Mode, family: Family) -> AnyBackend {
+pub(super) fn simulator(mode: Mode, family: Family) -> AnyBackend {
     detached(mode, family, Variant::NfTables)
 }
 

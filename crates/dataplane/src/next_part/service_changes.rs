@@ -44,7 +44,6 @@ struct RulesChange<'a> {
     rank: Rank,
     /// That of the frontends that it claims, as if it had all of them.
     size: usize,
-    service: &'a ServiceKey,
     rules: Difference<'a, ServiceKey, Arc<ServiceRules>>,
 }
 
@@ -80,7 +79,7 @@ impl<'a> ServiceChanges<'a> {
             return ServiceChanges::all(ends, limit, is_start);
         }
         changes.retain(|change| change.size > 0);
-        changes.sort_unstable_by_key(|change| (change.rank, change.size, change.service));
+        changes.sort_unstable_by_key(|change| (change.rank, change.size, change.rules.key));
         let (mut by_service, mut contested) = (ByService::new(), HashSet::new());
         let mut services = HashSet::new();
         let mut size = 0;
@@ -88,10 +87,10 @@ impl<'a> ServiceChanges<'a> {
         while size <= limit.count()
             && let Some(change) = changes.next()
         {
-            services.insert(change.service);
+            services.insert(change.rules.key);
             for piece in change.pieces(ends, &mut contested) {
                 // A frontend of another Service, which has its own place in the order, may be of any size.
-                if piece.port.service == *change.service {
+                if piece.port.service == *change.rules.key {
                     size += piece.size;
                 }
                 add(&mut by_service, piece);
@@ -129,25 +128,40 @@ fn add<'a>(by_service: &mut ByService<'a>, piece: Piece<'a>) {
     change.pieces.push(piece);
 }
 
-/// Sorts the changes into their order. The precedence of a large change is ignored, or a label
-/// would make all other Services wait for it.
+/// Sorts the changes into their order.
 fn by_rank<'a>(
     changes: ByService<'a>,
     limit: PartSize,
     is_start: bool,
 ) -> Vec<(Rank, ServiceChange<'a>)> {
     let ranked = changes.into_iter().map(|(service, change)| {
-        let rank = match is_start {
-            true if change.size <= limit.count() && change.is_first() => Rank::First,
-            false if change.size <= limit.count() / SMALL && change.is_urgent() => Rank::Urgent,
-            _ => Rank::Ordinary,
-        };
+        let (is_first, is_urgent) = (|| change.is_first(), || change.is_urgent());
+        let rank = Rank::of(change.size, limit, is_start, is_first, is_urgent);
         ((rank, change.size, service), change)
     });
     let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_unstable_by_key(|(rank, _)| *rank);
     let changes = ranked.into_iter();
     changes.map(|((rank, ..), change)| (rank, change)).collect()
+}
+
+// === impl Rank ===
+
+impl Rank {
+    /// The precedence of a large change is ignored, or a label would make all other Services wait for it.
+    fn of(
+        size: usize,
+        limit: PartSize,
+        is_start: bool,
+        is_first: impl FnOnce() -> bool,
+        is_urgent: impl FnOnce() -> bool,
+    ) -> Rank {
+        match is_start {
+            true if size <= limit.count() && is_first() => Rank::First,
+            false if size <= limit.count() / SMALL && is_urgent() => Rank::Urgent,
+            _ => Rank::Ordinary,
+        }
+    }
 }
 
 // === impl RulesChange ===
@@ -190,15 +204,9 @@ impl<'a> RulesChange<'a> {
                 link_local.push(key);
             }
         }
-        let rank = match is_start {
-            true if size <= limit.count() && is_first => Rank::First,
-            false if size <= small && is_urgent => Rank::Urgent,
-            _ => Rank::Ordinary,
-        };
         RulesChange {
-            rank,
+            rank: Rank::of(size, limit, is_start, || is_first, || is_urgent),
             size,
-            service: rules.key,
             rules,
         }
     }
@@ -211,7 +219,7 @@ impl<'a> RulesChange<'a> {
         let is_new = |piece: &Piece<'a>| {
             let Difference { key, before, after } = piece.difference;
             let mut claims = before.into_iter().chain(after).flat_map(Claims::iter);
-            claims.all(|(service, _)| service == self.service) || contested.insert(*key)
+            claims.all(|(service, _)| service == self.rules.key) || contested.insert(*key)
         };
         pieces.filter(is_new).collect()
     }

@@ -55,6 +55,20 @@ fn rules(name: &str, kind: FrontendKind, addresses: &[IpAddr], ports: u16) -> Ar
     })
 }
 
+fn listed<'a>(
+    programmed: &'a Dataplane,
+    desired: &'a Dataplane,
+    size: PartSize,
+) -> Option<ServiceChanges<'a>> {
+    let ends = Ends {
+        family: Family::Ipv4,
+        programmed,
+        desired,
+        granularity: size.granularity(),
+    };
+    ServiceChanges::next(&ends, size)
+}
+
 /// Failure story T461: a tenant adds a million frontends, and each part of that looked at all that was left.
 #[test]
 fn t461_a_part_lists_what_fits_and_no_other_services() {
@@ -66,13 +80,7 @@ fn t461_a_part_lists_what_fits_and_no_other_services() {
         let name = format!("web-{number:04}");
         desired.set(rules(&name, FrontendKind::ClusterIp, &[address], 3));
     }
-    let ends = Ends {
-        family: Family::Ipv4,
-        programmed: &programmed,
-        desired: &desired,
-        granularity: PartSize::new(60).granularity(),
-    };
-    let mut changes = ServiceChanges::next(&ends, PartSize::new(60)).expect("6,000 do not fit");
+    let mut changes = listed(&programmed, &desired, PartSize::new(60)).expect("6,000 do not fit");
     // A frontend and its endpoint count as two: ten Services fit, and the next one is listed.
     assert_eq!(changes.next.len(), 11);
     assert!(changes.has_unlisted);
@@ -101,13 +109,7 @@ fn t461_what_others_have_at_the_addresses_of_a_part_is_listed() {
     }
     desired.remove(&ServiceKey::new("shop", "large"));
     let size = PartSize::new(20);
-    let ends = Ends {
-        family: Family::Ipv4,
-        programmed: &programmed,
-        desired: &desired,
-        granularity: size.granularity(),
-    };
-    let mut changes = ServiceChanges::next(&ends, size).expect("350 do not fit");
+    let mut changes = listed(&programmed, &desired, size).expect("350 do not fit");
     let mut divided = divide(changes.next, size, PartContents::Large);
     assert_eq!([divided.chosen.len(), divided.later.len()], [10, 1]);
     changes.disputed.list(&mut divided, &Settled::default());
@@ -136,13 +138,7 @@ fn t461_services_that_share_external_ips_are_not_listed_for_each_other() {
         desired.set(Arc::new(rules));
     }
     let size = PartSize::new(100);
-    let ends = Ends {
-        family: Family::Ipv4,
-        programmed: &programmed,
-        desired: &desired,
-        granularity: size.granularity(),
-    };
-    let mut changes = ServiceChanges::next(&ends, size).expect("4,000 do not fit");
+    let mut changes = listed(&programmed, &desired, size).expect("4,000 do not fit");
     let mut divided = divide(changes.next, size, PartContents::Large);
     changes.disputed.list(&mut divided, &Settled::default());
     // Two Services fit, and the next one is listed.
