@@ -7,6 +7,7 @@ mod ending;
 mod input_policy;
 mod known_destinations;
 mod known_servers;
+mod read_ahead;
 mod recovery;
 mod schedulers;
 mod settings;
@@ -75,6 +76,11 @@ pub struct Ipvs {
     counted: Counted,
     /// The last read of everything.
     full_read: Option<LongRead>,
+    /// How long checks have read ahead of the next read of everything.
+    read_ahead: Duration,
+    /// Whether the last check has found that everything is to be read, except what was read ahead. A
+    /// read for another cause reads all, since some was read minutes ago.
+    is_read_ahead: bool,
     /// The last read of draining destinations.
     draining_read: Option<LongRead>,
     /// The routing rule, as it was last read or written.
@@ -149,6 +155,8 @@ impl Ipvs {
             figures: Arc::default(),
             counted: Counted::default(),
             full_read: None,
+            read_ahead: Duration::ZERO,
+            is_read_ahead: false,
             draining_read: None,
             delivery: None,
             input: InputPolicy::default(),
@@ -229,6 +237,9 @@ impl Backend for Ipvs {
         let connection = self.connection()?;
         let mut connection = lock(&connection);
         let family = self.family;
+        if !std::mem::take(&mut self.is_read_ahead) {
+            connection.servers.forget_read_ahead(family);
+        }
         let unread =
             |e: netlink::ObserveError| ObserveError::new(family, recovery_of_reading(&e), e);
         let unanswered =
@@ -264,7 +275,8 @@ impl Backend for Ipvs {
         // Those that remain of an earlier time of the mode are draining, or are read as its own.
         self.ending = LeavingServers::default();
         self.delivery = Some(delivery);
-        self.full_read = Some(LongRead::since(began));
+        let ahead = std::mem::take(&mut self.read_ahead);
+        self.full_read = Some(LongRead::since(began).after(ahead));
         self.figures = Arc::new(figures);
         self.draining.hide(&mut servers);
         let rules = Rules {
@@ -295,10 +307,11 @@ impl Backend for Ipvs {
     /// Changes that other programs make to virtual servers and routing rules produce no
     /// notification. The list of virtual servers and the routing rule are compared each time, a list
     /// of destinations, all the rest and draining destinations each as often as costs a fiftieth of a
-    /// processor. Settings
-    /// are set again here, since they are not read and compared, and schedulers that the kernel lacked
-    /// are asked for again.
+    /// processor. Before all the rest is read, several checks read the destinations. Settings are set
+    /// again here, since they are not read and compared, and schedulers that the kernel lacked are
+    /// asked for again.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        self.is_read_ahead = false;
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
         }
@@ -318,16 +331,26 @@ impl Backend for Ipvs {
         // `limitations` reports those that could not be set.
         let _ = connection.settings.commit();
         // The next rendering uses a scheduler whose module was loaded meanwhile.
-        if self.find_schedulers(&mut connection, began) || is_due(self.full_read) {
+        if self.find_schedulers(&mut connection, began) {
             return Ok(Drift::Possible);
         }
         let family = self.family;
         let unanswered =
             |e: netlink::QueryError| ObserveError::new(family, of_reading_servers(&e), e);
-        let changed = connection.observe_changed_servers(self.family);
-        let delivery = connection.routes.observe(self.family, &DELIVERY);
+        let changed = connection.observe_changed_servers(family);
+        let delivery = connection.routes.observe(family, &DELIVERY);
         let is_another = Some(delivery.map_err(unanswered)?) != self.delivery;
-        Ok(match is_another || changed.map_err(unanswered)? {
+        if is_another || changed.map_err(unanswered)? {
+            return Ok(Drift::Possible);
+        }
+        if is_due(self.full_read) {
+            let began = Instant::now();
+            let ahead = connection.servers.observe_ahead(family);
+            self.read_ahead += began.elapsed();
+            let is_overdue = self.full_read.is_some_and(|last| last.is_overdue(began));
+            self.is_read_ahead = ahead.map_err(unanswered)? || is_overdue;
+        }
+        Ok(match self.is_read_ahead {
             true => Drift::Possible,
             false => Drift::NoneInPart,
         })
@@ -525,8 +548,9 @@ impl Connection {
         let mut connections = BTreeMap::new();
         let own = own.into_iter().filter(|(key, _)| key.family == family);
         let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();
-        let keys: Vec<_> = own.keys().copied().collect();
-        let behind = self.servers.socket().observe_destinations_of(keys)?;
+        let behind = self
+            .servers
+            .observe_destinations(family, own.keys().copied())?;
         let mut servers = BTreeMap::new();
         for (key, destinations) in behind {
             let (Some(number), Some(server)) = (number_of(key.mark.value()), own.remove(&key))

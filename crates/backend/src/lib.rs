@@ -196,7 +196,8 @@ pub struct Receipt {
 pub enum Drift {
     /// No program has changed any.
     None,
-    /// No program has changed what was compared, which was not everything.
+    /// No program has changed what was compared, which was not everything. Once the rest is due, the
+    /// answer is [`Drift::Possible`].
     NoneInPart,
     /// Some program has, not necessarily Signpost's rules.
     Possible,

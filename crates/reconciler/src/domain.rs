@@ -290,9 +290,8 @@ impl<B: Backend> Domain<B> {
                     Err(_) => true,
                     Ok(found) => {
                         self.checks_took = [took, self.checks_took[0]];
-                        // A periodic check reads everything, and so does one after a notification.
-                        let reads_all = reason == Reason::Timer || notification.is_some();
-                        reads_all && found == Drift::NoneInPart
+                        // The notification may be of what was not compared.
+                        notification.is_some() && found == Drift::NoneInPart
                     }
                 }
             }

@@ -59,7 +59,7 @@ fn main() -> Result<()> {
         "without_ipvs_nothing_is_written_and_the_module_is_named",
         names_the_module,
     );
-    let servers: [(&str, Test); 10] = [
+    let servers: [(&str, Test); 11] = [
         ("every_law_of_backends_holds", every_law_of_backends_holds),
         (
             "the_kernel_holds_what_was_rendered",
@@ -88,6 +88,10 @@ fn main() -> Result<()> {
         (
             "t376_a_destination_that_goes_is_missed_before_the_next_full_read",
             removed::is_missed_with_a_destination,
+        ),
+        (
+            "t462_destinations_are_read_some_at_each_check_and_none_is_mistaken",
+            removed::are_changed_in_thresholds,
         ),
         (
             "t358_a_flushed_table_is_filled_again_and_its_virtual_servers_stay",

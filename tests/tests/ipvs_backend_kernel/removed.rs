@@ -1,14 +1,15 @@
 //! What another program removes between two full reads, and what Signpost removes where another
 //! program does not let it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use backend::{Backend, Drift, Recovery, Rendered};
 use backend_ipvs::{ENDING_TABLE, Ipvs, MARKS, Rules, TABLE};
 use dataplane::{Dataplane, Family, compile};
-use netlink::ipvs::{IpvsSocket, Operation};
+use netlink::ipvs::{Destination, IpvsSocket, Operation, Thresholds, VirtualServerKey};
 use netlink::nf_tables::family_name;
 use netlink::route::{Presence, RouteSocket};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
@@ -22,8 +23,8 @@ use crate::{DELIVERY, open};
 /// So many that a full read is not due again at once.
 const MANY_PORTS: u16 = 1_000;
 const FEW_PORTS: u16 = 3;
-/// The longest time between two full reads, and a little more.
-const PATIENCE: Duration = Duration::from_secs(35);
+/// Twice the longest time between two full reads.
+const PATIENCE: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 5;
 
 /// Failure story T301: of 10,000 Services everything is read every half a minute, and a virtual
@@ -96,6 +97,87 @@ fn misses_a_destination(namespace: &Namespace, backend: &mut Ipvs) -> Result<boo
     Ok(look()?? == Drift::NoneInPart)
 }
 
+/// Failure story T462: a changed threshold, which only a read of everything shows, was found at the
+/// price that changes waited for all destinations, those of 10,000 Services for a second. Checks now
+/// read them before, and what Signpost changes meanwhile is read again.
+pub(super) fn are_changed_in_thresholds(namespace: &Namespace) -> Result<()> {
+    for family in Family::ALL {
+        let mut backends = open(namespace)?;
+        let of_family = backends.iter_mut().find(|one| one.family() == family);
+        let backend = of_family.context("there is one for each family")?;
+        let before = program(backend, &dataplane(MANY_PORTS), &Rendered::default())?;
+        backend.observe()?;
+        let mut socket = namespace.enter(|| IpvsSocket::open(MARKS))??;
+        let limits = Thresholds { upper: 9, lower: 3 };
+        let limited = destinations(&mut socket, family)?.into_iter();
+        let limited = limited.map(|(key, address, destination)| Operation::SetDestination {
+            key,
+            address,
+            destination: Destination {
+                thresholds: limits,
+                ..destination
+            },
+        });
+        socket.commit(&limited.collect::<Vec<_>>())?;
+        let look = |backend: &mut Ipvs| namespace.enter(|| backend.observe_drift());
+        let is_due = |backend: &mut Ipvs| {
+            wait_for("everything is to be read", PATIENCE, || {
+                Ok((look(backend)?? == Drift::Possible).then_some(()))
+            })
+        };
+        is_due(backend)?;
+        let after = program(backend, &half_replaced(MANY_PORTS), &before)?;
+        is_due(backend)?;
+        let found = backend.observe()?;
+        ensure!(
+            found == backend.observe()?,
+            "{family}: read before a change"
+        );
+        let repair = backend.diff(&found, &after.rules);
+        let _ = backend.commit(repair)?;
+        let all = destinations(&mut socket, family)?;
+        let limited = all.iter().find(|(.., held)| held.thresholds == limits);
+        ensure!(limited.is_none(), "{family}: {limited:?}");
+
+        // Another program's changes are read anew, too.
+        backend.observe()?;
+        is_due(backend)?;
+        let [(gone, ..), (key, address, _), ..] = *all else {
+            bail!("{family}: {all:?}");
+        };
+        socket.commit(&[
+            Operation::RemoveVirtualServer { key: gone },
+            Operation::RemoveDestination { key, address },
+        ])?;
+        ensure!(
+            look(backend)?? == Drift::Possible,
+            "{family}: {gone:?} is gone"
+        );
+        let found = backend.observe()?;
+        ensure!(
+            found == backend.observe()?,
+            "{family}: read before {key:?} lost {address}"
+        );
+        let _ = backend.commit_removal()?;
+    }
+    Ok(())
+}
+
+/// All destinations of a family.
+fn destinations(
+    socket: &mut IpvsSocket,
+    family: Family,
+) -> Result<Vec<(VirtualServerKey, SocketAddr, Destination)>> {
+    let own = socket.observe_virtual_servers()?.own.into_keys();
+    let own = own.filter(|key| key.family == family);
+    let behind = socket.observe_destinations_of(own)?.into_iter();
+    let all = behind.flat_map(|(key, all)| {
+        all.into_iter()
+            .map(move |(address, (destination, _))| (key, address, destination))
+    });
+    Ok(all.collect())
+}
+
 /// Failure story T341: where another process owns a table, it stays, and all the rest goes all the same.
 /// Otherwise virtual servers, the routing rule and its route would stay for ever.
 pub(super) fn is_all_but_a_table_of_another_process(namespace: &Namespace) -> Result<()> {
@@ -125,6 +207,15 @@ pub(super) fn is_all_but_a_table_of_another_process(namespace: &Namespace) -> Re
 
 /// One dual-stack Service of so many ports.
 pub(super) fn dataplane(ports: u16) -> Dataplane {
+    with_endpoints(ports, |_| 5)
+}
+
+/// The same, with another endpoint behind every second port.
+fn half_replaced(ports: u16) -> Dataplane {
+    with_endpoints(ports, |port| 5 + port % 2)
+}
+
+fn with_endpoints(ports: u16, host: impl Fn(u16) -> u16) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")
@@ -133,8 +224,11 @@ pub(super) fn dataplane(ports: u16) -> Dataplane {
     for port in 1..=ports {
         let name = port.to_string();
         service = service.port(&name, port);
-        all = all.tcp(&name).ready("10.0.1.5:8080", "node-1");
-        all = all.ready("[fd00:10:0:1::5]:8080", "node-1");
+        let host = host(port);
+        all = all
+            .tcp(&name)
+            .ready(&format!("10.0.1.{host}:8080"), "node-1");
+        all = all.ready(&format!("[fd00:10:0:1::{host}]:8080"), "node-1");
     }
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     let rules = compile(&service.build(), &all.build(), &node, &config);

@@ -333,6 +333,8 @@ impl Ipvs {
     /// previous time remain. They have no deadline: which Services they belong to is not known any
     /// more, and most endpoints have not left theirs.
     pub(super) fn drain_all(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+        // Checks of the mode's previous time may have read some.
+        connection.servers.forget_read_ahead(self.family);
         let found = connection.observe_servers(self.family);
         let (found, _) =
             found.map_err(|e| self.uncommitted((of_reading_servers(&e), Effect::None), e))?;

@@ -51,6 +51,7 @@ impl Ipvs {
         connection: &mut Connection,
         rate: RemovalRate,
     ) -> Result<Leftover, CommitError> {
+        connection.servers.forget_read_ahead(self.family);
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, TABLE);
         let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::None), e);

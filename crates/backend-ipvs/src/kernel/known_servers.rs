@@ -9,15 +9,20 @@ use std::time::{Duration, Instant};
 use dataplane::Family;
 use netlink::QueryError;
 use netlink::ipvs::{
-    CommitError, IpvsSocket, Operation, VirtualServer, VirtualServerKey, VirtualServers,
+    CommitError, Destinations, IpvsSocket, Operation, VirtualServer, VirtualServerKey,
+    VirtualServers,
 };
 
 use super::known_destinations::KnownDestinations;
+use super::read_ahead::ReadAhead;
 
 /// The share of a processor for long reads that nothing has asked for: one fiftieth.
 const SHARE: u32 = 50;
 /// The longest time between two of them: the default of `syncPeriod`.
 const LONGEST: Duration = Duration::from_secs(30);
+/// The time after which everything is read although checks have not read all destinations ahead: there
+/// are very many, or checks are rare.
+const OVERDUE: Duration = Duration::from_mins(3);
 
 type Servers = BTreeMap<VirtualServerKey, VirtualServer>;
 
@@ -29,6 +34,7 @@ pub(super) struct ServerSocket {
     /// failed, since that may have taken effect in part.
     known: BTreeMap<Family, Servers>,
     destinations: KnownDestinations,
+    read_ahead: ReadAhead,
 }
 
 /// When a read of many virtual servers with their destinations ended, and how long it took.
@@ -46,6 +52,7 @@ impl ServerSocket {
             socket,
             known: BTreeMap::new(),
             destinations: KnownDestinations::default(),
+            read_ahead: ReadAhead::default(),
         }
     }
 
@@ -78,12 +85,46 @@ impl ServerSocket {
         self.destinations.observe_changed(family)
     }
 
+    /// Reads some of the destinations of this family, so that the next read of everything need not.
+    /// Returns whether it need read none.
+    pub(super) fn observe_ahead(&mut self, family: Family) -> Result<bool, QueryError> {
+        let known = self.known.get(&family).into_iter().flatten();
+        let keys = known.map(|(key, _)| *key);
+        let socket = &mut self.socket;
+        self.read_ahead
+            .observe_some(keys, |some| socket.observe_destinations_of(some))
+    }
+
+    /// Forgets what [`ServerSocket::observe_ahead`] has read, as when another program has changed it.
+    pub(super) fn forget_read_ahead(&mut self, family: Family) {
+        drop(self.read_ahead.take(family));
+    }
+
+    /// Returns the destinations of these virtual servers of a family. Reads what was not read ahead.
+    pub(super) fn observe_destinations(
+        &mut self,
+        family: Family,
+        servers: impl Iterator<Item = VirtualServerKey>,
+    ) -> Result<Vec<(VirtualServerKey, Destinations)>, QueryError> {
+        let mut ahead = self.read_ahead.take(family);
+        let (mut found, mut unread) = (Vec::new(), Vec::new());
+        for key in servers {
+            match ahead.remove(&key) {
+                Some(destinations) => found.push((key, destinations)),
+                None => unread.push(key),
+            }
+        }
+        found.extend(self.socket.observe_destinations_of(unread)?);
+        Ok(found)
+    }
+
     /// The same as [`IpvsSocket::commit`].
     pub(super) fn commit(&mut self, operations: &[Operation]) -> Result<(), CommitError> {
         let result = self.socket.commit(operations);
         for operation in operations {
             let key = operation.key();
             self.destinations.forget(&key);
+            self.read_ahead.forget(&key);
             if result.is_err() {
                 self.known.remove(&key.family);
             } else if let Some(known) = self.known.get_mut(&key.family) {
@@ -125,6 +166,19 @@ impl LongRead {
             ended: Instant::now(),
             took: began.elapsed(),
         }
+    }
+
+    /// The same read after others of the same kind, which took so long together.
+    pub(super) fn after(self, others: Duration) -> LongRead {
+        LongRead {
+            took: self.took.saturating_add(others),
+            ..self
+        }
+    }
+
+    /// Whether another one must not wait any longer.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.ended) >= OVERDUE
     }
 
     /// Whether another one is due, so that all of them take [`SHARE`] of a processor.
@@ -170,5 +224,12 @@ mod tests {
         };
         assert!(!after(100, 4) && after(100, 5));
         assert!(!after(1_000, 29) && after(1_000, 30));
+
+        // Checks have read for longer before.
+        let took = Duration::from_millis(10);
+        let last = LongRead { ended, took }.after(Duration::from_millis(90));
+        let after = |seconds| ended + Duration::from_secs(seconds);
+        assert!(!last.is_due_again(after(4)) && last.is_due_again(after(5)));
+        assert!(!last.is_overdue(after(179)) && last.is_overdue(after(180)));
     }
 }
