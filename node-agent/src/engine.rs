@@ -256,6 +256,12 @@ impl Engine {
 
     fn lifecycle(&self) -> NodeLifecycle {
         match (self.catalog.node(), self.silence) {
+            // Of a directory of manifests, only its Node was removed.
+            (Some(node), MissingAssignment::IsAnAnswer)
+                if node.lifecycle == NodeLifecycle::Gone =>
+            {
+                NodeLifecycle::Staying
+            }
             (Some(node), _) => node.lifecycle,
             (None, MissingAssignment::IsAnAnswer) => NodeLifecycle::Staying,
             // A node that is not listed yet is not deleted.

@@ -125,6 +125,22 @@ fn t88_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &[]));
 }
 
+/// Failure story T464: without an API server nobody deletes the node, and its load balancers left it
+/// for good when only its manifest went.
+#[test]
+fn t464_a_node_whose_manifest_goes_keeps_the_traffic_of_load_balancers() {
+    for (silence, lifecycle) in [
+        (MissingAssignment::IsAnAnswer, NodeLifecycle::Staying),
+        (MissingAssignment::MayEnd, NodeLifecycle::Gone),
+    ] {
+        let mut story = Story::new(silence).listed();
+        says(&mut story, whole());
+        assert_eq!(story.engine.view().lifecycle, NodeLifecycle::Staying);
+        story.deliver(Event::<object::Node>::Delete(ObjectKey::cluster("node-1")));
+        assert_eq!(story.engine.view().lifecycle, lifecycle);
+    }
+}
+
 /// The agent is killed while the Node object is empty or missing.
 #[test]
 fn t118_an_agent_that_starts_while_the_node_object_is_bare_closes_nothing() {
