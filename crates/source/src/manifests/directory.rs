@@ -93,8 +93,8 @@ impl Directory {
     /// Fails if the directory itself cannot be read.
     pub(super) fn observe(&mut self) -> io::Result<Vec<(PathBuf, FileCheck)>> {
         let mut files = BTreeMap::new();
-        let mut ancestors = BTreeSet::new();
-        observe_directory(&self.root, Path::new(""), &mut ancestors, &mut files)?;
+        let mut visited = BTreeSet::new();
+        observe_directory(&self.root, Path::new(""), &mut visited, &mut files)?;
         let looks: Vec<(PathBuf, FileCheck)> = files
             .into_iter()
             .map(|(path, there)| {
@@ -174,28 +174,29 @@ fn name_of(kind: FileType) -> &'static str {
 }
 
 /// Finds the manifests in `root`/`within`. Records a subdirectory that cannot be read as if it were
-/// a file.
+/// a file. Reads a directory that several links lead to once, at the first of its paths: directories
+/// that link to one another have a path for each of their orders.
 fn observe_directory(
     root: &Path,
     within: &Path,
-    ancestors: &mut BTreeSet<Identity>,
+    visited: &mut BTreeSet<Identity>,
     files: &mut BTreeMap<PathBuf, io::Result<()>>,
 ) -> io::Result<()> {
     let directory = root.join(within);
-    let identity = Identity::of(&fs::metadata(&directory)?);
-    // A link to a directory that contains it.
-    if !ancestors.insert(identity) {
+    if !visited.insert(Identity::of(&fs::metadata(&directory)?)) {
         return Ok(());
     }
-    for entry in fs::read_dir(&directory)? {
-        let name = entry?.file_name();
+    let names = fs::read_dir(&directory)?.map(|entry| Ok(entry?.file_name()));
+    let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    for name in names {
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
         let path = within.join(&name);
         match fs::metadata(root.join(&path)) {
             Ok(metadata) if metadata.is_dir() => {
-                if let Err(error) = observe_directory(root, &path, ancestors, files) {
+                if let Err(error) = observe_directory(root, &path, visited, files) {
                     files.insert(path, Err(error));
                 }
             }
@@ -210,7 +211,6 @@ fn observe_directory(
             Ok(_) | Err(_) => {}
         }
     }
-    ancestors.remove(&identity);
     Ok(())
 }
 

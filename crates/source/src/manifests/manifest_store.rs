@@ -1,6 +1,6 @@
 //! The objects of all files together, and what changed in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,7 +86,9 @@ impl ManifestStore {
                 let inside = |known: &Path| known.starts_with(&path) && known != path;
                 files.extend(self.files.extract_if(.., |known, _| inside(known)));
             }
-            let before = self.files.remove(&path).unwrap_or_default();
+            // Or moved already, if listing its directory failed after it was seen.
+            let before = self.files.remove(&path).or_else(|| files.remove(&path));
+            let before = before.unwrap_or_default();
             let manifest_file = before.after(&path, check);
             files.insert(path, manifest_file);
         }
@@ -333,7 +335,8 @@ impl ManifestFile {
         }
     }
 
-    /// Takes `entries`, and the last valid version of those that are invalid.
+    /// Takes `entries`, and the last valid version of those that are invalid. If it is not known which
+    /// object one of these is, as without a kind, all earlier objects stay.
     fn with(self, path: &Path, entries: Vec<Entry>) -> ManifestFile {
         let before: BTreeMap<&ObjectName, &ManifestObject> = self
             .volumes
@@ -368,6 +371,12 @@ impl ManifestFile {
                     debug!(file = %path.display(), kind, "skipped an object of an unsupported kind");
                 }
             }
+        }
+        if after.faults.iter().any(|fault| fault.object.is_none()) {
+            let named: BTreeSet<ObjectName> =
+                after.volumes.iter().map(|v| v.name.clone()).collect();
+            let others = self.volumes.iter().filter(|v| !named.contains(&v.name));
+            after.volumes.extend(others.cloned());
         }
         after
     }

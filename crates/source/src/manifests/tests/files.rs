@@ -83,6 +83,51 @@ fn t89_what_is_no_regular_file_is_named_and_not_opened() {
     assert_eq!(said(&directory), expected);
 }
 
+/// Failure story T466: these links have a path for each order of the directories.
+#[test]
+fn t466_directories_that_link_to_one_another_are_read_once() {
+    let directory = directory();
+    let names: Vec<String> = (1..=12).map(|number| format!("d{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let object = service(name, "80");
+        write(&directory, &format!("{name}/a.yaml"), &object);
+        let others = names
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != number);
+        for (_, other) in others {
+            let link = directory.path().join(name).join(format!("to-{other}"));
+            symlink(format!("../{other}"), link).expect("a link");
+        }
+    }
+    let (seen, unreadable) = loaded(&directory);
+    assert_eq!(seen.services().split(' ').count(), names.len());
+    assert_eq!(unreadable, [""; 0]);
+}
+
+/// Failure story T465: an editor, or a template, drops the line with the version.
+#[tokio::test]
+async fn t465_an_object_that_does_not_say_what_it_is_stays_as_it_was() {
+    let directory = directory();
+    let both = |port| [service("a", port), service("b", "81")].join("---\n");
+    write(&directory, "all.yaml", &both("80"));
+    let mut watched = Watched::start(directory.path());
+    watched.until_synced().await;
+    assert_eq!(watched.seen.services(), "a:80 b:81");
+    let (first, second) = (service("a", "82"), service("b", "83"));
+    let second = second.replace("apiVersion: v1\n", "");
+    write(&directory, "all.yaml", &[first, second].join("---\n"));
+    watched.until_services("a:82 b:81").await;
+    let named = |seen: &Seen| {
+        seen.unreadable()
+            .iter()
+            .any(|text| text.contains("apiVersion"))
+    };
+    watched.until("it is named", named).await;
+    write(&directory, "all.yaml", &service("a", "84"));
+    watched.until_services("a:84").await;
+}
+
 #[test]
 fn t89_a_directory_called_like_a_manifest_is_a_directory() {
     let directory = directory();
