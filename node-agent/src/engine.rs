@@ -10,7 +10,6 @@ mod rejections;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,7 +25,7 @@ use crate::node_config::{
     Facts, asks_for_flowtable, flowtable_interfaces, without_unused_link_local,
 };
 use source::addresses::WatchScope;
-use source::{Assignment, Delivery, Interfaces, SourceCondition};
+use source::{Assignment, Delivery, Interfaces, LocalAddresses, SourceCondition};
 #[cfg(test)]
 pub(crate) use view::tests::assigned;
 pub(crate) use view::{AppliedConfig, View, ViewSender};
@@ -36,7 +35,7 @@ pub(crate) use view::{AppliedConfig, View, ViewSender};
 pub(crate) struct Engine {
     name: Arc<str>,
     catalog: Catalog,
-    local_addresses: Option<BTreeSet<IpAddr>>,
+    local_addresses: Option<LocalAddresses>,
     /// `None` before the first delivery of them.
     interfaces: Option<Interfaces>,
     configuration: Configuration,
@@ -308,9 +307,12 @@ impl Engine {
     }
 
     /// Returns the addresses of this node that its dataplane lists.
-    fn known_addresses(&self) -> Option<BTreeSet<IpAddr>> {
+    fn known_addresses(&self) -> Option<LocalAddresses> {
         let observed = self.local_addresses.as_ref()?;
-        Some(without_unused_link_local(observed, &self.effective))
+        Some(LocalAddresses {
+            all: without_unused_link_local(&observed.all, &self.effective),
+            of_proxies: observed.of_proxies.clone(),
+        })
     }
 
     fn flowtable_interfaces(&self) -> Option<BTreeSet<Arc<str>>> {
@@ -332,7 +334,7 @@ impl Engine {
         Facts {
             name: Arc::clone(&self.name),
             own: self.catalog.node().cloned(),
-            local_addresses: self.known_addresses().unwrap_or_default(),
+            addresses: self.known_addresses().unwrap_or_default(),
             flowtable_interfaces: self.flowtable_interfaces(),
             service_cidrs: self.catalog.service_cidrs().clone(),
         }
@@ -354,6 +356,7 @@ impl Engine {
             // The rules of Services do not depend on the node's own addresses and interfaces.
             let as_before = Node {
                 local_addresses: with.node.local_addresses.clone(),
+                proxy_addresses: with.node.proxy_addresses.clone(),
                 flowtable_interfaces: with.node.flowtable_interfaces.clone(),
                 ..node.clone()
             };

@@ -17,6 +17,7 @@ use dataplane::{
 };
 use ipnet::IpNet;
 use modes::profile_mode::from_profile;
+use source::LocalAddresses;
 
 /// The facts about this node that complete its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub(crate) struct Facts {
     pub(crate) name: Arc<str>,
     /// Its Node object, as far as it is known.
     pub(crate) own: Option<OwnNode>,
-    /// The addresses of this network namespace, as [`without_unused_link_local`] leaves them.
-    pub(crate) local_addresses: BTreeSet<IpAddr>,
+    /// The addresses of this network namespace, all as [`without_unused_link_local`] leaves them.
+    pub(crate) addresses: LocalAddresses,
     /// As [`flowtable_interfaces`] returns them.
     pub(crate) flowtable_interfaces: Option<BTreeSet<Arc<str>>>,
     /// The cluster's Service CIDRs.
@@ -126,7 +127,8 @@ impl Facts {
             zone: own.and_then(|own| own.zone.clone()),
             ipv4: own.and_then(|own| self.given_or_present(own.ipv4, own.last_given.ipv4)),
             ipv6: own.and_then(|own| self.given_or_present(own.ipv6, own.last_given.ipv6)),
-            local_addresses: self.local_addresses.clone(),
+            local_addresses: self.addresses.all.clone(),
+            proxy_addresses: self.addresses.of_proxies.clone(),
             flowtable_interfaces: self.flowtable_interfaces.clone(),
         }
     }
@@ -139,7 +141,7 @@ impl Facts {
         said: Option<A>,
         last: Option<A>,
     ) -> Option<A> {
-        said.or_else(|| last.filter(|last| self.local_addresses.contains(&(*last).into())))
+        said.or_else(|| last.filter(|last| self.addresses.all.contains(&(*last).into())))
     }
 
     /// Completes `effective` with the facts about the node.
@@ -191,13 +193,7 @@ impl Facts {
             return None;
         }
         let inside = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
-        Some(
-            self.local_addresses
-                .iter()
-                .filter(inside)
-                .copied()
-                .collect(),
-        )
+        Some(self.addresses.all.iter().filter(inside).copied().collect())
     }
 
     fn local_detection(&self, detect: &DetectLocal) -> LocalDetection {
@@ -267,10 +263,9 @@ mod tests {
         Facts {
             name: "node-1".into(),
             own: Some(own),
-            local_addresses: addresses
-                .iter()
+            addresses: addresses
                 .map(|address| address.parse().expect("an address"))
-                .collect(),
+                .into(),
             flowtable_interfaces: None,
             service_cidrs: BTreeSet::new(),
         }
@@ -321,12 +316,12 @@ mod tests {
             let spec: ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
             let effective = EffectiveConfig::of(&spec);
             let facts = Facts {
-                local_addresses: without_unused_link_local(&observed, &effective),
+                addresses: without_unused_link_local(&observed, &effective).into(),
                 ..facts()
             };
             (
                 facts.config(&effective).node_ports,
-                Some(facts.local_addresses),
+                Some(facts.addresses.all),
             )
         };
         let (open, known) = listed("nodePorts: {addresses: [169.254.0.0/16, 'fe80::/64']}");

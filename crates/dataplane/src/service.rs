@@ -139,6 +139,9 @@ pub struct Node {
     /// Every address that is local to this node's kernel, including loopback; of IPv6 link-local
     /// addresses only those selected for node ports.
     pub local_addresses: BTreeSet<IpAddr>,
+    /// Those of `local_addresses` that only the device of another service proxy has: such a proxy
+    /// gives it the addresses of Services.
+    pub proxy_addresses: BTreeSet<IpAddr>,
     /// The interfaces on which packets of established connections may bypass all rules; `None` if none
     /// ever may. Only mode nftables reads it.
     pub flowtable_interfaces: Option<BTreeSet<Arc<str>>>,
@@ -154,6 +157,17 @@ impl Node {
             Family::Ipv4 => self.ipv4.is_some(),
             Family::Ipv6 => self.ipv6.is_some(),
         }
+    }
+
+    /// The local addresses, without those of another service proxy's device.
+    pub(crate) fn own_addresses(&self) -> BTreeSet<IpAddr> {
+        let own = self.local_addresses.difference(&self.proxy_addresses);
+        own.copied().collect()
+    }
+
+    /// Whether `address` is one of [`Node::own_addresses`].
+    pub(crate) fn has_itself(&self, address: IpAddr) -> bool {
+        self.local_addresses.contains(&address) && !self.proxy_addresses.contains(&address)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::{Delivery, EngineGone, Interfaces, deliver};
+use crate::{Delivery, EngineGone, Interfaces, LocalAddresses, deliver};
 use address_notifications::AddressNotifications;
 
 /// How often what is asked for is listed while notifications work. Costs two or three netlink dumps, well
@@ -26,6 +26,10 @@ const SELDOM: Duration = Duration::from_secs(300);
 /// How often it is listed without notifications, or while listing fails. A node port on a new address, and
 /// a new interface in the flowtable, may be this late.
 const OFTEN: Duration = Duration::from_secs(2);
+
+/// The devices to which other service proxies add the addresses of Services: kube-proxy in mode ipvs,
+/// and kube-router.
+const OF_PROXIES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
 /// What the engine asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +62,28 @@ enum ListError {
 /// # Errors
 ///
 /// The kernel's error, if it does not list them.
-pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
+pub fn observe() -> io::Result<LocalAddresses> {
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
         let ipv4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        ipv4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        let address = ipv4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))?;
+        Some((interface.interface_name, address))
     });
-    Ok(addresses.collect())
+    Ok(by_device(addresses))
+}
+
+/// Sorts addresses by the devices that have them.
+fn by_device(addresses: impl Iterator<Item = (String, IpAddr)>) -> LocalAddresses {
+    let (mut own, mut of_proxies) = (BTreeSet::new(), BTreeSet::new());
+    for (device, address) in addresses {
+        match OF_PROXIES.contains(&&*device) {
+            true => of_proxies.insert(address),
+            false => own.insert(address),
+        };
+    }
+    let all = own.union(&of_proxies).copied().collect();
+    of_proxies.retain(|address| !own.contains(address));
+    LocalAddresses { all, of_proxies }
 }
 
 /// Returns the interfaces of this network namespace on which packets of others may arrive.
@@ -112,7 +131,10 @@ async fn watch_lists(
         if let Ok(addresses) = addresses
             && known.as_ref() != Some(&addresses)
         {
-            debug!(count = addresses.len(), "listed the addresses of this node");
+            debug!(
+                count = addresses.all.len(),
+                "listed the addresses of this node"
+            );
             known = Some(addresses.clone());
             deliver(&deliveries, Delivery::Addresses(addresses)).await?;
         }
@@ -213,7 +235,7 @@ mod tests {
     fn loopback_is_an_own_address() {
         let addresses = observe().expect("the kernel lists them");
         assert!(
-            addresses.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            addresses.all.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)),
             "{addresses:?}"
         );
     }
@@ -261,6 +283,31 @@ mod tests {
             self.stop.cancel();
             assert_eq!(self.task.await.expect("no panic"), Ok(()));
         }
+    }
+
+    #[test]
+    fn t463_addresses_of_proxies_devices_are_told_apart() {
+        let found = [
+            ("eth0", "192.168.0.1"),
+            ("kube-ipvs0", "192.168.0.1"),
+            ("kube-ipvs0", "198.51.100.1"),
+            ("kube-dummy-if", "198.51.100.2"),
+        ];
+        let parse = |text: &str| -> IpAddr { text.parse().expect("an address") };
+        let found = found.map(|(device, text)| (device.to_owned(), parse(text)));
+        let set = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| parse(text))
+                .collect::<BTreeSet<_>>()
+        };
+        assert_eq!(
+            by_device(found.into_iter()),
+            LocalAddresses {
+                all: set(&["192.168.0.1", "198.51.100.1", "198.51.100.2"]),
+                of_proxies: set(&["198.51.100.1", "198.51.100.2"]),
+            }
+        );
     }
 
     fn interfaces(names: &[&str]) -> BTreeSet<Arc<str>> {

@@ -46,11 +46,30 @@ pub enum Delivery {
     /// only when it changes.
     Configuration(Option<Assignment>),
     /// The addresses of this node's own interfaces. Sent at start, and then when they change.
-    Addresses(BTreeSet<IpAddr>),
+    Addresses(LocalAddresses),
     /// The interfaces of this node. Sent when the engine first asks for them, and then when they change.
     Interfaces(Interfaces),
     /// The condition of the source itself. Sent when it is first known, and then when it changes.
     Condition(SourceCondition),
+}
+
+/// The addresses of a node's own interfaces.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LocalAddresses {
+    /// All of them.
+    pub all: BTreeSet<IpAddr>,
+    /// Those that only the device of another service proxy has.
+    pub of_proxies: BTreeSet<IpAddr>,
+}
+
+impl<A: Into<BTreeSet<IpAddr>>> From<A> for LocalAddresses {
+    /// Addresses of devices that belong to no service proxy.
+    fn from(addresses: A) -> LocalAddresses {
+        LocalAddresses {
+            all: addresses.into(),
+            of_proxies: BTreeSet::new(),
+        }
+    }
 }
 
 /// The interfaces of this node.

@@ -72,6 +72,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Adds a local address that only the device of another service proxy has.
+    #[track_caller]
+    #[must_use]
+    pub fn proxy_address(mut self, address: &str) -> NodeBuilder {
+        self.0.proxy_addresses.insert(parse(address, "an address"));
+        self.local_address(address)
+    }
+
     /// Returns the node.
     pub fn build(self) -> Arc<Node> {
         Arc::new(self.0)

@@ -339,7 +339,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
 fn a_link_local_address_that_takes_no_node_ports_causes_no_sync() {
     let addresses = |texts: &[&str]| {
         let parse = |text: &&str| text.parse().expect("an address");
-        Delivery::Addresses(texts.iter().map(parse).collect())
+        Delivery::Addresses(texts.iter().map(parse).collect::<BTreeSet<_>>().into())
     };
     for (ranges, compiles) in [
         ("[primary]", false),

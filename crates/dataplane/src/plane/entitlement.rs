@@ -162,8 +162,8 @@ impl Dataplane {
     pub(super) fn follow_node(&mut self, node: &Arc<Node>, config: &Arc<Config>) {
         let mut decided = BTreeSet::new();
         if !Arc::ptr_eq(node, &self.node) {
-            let (before, after) = (&node.local_addresses, &self.node.local_addresses);
-            decided.extend(before.symmetric_difference(after).copied());
+            let (before, after) = (node.own_addresses(), self.node.own_addresses());
+            decided.extend(before.symmetric_difference(&after).copied());
         }
         let now = &self.config;
         if config.service_cidrs != now.service_cidrs
@@ -232,7 +232,7 @@ impl Dataplane {
         if self.api_servers.contains(&address) && !service.is_api_server() {
             return Some(Reserved::ApiServer);
         }
-        if self.node.local_addresses.contains(&address) {
+        if self.node.has_itself(address) {
             return Some(Reserved::Node);
         }
         let mut ranges = self.config.service_cidrs.iter();

@@ -259,6 +259,30 @@ fn an_address_that_comes_to_the_node_is_the_nodes_until_it_goes() {
     assert_eq!(reported(&dataplane), Vec::<String>::new());
 }
 
+/// Failure story T463: kube-proxy in mode ipvs gives each external IP to its device `kube-ipvs0`. Signpost
+/// took it for an address of the node, and served no such Service from the takeover on.
+#[test]
+fn t463_an_external_ip_on_the_device_of_another_proxy_is_served() {
+    let web = mk_service("shop/web").cluster_ip("10.96.0.1").port("", 80);
+    let web = at(web.external_ip("198.51.100.1"), "10.0.1.2:80");
+    let device = mk_node(1).proxy_address("198.51.100.1").build();
+    let mut dataplane = Dataplane::new(Arc::clone(&device), mk_config().build());
+    dataplane.set(rules(&web));
+    let served = "outside 203.0.113.2 -> 198.51.100.1:80/tcp = 10.0.1.2:80 masqueraded";
+    assert_packets(&dataplane, served);
+    // The node gets the address itself, beside the device or in its place, and loses it again.
+    let config = Arc::clone(dataplane.config());
+    let moved = mk_node(1).local_address("198.51.100.1").build();
+    dataplane.set_node(moved, Arc::clone(&config));
+    assert_packets(
+        &dataplane,
+        "outside 203.0.113.2 -> 198.51.100.1:80/tcp = untouched",
+    );
+    dataplane.set_node(device, config);
+    assert_packets(&dataplane, served);
+    assert_eq!(reported(&dataplane), Vec::<String>::new());
+}
+
 #[test]
 fn no_service_takes_the_address_of_the_api_server() {
     let api = mk_service("default/kubernetes")

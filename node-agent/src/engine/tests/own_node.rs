@@ -1,5 +1,7 @@
 //! What the node's own object contains, gains and loses.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::*;
@@ -82,7 +84,8 @@ fn says(story: &mut Story, object: Value) {
 fn interfaces(story: &mut Story, addresses: &[&str]) {
     let addresses = addresses.iter().map(|text| text.parse());
     let addresses: Result<BTreeSet<IpAddr>, _> = addresses.collect();
-    story.apply(Delivery::Addresses(addresses.expect("addresses")));
+    let addresses = addresses.expect("addresses");
+    story.apply(Delivery::Addresses(addresses.into()));
 }
 
 fn expect(node_ports: &[&str], pods: &[&str], rejected: &[&'static str]) -> Seen {
