@@ -13,8 +13,9 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tests::network::Namespace;
 use tests::programmed::program;
 
-/// The number of syncs after which everything is in its place: the start, and two periodic checks.
-const SYNCS: [Reason; 3] = [Reason::Startup, Reason::Timer, Reason::Timer];
+/// The syncs after which everything is in its place: the start, a read of everything, which an agent
+/// also makes without a request as soon as it is due, and a periodic check.
+const SYNCS: [Reason; 3] = [Reason::Startup, Reason::Requested, Reason::Timer];
 
 /// The last step before the agent was killed, as in `commit_ending` and `commit_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
